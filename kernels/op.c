@@ -4,8 +4,8 @@
  * exponential, a division or a root as one. */
 #include "kernels/op.h"
 
-#include "src/base/exact.h"
-#include "src/base/nf4.h"
+#include "src/base/number/exact.h"
+#include "src/base/number/nf4.h"
 #include "kernels/shape.h"
 
 #include <pthread.h>

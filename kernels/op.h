@@ -54,10 +54,10 @@
 #ifndef SH_KERNELS_OP_H
 #define SH_KERNELS_OP_H
 
-#include "src/base/floats.h"
-#include "src/base/dtype.h"
+#include "src/base/number/floats.h"
+#include "src/base/number/dtype.h"
 #include "src/base/err.h"
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,7 +101,7 @@ extern "C" {
     KERNEL(CAST, cast)                      /* to another type */                                                     \
     KERNEL(COPY, copy)                                                                                                \
     KERNEL(ACCUMULATE, accumulate)          /* y = y + a */                                                           \
-    KERNEL(SUMSQ, sumsq)                    /* into the accumulator of src/base/exact.h */                             \
+    KERNEL(SUMSQ, sumsq)                    /* into the accumulator of src/base/number/exact.h */                             \
     KERNEL(EXACT_ROUND, exact_round)        /* the accumulator's value, rounded once */                               \
     KERNEL(ADAMW, adamw)                    /* in place; p is f32, or bf16 with r, the halves of floats.h;            \
                                                m, v: states.h */                                                      \
@@ -112,7 +112,7 @@ extern "C" {
     OTHER(RELEASE, release)                 /* marker: the gathered unit may be overwritten */                     \
     KERNEL(SGD, sgd)                        /* with momentum; in place, p as in ADAMW */                           \
     KERNEL(LION, lion)                      /* the same operands */                                                   \
-    KERNEL(UNPACK, unpack)                  /* a matrix in the format of src/base/nf4.h, to the compute type */ \
+    KERNEL(UNPACK, unpack)                  /* a matrix in the format of src/base/number/nf4.h, to the compute type */ \
     KERNEL(KV_PUT, kv_put)                  /* keys and values of qkv into the cache, at their positions */        \
     KERNEL(ATTENTION_CACHE, attention_cache) /* queries of qkv over the cache up to their positions */             \
     KERNEL(PICK, pick)                      /* the last valid row of each sequence */       \

@@ -14,8 +14,8 @@
 #define SH_KERNELS_STATES_H
 
 #include "kernels/op.h"
-#include "src/base/philox.h"
-#include "src/base/rng.h"
+#include "src/base/number/philox.h"
+#include "src/base/number/rng.h"
 
 enum { SH_RANDOM_ELEMS = 4, SH_RANDOM_BITS = 16 }; /* elements that share a block; bits of a state */
 

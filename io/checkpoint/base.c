@@ -2,7 +2,7 @@
 #include "io/checkpoint/checkpoint.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 
 #include <string.h>
 

@@ -11,7 +11,7 @@
 #ifndef IO_CHECKPOINT_CHECKPOINT_H
 #define IO_CHECKPOINT_CHECKPOINT_H
 
-#include "src/base/floats.h"
+#include "src/base/number/floats.h"
 #include "src/base/err.h"
 #include "src/config/role.h"
 #include "src/config/words.h"
@@ -90,9 +90,10 @@ struct sh_ckpt_set {
     const struct sh_ckpt_piece *pieces;
     int n_pieces;
     const struct sh_ckpt_far
-        *far;           /* NULL: all states are in memory. Not with sh_ckpt_load_options.share, nor while saving
+        *far; /* NULL: all states are in memory. Not with sh_ckpt_load_options.share, nor while saving
                                       asynchronously */
-    const bool *packed; /* [n_tensors] loading: into blocks of four bits per element (src/base/nf4.h); NULL: none */
+    const bool
+        *packed; /* [n_tensors] loading: into blocks of four bits per element (src/base/number/nf4.h); NULL: none */
 };
 
 /* Check that the pieces of all ranks together are each element exactly once, each within its tensor. Collective, not
@@ -105,7 +106,7 @@ struct sh_ckpt_piece *sh_ckpt_pieces_far(struct sh_ckpt_set *set);
 /* The early sums of a piece, which start at 0 and are added to; local, parts of a piece by any threads at once.
  * sh_ckpt_piece_blocks: the number of blocks that the piece touches.
  * sh_ckpt_piece_cut: cut the part [at, at + elems) at the next end of a block. *block: the index of its sum among the
- *   piece's; *place: of the sum (src/base/mixsum.h), in the checkpoint of `step`. Returns elements.
+ *   piece's; *place: of the sum (src/base/number/mixsum.h), in the checkpoint of `step`. Returns elements.
  * sh_ckpt_piece_copy: copy that part of `from`, which is the piece's state s, to data[s], and add its sums, in one
  * pass. */
 int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p);
@@ -208,7 +209,7 @@ sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, const struct
 char *sh_ckpt_base_text(uint64_t sum, const char *path);
 sh_rc sh_ckpt_base_read(const char *of, const char *text, uint64_t *sum, char **path);
 
-/* The `place` (src/base/mixsum.h) of element `at` of a tensor of the base; the base's sum is over all its tensors.
+/* The `place` (src/base/number/mixsum.h) of element `at` of a tensor of the base; the base's sum is over all its tensors.
  * Local. */
 uint64_t sh_ckpt_base_place(const char *name, int64_t at);
 

@@ -6,7 +6,7 @@
 #include "io/checkpoint/file/index.h"
 #include "io/file/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/config.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
 #include "io/move/stages.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/mesh/mesh.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/file/index.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdlib.h>
 #include <string.h>

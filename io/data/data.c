@@ -9,7 +9,7 @@
 #include "io/data/permute.h"
 #include "io/data/rows.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "io/json/field.h"
 
 #include "io/json/json.h"
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 #ifndef IO_MOVE_REPLICAS_H
 #define IO_MOVE_REPLICAS_H
 
-#include "src/base/floats.h"
+#include "src/base/number/floats.h"
 #include "src/base/err.h"
 
 #include <mpi.h>

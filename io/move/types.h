@@ -7,7 +7,7 @@
 #ifndef IO_MOVE_TYPES_H
 #define IO_MOVE_TYPES_H
 
-#include "src/base/floats.h"
+#include "src/base/number/floats.h"
 #include "src/config/words.h"
 
 enum sh_move_type {

@@ -4,11 +4,11 @@
  *
  * GELU's tanh form is x sigmoid(2u): one exponential, and no cancellation where tanh is near -1. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/map.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/fold.h"
+#include "kernels/cpu/base/map.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
+#include "kernels/cpu/base/wide.h"
 
 #include <string.h>
 

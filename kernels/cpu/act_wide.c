@@ -3,7 +3,7 @@
  * 14 GB/s; two thirds of the time is arithmetic. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 #include "src/base/isa.h"
 
 #include <stddef.h>

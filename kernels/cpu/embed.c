@@ -2,9 +2,9 @@
  * of f32 are read and written, and all of dwte once more if it is overwritten, which is by far the largest part.
  * Measured with 50257 x 768 and 1024 tokens on one core, where memcpy moves 40 GB/s: forward 40 GB/s, backward 78
  * (almost a memset). Rows at random places of a table cost more with more tokens: 16 and 22 GB/s with 16384. */
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <omp.h>
 #include <string.h>

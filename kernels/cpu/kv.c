@@ -1,6 +1,6 @@
 /* Copies into and out of the tensors that continue a sequence: keys and values into the cache, the last row out of a
  * step. Bytes: what is copied, read and written once. */
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>

@@ -4,8 +4,8 @@
  * part, for 2 R operations per element. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/stage.h"
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/stage.h"
+#include "kernels/cpu/base/wide.h"
 
 #include <omp.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static void copy_rows(const struct lora *l)
         memcpy((char *)z->data + n * bytes, (const char *)y->data + n * bytes, (size_t)bytes);
 }
 
-/* As in kernels/cuda/lora.c, with K as R times the parts:
+/* As in kernels/cuda/gemm/lora.c, with K as R times the parts:
  *
  *     sums [N,K] f32 = x [N,I] A' [I,K]        all parts at once: x is read once
  *     u [N,K] act    = scale sums

@@ -5,13 +5,13 @@
  * order, whatever thread computes it. Floor: as in lora.c. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 
 #include <stddef.h>
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/panel/panel.h"
 #include "src/base/isa.h"
 

@@ -5,9 +5,9 @@
  *
  * Scratch holds w and b as f32, and for each thread the rows that are converted from and to 16 bits. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/fold.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <omp.h>
 #include <string.h>

@@ -6,9 +6,9 @@
 #include "kernels/qk_norm.h"
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/fold.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <omp.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * is the input. Bytes: qkv read and written; in place only the fraction (H+K)/(H+2K) of it that is rotated. Measured
  * out of place for 16384 rows of 12 heads on one core, where memcpy moves 40 GB/s: f32 33 GB/s, bf16 15. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
 
 /* Heads [0, n) of x, each D long; the first R elements of each are rotated by the angles of one position. y may be x.
  * sign -1 rotates back. */

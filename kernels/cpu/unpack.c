@@ -3,9 +3,9 @@
  * processor can permute 16-bit lanes (unpack_wide.c), otherwise a byte at a time. Blocks are independent: threads
  * change no bit. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 #include "src/base/clones.h"
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 
 #include <string.h>
 

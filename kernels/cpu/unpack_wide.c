@@ -2,9 +2,9 @@
  * f32. Floor: 2.56 and 4.56 bytes per element. */
 #include "sherd_config.h"
 
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 #include "src/base/isa.h"
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 
 #include <stddef.h>
 

@@ -3,10 +3,10 @@
  * 39, accumulate 59 GB/s. sumsq, whose sums are exact: 11 GB/s, compared with 12 for plain sums
  * (doc/notebook/kernels.md). */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/map.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
-#include "src/base/exact.h"
+#include "kernels/cpu/base/map.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
+#include "src/base/number/exact.h"
 
 #include <omp.h>
 #include <stddef.h>
@@ -241,7 +241,7 @@ static void add_squares(struct sh_exact *sum, const float *a, int64_t n)
     }
 }
 
-/* Each thread adds up whatever pieces it happens to get, in any order: these sums are exact (src/base/exact.h). */
+/* Each thread adds up whatever pieces it happens to get, in any order: these sums are exact (src/base/number/exact.h). */
 sh_rc sh_cpu_sumsq(const struct sh_op_call *call)
 {
     const float *a = call->in[0].data;

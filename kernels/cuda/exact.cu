@@ -1,4 +1,4 @@
-/* Sums that do not depend on their order (src/base/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 per
+/* Sums that do not depend on their order (src/base/number/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 per
  * element, in whole sectors of 32: the order of the sum gives neighbouring lanes neighbouring elements, and no lane a
  * vector.
  *
@@ -9,7 +9,7 @@
  * two queues. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/launch.cuh"
-#include "src/base/exact.h"
+#include "src/base/number/exact.h"
 
 namespace
 {

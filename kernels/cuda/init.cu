@@ -3,8 +3,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/map.cuh"
-#include "src/base/philox.h"
-#include "src/base/rng.h"
+#include "src/base/number/philox.h"
+#include "src/base/number/rng.h"
 
 namespace
 {

@@ -1,7 +1,7 @@
-/* Sums of the data that a checkpoint copies (src/base/mixsum.h), in parts of SH_MIXSUM_PART elements, one block each.
+/* Sums of the data that a checkpoint copies (src/base/number/mixsum.h), in parts of SH_MIXSUM_PART elements, one block each.
  * Bytes: 4 per element, read once; some 25 integer operations each, most of them in two 64-bit products. A GPU of 3
  * TB/s is therefore bound by this arithmetic, but the copy to the host, which follows, takes ten times as long. */
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/floats.cuh"

@@ -1,7 +1,7 @@
 /* Softmax and cross entropy of rows of logits. A block owns a row. Bytes per logit: 4 for the loss, which keeps a
  * running maximum and a sum that is rescaled when the maximum grows; with gradients 4 more, and 4 (bf16: 2) written. */
 #include "kernels/cuda/fold.cuh"
-#include "kernels/cuda/head.h"
+#include "kernels/cuda/gemm/head.h"
 
 namespace
 {

@@ -2,7 +2,7 @@
  * run. */
 #include "kernels/cuda/cuda.h"
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/gemm/cublaslt.h"
 #include "sherd_config.h"
 #include "src/base/log.h"
 

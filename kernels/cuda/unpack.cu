@@ -2,7 +2,7 @@
  * bytes of codes. A warp reads whole lines, because it also reads the scales that are stored between the codes. */
 #include "kernels/cuda/launch.cuh"
 
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 
 #include "kernels/cuda/cuda.h"
 

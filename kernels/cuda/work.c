@@ -1,7 +1,7 @@
 #include "kernels/cuda/work.h"
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/operand.h"
+#include "kernels/cuda/gemm/operand.h"
 #include "kernels/qk_norm.h"
 
 static int64_t elems(const struct sh_operand *t)

@@ -1,6 +1,6 @@
 /* Initial values on the CPU. */
 #include "kernels/ref/ref.h"
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 
 enum { PIECE = 1024 };
 

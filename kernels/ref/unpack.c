@@ -1,5 +1,5 @@
 #include "kernels/ref/ref.h"
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 
 /* packed [b,36]: the codes, upper half of each byte first, then the scale. The product of two floats is exact in
  * double. */

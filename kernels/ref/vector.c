@@ -1,5 +1,5 @@
 /* Operations on whole vectors. */
-#include "src/base/exact.h"
+#include "src/base/number/exact.h"
 #include "kernels/ref/ref.h"
 
 /* In double, rounded once to the type of the output, like all kernels of this folder. */

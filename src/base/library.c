@@ -2,7 +2,7 @@
 
 #include "sherd_config.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

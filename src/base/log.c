@@ -1,6 +1,6 @@
 #include "src/base/log.h"
 
-#include "src/base/screen.h"
+#include "src/base/string/screen.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "src/cmd/cmd.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include "io/checkpoint/checkpoint.h"
 #include "src/mesh/mesh.h"

@@ -2,7 +2,7 @@
  * that could diverge. */
 #include "src/cmd/cmd.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/cost/machine.h"
 
 #include <string.h>

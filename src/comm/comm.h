@@ -22,7 +22,7 @@
 #ifndef SH_COMM_COMM_H
 #define SH_COMM_COMM_H
 
-#include "src/base/dtype.h"
+#include "src/base/number/dtype.h"
 #include "src/base/err.h"
 #include "src/device/device.h"
 #include "src/mesh/mesh.h"

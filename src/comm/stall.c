@@ -8,7 +8,7 @@
  * so that it need not reach its own limit. */
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/comm/progress.h"
+#include "src/comm/mpi/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

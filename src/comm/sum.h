@@ -2,7 +2,7 @@
 #ifndef SH_COMM_SUM_H
 #define SH_COMM_SUM_H
 
-#include "src/base/dtype.h"
+#include "src/base/number/dtype.h"
 
 /* out[i] = the sum of src[s][i] over a balanced binary tree, ((0 + 1) + (2 + 3)) + ...: n sources split into as many as
  * the largest power of two below n, and the rest. So the bits depend only on the order of src, and summing equal groups

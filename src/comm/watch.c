@@ -1,7 +1,7 @@
 /* Questions and answers between the progress threads, on their own communicator. Nothing is posted in advance: each
  * rank looks for messages now and then, so there is nothing to cancel at the end. */
 #include "src/base/mem.h"
-#include "src/comm/progress.h"
+#include "src/comm/mpi/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>

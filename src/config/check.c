@@ -3,8 +3,8 @@
  * machine come later, once those are known. */
 #include "src/config/check.h"
 
-#include "src/base/size.h"
-#include "src/base/str.h"
+#include "src/base/number/size.h"
+#include "src/base/string/str.h"
 #include "src/config/family.h"
 #include "src/config/rates.h"
 #include "src/config/read/place.h"

@@ -4,7 +4,7 @@
 #include "src/config/keys.h"
 #include "src/config/read/value.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <string.h>
 

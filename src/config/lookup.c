@@ -1,7 +1,7 @@
 /* Searches in the table of keys, all linear: some 130 rows, searched a few hundred times before a run starts. */
 #include "src/config/keys.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <string.h>
 

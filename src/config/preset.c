@@ -2,7 +2,7 @@
  * of the feed-forward, the heads, the length of a sequence. "custom" fills nothing. */
 #include "src/config/preset.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/family.h"
 #include "src/config/read/place.h"
 #include "src/config/read/text.h"

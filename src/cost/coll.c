@@ -7,7 +7,7 @@
  *     CPUs    between nodes, by messages: base + a (i a_in + o a_net) + a S/n max(i / B_in, (n/k) o rings / B_net)
  *             a       2 for an all_reduce, else 1
  *             i, o    peers of a rank on its own node and on other nodes: n/k - 1 and n - n/k
- *     levels  the same by blocks of b ranks, one of which sends for all (src/comm/algo_levels.c): i is n/k/b - 1, and o
+ *     levels  the same by blocks of b ranks, one of which sends for all (src/comm/mpi/algo_levels.c): i is n/k/b - 1, and o
  *             is (n - n/k)/b
  *             reduce inside     barrier + 3 S / memory: a rank copies what its neighbours sum, and sums its own part
  *             between           a (a_net + (i + o - 1) a_in) + the bytes as above: messages are posted at once, so each
@@ -15,7 +15,7 @@
  *                               in the second term a is 2, or 3 for an all_reduce
  *             broadcast inside  barrier + 2 S / memory: what arrives is copied once, and read once by each rank
  *             a reduce_scatter has no broadcast, an all_gather no reduction
- *     small   on CPUs, up to 4 KiB per rank, by MPI's all-gather (src/comm/algo_small.c), which doubles a rank's data in
+ *     small   on CPUs, up to 4 KiB per rank, by MPI's all-gather (src/comm/mpi/algo_small.c), which doubles a rank's data in
  *             each round: base + log2(n/k) a_in + log2 k a_net + (n-1) s / B, with s bytes of a rank
  *     parts   all_to_all: base + (n-k) a_in + (k-1) a_net + S/n max((n/k-1) / B_in, (n/k) (n-n/k) rings / B_net): what
  *             leaves a node shares its network, while a ring crosses it once

@@ -3,7 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/read/flat.h"
 #include "src/cost/preset.h"
 

@@ -3,7 +3,7 @@
 #include "src/cost/machine.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/cost/preset.h"
 
 #include <stdlib.h>

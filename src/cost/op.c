@@ -8,7 +8,7 @@
  * overwrites the logits of its chunks: 10 bytes each (float32 twice, and the gradient in 16 bits). */
 #include "src/cost/price.h"
 
-#include "kernels/cuda/work_product.h"
+#include "kernels/cuda/gemm/work_product.h"
 #include "src/cost/nearby.h"
 
 #include <math.h>

@@ -11,7 +11,7 @@
  * memory is slower than its row: only a measurement tells. */
 #include "src/cost/preset.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 #include <stdlib.h>

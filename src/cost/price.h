@@ -67,8 +67,8 @@ struct sh_coll_place {
     int ranks, nodes; /* ranks of the group; nodes that it spans */
     int rings;        /* number of such groups that share the network of a node */
     bool segment;     /* the ranks share memory (src/pass/pass.h segment_ranks) */
-    bool levels;      /* if many, some ranks communicate between nodes for neighbours too (src/comm/algo_levels.c) */
-    bool half;        /* bfloat16; with levels, its sums travel in float32 */
+    bool levels; /* if many, some ranks communicate between nodes for neighbours too (src/comm/mpi/algo_levels.c) */
+    bool half;   /* bfloat16; with levels, its sums travel in float32 */
 };
 /* For a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);

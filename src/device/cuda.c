@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "src/base/hash.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include "sherd_config.h"
 

@@ -78,7 +78,7 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
 void sh_exec_put_floats(struct sh_exec *e, struct sh_floats device, const float *host, int64_t n);
 void sh_exec_get_floats(struct sh_exec *e, float *host, struct sh_floats device, int64_t n);
 
-/* Fill with runs of normal numbers of src/base/rng.h, end to end, made on the device, in order with the operations.
+/* Fill with runs of normal numbers of src/base/number/rng.h, end to end, made on the device, in order with the operations.
  * Stops the job if a GPU fails. */
 void sh_exec_fill_normal(struct sh_exec *e, struct sh_floats device, uint64_t key, struct sh_rng_runs runs, float std);
 

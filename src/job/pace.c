@@ -2,7 +2,7 @@
  * which. */
 #include "src/job/job.h"
 
-#include "src/base/median.h"
+#include "src/base/number/median.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * answer a close, or a rank that never arrives, would hold the job for ever although its status is known. A thread ends
  * the process instead, since the main thread may be in any call. */
 #include "src/base/log.h"
-#include "src/base/screen.h"
+#include "src/base/string/screen.h"
 #include "src/base/thread.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"

@@ -2,7 +2,7 @@
  * through /proc. Nothing of it outlives the processes, however they end, and no limit of /dev/shm applies. */
 #include "src/mesh/segment.h"
 
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/base/time.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
  * model, 0 and 1 are an inner group, 0 and 4 are replicas of each other. */
 #include "src/mesh/shape.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 #include "src/base/log.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/metrics/metrics.h"
 
 #include <stdarg.h>

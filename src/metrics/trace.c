@@ -3,7 +3,7 @@
 #include "sherd_config.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdarg.h>
 #include <stdbool.h>

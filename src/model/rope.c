@@ -3,7 +3,7 @@
  * transformers. */
 #include "src/model/rope.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/words.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * sizes comes to. A plan adds up at most a few hundred times what is counted here, for types, optimizer, levels of a
  * tree and copies: far from 2^63 bytes. */
 #include "src/base/err.h"
-#include "src/base/size.h"
+#include "src/base/number/size.h"
 #include "src/config/words.h"
 #include "src/model/model.h"
 

@@ -14,7 +14,7 @@
  * A run skips the operations of phase UPDATE if no update is pending. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
-#include "src/pass/shard.h"
+#include "src/pass/shard/shard.h"
 
 #include <stdlib.h>
 

@@ -25,7 +25,7 @@
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/pass/home.h"
-#include "src/pass/shard.h"
+#include "src/pass/shard/shard.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Is a plan within its memory limits? If not, say what takes the memory and what would make the plan smaller, each with
  * the resulting arena, found by planning it. Choices that would change nothing, or are made already, are not named. */
 #include "kernels/rows.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/pass/build.h"
 
 #include <stdarg.h>

@@ -1,11 +1,11 @@
-/* Frozen weights in four bits an element (src/base/nf4.h): which units can be packed, and what has to leave them.
+/* Frozen weights in four bits an element (src/base/number/nf4.h): which units can be packed, and what has to leave them.
  *
  * A unit is packed if it is frozen and has weights of linear layers: blocks have them, embedding and output matrix are
  * none. What else a block has (norms, biases, the router, whose choice would change) stays in the compute type, in one
  * unit for all blocks that is gathered once: for 70B that is 2.6 MB, for 48 routers of 128 experts 25 MB. The shard pass
  * then keeps and gathers packed chunks, and unpacks a weight before each use. */
 #include "src/base/mem.h"
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 #include "src/pass/build.h"
 #include "src/program/saved.h"
 

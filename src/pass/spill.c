@@ -13,7 +13,7 @@
  * A micro-step leaves nothing there for the next one, so all use the same places. Activations that do not fill whole
  * pages of a file stay: statistics and the like, of small batches. The host's memory takes any bytes. */
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/pass/build.h"
 #include "src/pass/home.h"
 

@@ -17,7 +17,7 @@
 #include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
-#include "src/pass/lifetime.h"
+#include "src/pass/memory/lifetime.h"
 
 #include <stdlib.h>
 #include <string.h>

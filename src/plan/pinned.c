@@ -1,7 +1,7 @@
 #include "src/plan/pinned.h"
 
-#include "src/base/size.h"
-#include "src/base/str.h"
+#include "src/base/number/size.h"
+#include "src/base/string/str.h"
 
 int64_t sh_pinned_bytes(const struct sh_program *p)
 {

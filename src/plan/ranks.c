@@ -5,7 +5,7 @@
 
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
-#include "src/pass/shard.h"
+#include "src/pass/shard/shard.h"
 #include "src/program/saved.h"
 
 #include <limits.h>

@@ -1,7 +1,7 @@
 #include "src/plan/request.h"
 
 #include "kernels/rows.h"
-#include "src/base/size.h"
+#include "src/base/number/size.h"
 #include "src/config/family.h"
 
 #include <math.h>

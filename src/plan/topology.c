@@ -1,6 +1,6 @@
 #include "src/plan/topology.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/mesh/mesh.h"
 
 /* Memory of a GPU that is not in the arena: workspaces and code of cuBLASLt, cuDNN and the kernels; NCCL's buffers, at

@@ -2,7 +2,7 @@
 #ifndef SH_PROGRAM_PORT_H
 #define SH_PROGRAM_PORT_H
 
-#include "src/base/dtype.h"
+#include "src/base/number/dtype.h"
 
 #include <stdbool.h>
 
@@ -22,7 +22,7 @@ enum sh_port {
     SH_PORT_NEXT_AT,   /* their positions, likewise */
     SH_PORT_ROUTERS,   /* sums over this rank's rows, over the world after NORM: both losses of the routers, then the
                           load of each expert of each block with experts, then `used` of each wave (kernels/op.h) */
-    SH_PORT_SQUARES,   /* squares of this rank's gradients (src/base/exact.h) */
+    SH_PORT_SQUARES,   /* squares of this rank's gradients (src/base/number/exact.h) */
     SH_PORT_SUMSQ,     /* squared gradient norm after NORM */
     SH_PORTS
 };

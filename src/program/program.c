@@ -2,7 +2,7 @@
  * a pointer into an array is good only until the next append to it. SH_NONE stands for "no row". */
 #include "src/program/program.h"
 
-#include "src/base/exact.h"
+#include "src/base/number/exact.h"
 #include "src/base/mem.h"
 
 #include <stdarg.h>

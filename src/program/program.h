@@ -8,7 +8,7 @@
 #define SH_PROGRAM_PROGRAM_H
 
 #include "kernels/op.h"
-#include "src/base/dtype.h"
+#include "src/base/number/dtype.h"
 #include "src/base/err.h"
 #include "src/config/role.h"
 #include "src/mesh/shape.h"
@@ -161,7 +161,7 @@ struct sh_unit {
                                 them by loads instead of gradients; they are saved like what is trained, with states of
                                 the optimizer that stay 0 */
     bool packed;             /* frozen weights in four bits an element: `compute`, `full` and gathered copies are blocks
-                                [elems/64,36] u8 (src/base/nf4.h); a weight is unpacked before each use */
+                                [elems/64,36] u8 (src/base/number/nf4.h); a weight is unpacked before each use */
     bool resident;           /* gathered once, and again after each update, whatever the strategy */
     sh_group shard;          /* cut over these ranks, in equal chunks; shard, replicate and split together are the same
                                 ranks for each unit */
@@ -177,7 +177,7 @@ struct sh_unit {
     int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
     int compute;             /* [chunk] act: the source of gathers; in f32 the masters, in bf16 their high halves, in
                                 f16 the masters rounded */
-    int remainder;           /* [held] i16: the low halves (src/base/floats.h); SH_NONE in f32 and f16, and for frozen
+    int remainder;           /* [held] i16: the low halves (src/base/number/floats.h); SH_NONE in f32 and f16, and for frozen
                                 units */
     int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
     int state[SH_STATES_MAX]; /* [held] the program's states; SH_NONE: the unit is not trained */

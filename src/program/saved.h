@@ -8,7 +8,7 @@
 #ifndef SH_PROGRAM_SAVED_H
 #define SH_PROGRAM_SAVED_H
 
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/program/program.h"
 
 const struct sh_saved *sh_saved_of(const struct sh_program *p, const struct sh_param *param);

@@ -1,7 +1,7 @@
 #include "io/data/mix.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
 

@@ -2,7 +2,7 @@
  * a path: folders move, and ids of another tokenizer would go through a model without an error and mean nothing. */
 #include "src/run/tokenizer.h"
 
-#include "io/foreign/hf/config.h"
+#include "io/foreign/hf/config/config.h"
 #include "src/base/file.h"
 #include "src/base/hash.h"
 #include "src/base/log.h"

@@ -3,7 +3,7 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"

@@ -134,7 +134,7 @@ static void run_micro_step(struct sh_train *t, int m)
 }
 
 /* Leaves the sum over this rank's micro-steps in the program's loss; with tree_sums, summed in the same tree as their
- * gradients (the stack of src/pass/shard_section.c). */
+ * gradients (the stack of src/pass/shard/shard_section.c). */
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;

@@ -2,7 +2,7 @@
  *     OMP_NUM_THREADS=2 bench_elem [repeats [tokens]]
  * A figure is bytes that must move (sh_op_cost) divided by the best wall time of the repeats. With few tokens the
  * tensors stay in a shared cache, as they may in training; memcpy is measured at both sizes. */
-#include "src/base/exact.h"
+#include "src/base/number/exact.h"
 #include "kernels/op.h"
 
 #include <omp.h>

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm_engine.h"
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 #include "src/base/isa.h"
 #include "src/base/mem.h"
 

@@ -4,7 +4,7 @@
  *
  *   fuzz_hf [RUNS [SEED]]        random mutations of good texts; default 30000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
-#include "io/foreign/hf/config.h"
+#include "io/foreign/hf/config/config.h"
 #include "io/foreign/safetensors/index.h"
 #include "src/base/hash.h"
 #include "src/config/keys.h"

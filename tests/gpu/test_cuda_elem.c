@@ -1,10 +1,10 @@
 /* The CUDA kernels that need no library: the cases of tests/op/elem.h in three thread orders, and cases of CUDA only. */
 #include "kernels/cuda/cuda.h"
-#include "src/base/exact.h"
-#include "src/base/mixsum.h"
+#include "src/base/number/exact.h"
+#include "src/base/number/mixsum.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "tests/gpu/optest_device.h"
 #include "tests/op/elem.h"
 

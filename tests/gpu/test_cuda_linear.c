@@ -1,7 +1,7 @@
 /* Linear layers of CUDA against the reference, on the double of cuBLASLt: both storage orders, bias, residual
  * gradient, sums that continue, operands at any address, more shapes than are remembered; products that cuBLASLt
  * refuses, and the kernels that then compute them. */
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/gemm/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "src/base/log.h"
 #include "tests/gpu/optest_device.h"

@@ -1,6 +1,6 @@
 /* Softmax and cross entropy of rows of logits on CUDA against float64: any vocabulary, masked rows, all types of
  * gradient in place of the logits, sums that continue; and the same bits in any order of threads. */
-#include "kernels/cuda/head.h"
+#include "kernels/cuda/gemm/head.h"
 #include "tests/gpu/optest_device.h"
 
 #include <math.h>

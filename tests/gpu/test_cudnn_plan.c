@@ -3,11 +3,11 @@
  * run uses: both graphs are accepted, the kernels need no more scratch than a memory plan sets aside, and they are the
  * kernels of tests/golden/cudnn_plans.txt, if cuDNN is of the version that it names. SHERD_GOLDEN=FILE writes that
  * file instead (with SHERD_LONG, all rows). */
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/cudnn_graph.h"
-#include "kernels/cuda/cudnn_plan.h"
-#include "kernels/cuda/cudnn_promise.h"
-#include "kernels/cuda/work_product.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/cudnn_graph.h"
+#include "kernels/cuda/attention/cudnn_plan.h"
+#include "kernels/cuda/attention/cudnn_promise.h"
+#include "kernels/cuda/gemm/work_product.h"
 
 #include <dlfcn.h>
 #include <libgen.h>

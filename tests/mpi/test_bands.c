@@ -8,7 +8,7 @@
 #include "io/file/direct.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/pass/shard.h"
+#include "src/pass/shard/shard.h"
 #include "src/pass/build.h"
 #include "src/program/saved.h"
 #include "src/run/run.h"

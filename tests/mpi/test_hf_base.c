@@ -8,7 +8,7 @@
 #include "io/foreign/hf/export.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 
 #include <mpi.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #include "tests/op/elem.h"
 
-#include "src/base/nf4.h"
-#include "src/base/rng.h"
+#include "src/base/number/nf4.h"
+#include "src/base/number/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Sums without rounding: against long double, in any order and cut into any parts, at both ends of their range. */
-#include "src/base/exact.h"
+#include "src/base/number/exact.h"
 #include "tests/op/optest.h"
 
 #include <float.h>

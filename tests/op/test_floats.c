@@ -1,6 +1,6 @@
 /* Floats in halves: each comes back bit for bit, and the upper half is the number rounded to bf16. */
-#include "kernels/cpu/math.h"
-#include "src/base/floats.h"
+#include "kernels/cpu/base/math.h"
+#include "src/base/number/floats.h"
 
 #include <math.h>
 #include <setjmp.h>

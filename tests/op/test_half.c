@@ -1,6 +1,6 @@
 /* Float16 against its definition: all 65,536 patterns to float32, and back everything at, next to and between any two
  * of them. */
-#include "src/base/half.h"
+#include "src/base/number/half.h"
 
 #include <math.h>
 #include <setjmp.h>

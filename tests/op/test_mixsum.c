@@ -1,6 +1,6 @@
 /* Sums that detect every change: for any length and place the result equals that of one element at a time, copied or
  * not. */
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 #include "src/base/hash.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Four bits per element: what bitsandbytes made of some numbers (tests/hf/make_nf4.py), and any numbers one by one. */
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 
 #include <math.h>
 #include <setjmp.h>

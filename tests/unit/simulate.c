@@ -3,8 +3,8 @@
 
 #include "kernels/rows.h"
 #include "src/base/mem.h"
-#include "src/base/nf4.h"
-#include "src/base/rng.h"
+#include "src/base/number/nf4.h"
+#include "src/base/number/rng.h"
 #include "src/layout/layout.h"
 #include "src/program/saved.h"
 

@@ -1,6 +1,6 @@
 /* Documents in one row are trained as if each were alone: the same loss and the same gradients, for rotary and for
  * learned positions. Uses one rank and the CPU kernels. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/device/device.h"
 #include "src/program/saved.h"
 #include "tests/unit/simulate.h"

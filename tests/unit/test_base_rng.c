@@ -1,5 +1,5 @@
 /* Random numbers: the published Philox answers, and the promised properties of the normal stream. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,8 +3,8 @@
 #include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/screen.h"
-#include "src/base/str.h"
+#include "src/base/string/screen.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Sequences that continue from a cache of keys and values: the logits after each token are those of a forward over the
  * whole text, whatever pieces the text comes in, for any strategy on any mesh. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/config/words.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"

@@ -1,7 +1,7 @@
 /* Conversations to ids and masks: each template, what is learned to the token, and what is refused. */
 #include "io/data/format.h"
 #include "src/base/file.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/text/chat/chat.h"
 #include "src/text/chat/marks.h"
 #include "src/text/corpus/files.h"

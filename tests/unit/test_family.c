@@ -1,6 +1,6 @@
 /* Each family of models: its tensors have Hugging Face's names and shapes, its gradients are the slopes of its loss,
  * and a mesh trains it as one rank does. Numbers of other programs: tests/gold/test_torch.py. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/config/family.h"
 #include "src/config/words.h"
 #include "src/model/rope.h"

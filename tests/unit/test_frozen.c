@@ -1,5 +1,5 @@
 /* Units that are not trained: they cost only what the computation needs, and change no gradient of the other units. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 

@@ -1,6 +1,6 @@
 /* The gradient of each parameter is the slope of the loss: along its direction the loss rises by its length. This shows
  * that the passes make the right backward for the forward, whatever is recomputed. One rank, reference kernels. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/config/family.h"
 #include "src/model/objective.h"
 #include "src/program/saved.h"

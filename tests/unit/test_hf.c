@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "io/foreign/hf/config.h"
-#include "io/foreign/hf/family.h"
+#include "io/foreign/hf/config/config.h"
+#include "io/foreign/hf/config/family.h"
 #include "io/foreign/hf/names.h"
 #include "io/foreign/hf/stacked.h"
 #include "src/base/file.h"
@@ -466,7 +466,7 @@ static void each_family_can_be_exported(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (sh_hf_family_to_write(names[i], &f) != SH_OK)
-            fail_msg("io/foreign/hf/family.c has no row of family %s", names[i]);
+            fail_msg("io/foreign/hf/config/family.c has no row of family %s", names[i]);
         assert_string_equal(f->family, names[i]);
     }
     assert_int_equal(sh_hf_family_to_write("gpt2_relu2", &f), SH_E_USAGE);

@@ -1,7 +1,7 @@
 /* Frozen weights in four bits per element: the results have the same bits as with frozen weights that hold the unpacked
  * values, on any mesh; and the bytes that they take. */
-#include "src/base/nf4.h"
-#include "src/base/rng.h"
+#include "src/base/number/nf4.h"
+#include "src/base/number/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 

@@ -1,8 +1,8 @@
 /* Every request that can be planned is planned, for every rank of meshes of up to nine ranks, and all ranks have the
  * same collectives in the same order. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/layout/layout.h"
-#include "src/pass/shard.h"
+#include "src/pass/shard/shard.h"
 #include "src/program/saved.h"
 #include "tests/unit/tiny.h"
 

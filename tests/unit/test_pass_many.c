@@ -1,7 +1,7 @@
 /* Training by many simulated ranks: the programs of all ranks and every collective that they share give bit for bit the
  * result of one rank whose micro-steps are the ranks' sequences (training.reproducible: mesh). 256 ranks, in
  * `make check-long` 1,024; under the sanitizers 16. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "tests/unit/simulate.h"
 #include "tests/unit/tiny.h"
 

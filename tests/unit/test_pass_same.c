@@ -2,7 +2,7 @@
  * over every tensor with its place, every operation and every section. A faster pass must not change a single byte; if
  * a plan is meant to change, `test_pass_same --print` prints the new rows. */
 #include "src/base/hash.h"
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "tests/unit/tiny.h"
 
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Training by simulated ranks: any strategy on any mesh does what one rank does, and options that only move or repeat
  * operations change no bit. */
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "tests/unit/exchange.h"
 #include "tests/unit/simulate_coll.h"
 #include "tests/unit/tiny.h"
@@ -773,7 +773,8 @@ static struct sh_build spread_build(int i, double capacity, bool reproducible)
     struct sh_build b = build_of(&spread_models[i % SPREAD_MODELS], GLOBAL, 1, reproducible || i % 2);
 
     b.batch.spread.capacity = capacity;
-    if (i % 5 == 2) { /* matrices of whole blocks, whose sums of squares are the same in any unit (src/base/exact.h) */
+    if (i % 5 ==
+        2) { /* matrices of whole blocks, whose sums of squares are the same in any unit (src/base/number/exact.h) */
         b.model.dim = b.batch.adapters.rank = 16;
         b.model.expert_ffn_dim = 8;
         b.batch.adapters.scale = 1.5f;
@@ -835,7 +836,7 @@ static void experts_near(void **state)
 }
 
 /* Eight groups of eight ranks, in each of which every rank has one expert: the bits of four ranks that have all of them,
- * but for the norm's last one, since no matrix here is whole blocks of its sum (src/base/exact.h). */
+ * but for the norm's last one, since no matrix here is whole blocks of its sum (src/base/number/exact.h). */
 static void experts_on_many_ranks(void **state)
 {
     static const int many[SH_AXES] = {1, 1, 8, 2, 2, 2, 1}, few[SH_AXES] = {1, 1, 1, 2, 2, 1, 1};

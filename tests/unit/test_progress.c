@@ -1,5 +1,5 @@
 /* When the progress thread may sleep: only if GPUs do all open work. */
-#include "src/comm/progress.h"
+#include "src/comm/mpi/progress.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Text as its tokens arrive: whole characters, and nothing after the text that ends it. */
 #include "src/text/generate/shown.h"
 
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 #include "io/checkpoint/file/digest.h"
 
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 #include "src/base/hash.h"
 
 #include <string.h>

@@ -9,7 +9,7 @@
 #ifndef IO_CHECKPOINT_DIGEST_H
 #define IO_CHECKPOINT_DIGEST_H
 
-#include "src/base/floats.h"
+#include "src/base/number/floats.h"
 
 #include <stdint.h>
 
@@ -24,7 +24,7 @@ uint64_t sh_ckpt_digest_seed(int64_t step, int state, const char *name);
 /* Elements of block `block` of a tensor of `elems` elements. */
 int64_t sh_ckpt_block_elems(int64_t elems, int64_t block);
 
-/* The `place` (src/base/mixsum.h) of element `at` of a block, with which any device can compute the sums. */
+/* The `place` (src/base/number/mixsum.h) of element `at` of a block, with which any device can compute the sums. */
 uint64_t sh_ckpt_digest_place(uint64_t seed, int64_t block, int64_t at);
 
 /* The sum of `elems` elements of one block, starting at its element `at`; from 0 to its end: the block's digest. The

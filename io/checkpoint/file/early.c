@@ -2,7 +2,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 #include "io/checkpoint/file/digest.h"
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 
 int64_t sh_ckpt_piece_blocks(const struct sh_ckpt_piece *p)
 {

@@ -7,8 +7,8 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/mixsum.h"
-#include "src/base/nf4.h"
+#include "src/base/number/mixsum.h"
+#include "src/base/number/nf4.h"
 #include "src/config/family.h"
 
 #include <math.h>

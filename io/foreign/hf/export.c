@@ -4,7 +4,7 @@
 #include "io/checkpoint/file/index.h"
 #include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/base.h"
-#include "io/foreign/hf/config.h"
+#include "io/foreign/hf/config/config.h"
 #include "io/foreign/hf/spread.h"
 #include "io/foreign/hf/stacked.h"
 #include "io/foreign/safetensors/write.h"

@@ -6,7 +6,7 @@
 #include "io/move/parts.h"
 #include "io/move/stages.h"
 #include "src/base/mem.h"
-#include "src/base/nf4.h"
+#include "src/base/number/nf4.h"
 #include "src/config/family.h"
 #include "src/mesh/mesh.h"
 

@@ -1,8 +1,8 @@
 #include "io/foreign/hf/names.h"
 
-#include "io/foreign/hf/family.h"
+#include "io/foreign/hf/config/family.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 
 #include "io/json/json.h"
 #include "src/base/mem.h"
-#include "src/base/nf4.h"
-#include "src/base/str.h"
+#include "src/base/number/nf4.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 #include <stdlib.h>

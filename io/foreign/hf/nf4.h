@@ -4,7 +4,7 @@
  *   NAME                                  [n,1] of any type: as many bytes as half the weight's elements; first element
  *                                         in the upper half of a byte
  *   NAME.absmax                           F32 [blocks]: the scales; or U8, with the three of nested scales below
- *   NAME.quant_map                        F32 [16]: the numbers, which must be those of src/base/nf4.h
+ *   NAME.quant_map                        F32 [16]: the numbers, which must be those of src/base/number/nf4.h
  *   NAME.quant_state.bitsandbytes__nf4    U8: JSON: quant_type, blocksize, shape; nested_blocksize, nested_offset
  *   NAME.nested_absmax, .nested_quant_map F32 [blocks / 256, rounded up], F32 [256]:
  *                                         scale of block i = nested_quant_map[absmax[i]] * nested_absmax[i / 256]

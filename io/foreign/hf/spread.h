@@ -4,7 +4,7 @@
 #define IO_FOREIGN_HF_SPREAD_H
 
 #include "io/checkpoint/checkpoint.h"
-#include "io/foreign/hf/family.h"
+#include "io/foreign/hf/config/family.h"
 
 /* Tensor i of the set is parts [first[i], first[i + 1]) of the folder, all of one size, end to end. */
 struct sh_hf_spread {

@@ -3,7 +3,7 @@
 #include "io/file/file.h"
 #include "io/json/json.h"
 #include "src/base/mem.h"
-#include "src/base/size.h"
+#include "src/base/number/size.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "io/foreign/safetensors/layout.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdio.h>
 #include <stdlib.h>

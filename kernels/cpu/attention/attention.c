@@ -3,9 +3,9 @@
  * The tiles on the diagonal are computed whole, so T=256 does 1.25 times that, T=1024 1.06 times. Measured at D=64 on
  * a Zen 5 core: 103 GFLOP/s of the floor's operations at T=256, 137 at T=1024; small products alone run at 220. */
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/base/row.h"
 
 #include <math.h>
 #include <omp.h>

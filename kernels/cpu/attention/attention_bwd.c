@@ -3,10 +3,10 @@
  * lse. Floor: 10*D operations per pair (query, key seen); five products per tile. Measured at D=64 on a Zen 5 core:
  * 125 GFLOP/s of the floor's operations at T=256, 167 at T=1024. */
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/row.h"
 
 #include <omp.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 
 #include <omp.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/block.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/base/block.h"
+#include "kernels/cpu/base/row.h"
 
 #include <math.h>
 #include <string.h>

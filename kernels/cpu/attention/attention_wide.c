@@ -8,8 +8,8 @@
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/block.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/base/block.h"
+#include "kernels/cpu/base/row.h"
 
 #include <float.h>
 #include <math.h>

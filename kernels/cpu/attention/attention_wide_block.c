@@ -4,7 +4,7 @@
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "src/base/isa.h"
 
 #include <immintrin.h>

@@ -4,9 +4,9 @@
  * maximum and sum, as in attention.c. Floor: the bytes of keys and values up to the positions, once; with many tokens
  * 4*D operations per pair (query, key seen). */
 #include "kernels/cpu/attention/attention.h"
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/base/row.h"
 
 #include <math.h>
 #include <omp.h>

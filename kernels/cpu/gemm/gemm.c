@@ -1,6 +1,6 @@
 #include "kernels/cpu/gemm/gemm.h"
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/gemm/gemm_engine.h"
 
 #include <omp.h>

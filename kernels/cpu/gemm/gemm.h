@@ -11,7 +11,7 @@
 #ifndef SH_GEMM_GEMM_H
 #define SH_GEMM_GEMM_H
 
-#include "src/base/dtype.h"
+#include "src/base/number/dtype.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>

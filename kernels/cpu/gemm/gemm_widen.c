@@ -1,7 +1,7 @@
 /* bf16 on CPUs without fast bf16 arithmetic, and f16: pieces of A and B are converted to f32 and multiplied by the
  * f32 engine, one piece of the inner dimension after another. Products are exact and sums in f32: no less accurate
  * than units of that type. */
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "kernels/cpu/gemm/gemm_engine.h"
 
 /* At a depth of 256 the two pieces (655 KB) stay in the L2 cache. */

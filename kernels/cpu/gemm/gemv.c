@@ -2,7 +2,7 @@
  * of w is worked on at a time, so that no addition waits for the one before it. */
 #include "kernels/cpu/gemm/gemv.h"
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "src/base/clones.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemv.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemv.h"
-#include "kernels/cpu/row.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/row.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <math.h>
 

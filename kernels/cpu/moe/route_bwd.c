@@ -3,8 +3,8 @@
  * widened on the way, x in chunks of rows, whose products are added to dw in order. Floor: 4 N C E operations. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/row.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/row.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <omp.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* The numbers of the two losses that ROUTE_BWD differentiates. In f64 and in parts that do not depend on the number of
  * threads, so that they are the same on any. Floor: N E scores read once. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/fold.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* A stable counting sort of the choices by expert. They are cut into parts, whatever the number of threads; each part
  * is counted, gets its place in each expert's rows, and is dealt out. Floor: N k numbers read twice, two written. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fold.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/fold.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Rows brought to the experts and back: copies of whole rows, and their sums. Floor: each row read once and written
  * once; a token's row is read k times, mostly from caches if its experts are near each other. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/stage.h"
 
 #include <string.h>
 

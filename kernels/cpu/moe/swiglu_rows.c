@@ -1,8 +1,8 @@
 /* SwiGLU of the experts' rows, times the weight that the router gave each row. Bytes per element as for swiglu
  * (act.c): 12 in f32, half of it in 16 bits; 20 in the backward. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
 
 SH_CLONES static void forward(float *h, const float *gate, const float *up, float weight, int64_t n)
 {

@@ -3,7 +3,7 @@
  * in halves, 24 whole; 21 without prefetching. */
 #include "kernels/adamw.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/math.h"
+#include "kernels/cpu/base/math.h"
 #include "kernels/cpu/optim/update.h"
 
 /* Same order of operations as kernels/ref/adamw.c: decay first, then the step. */

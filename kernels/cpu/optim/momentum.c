@@ -1,7 +1,7 @@
 /* SGD and Lion on a flat shard: 20 bytes per parameter (g, and p and m read and written), whether p is whole or in
  * halves; 16 with states in bf16. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/math.h"
+#include "kernels/cpu/base/math.h"
 #include "kernels/cpu/optim/update.h"
 #include "kernels/momentum.h"
 

@@ -9,7 +9,7 @@
 #ifndef SH_OPTIM_STATES_H
 #define SH_OPTIM_STATES_H
 
-#include "kernels/cpu/stage.h"
+#include "kernels/cpu/base/stage.h"
 #include "kernels/states.h"
 
 struct sh_cpu_states {

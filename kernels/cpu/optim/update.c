@@ -1,7 +1,7 @@
 #include "kernels/cpu/optim/update.h"
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/math.h"
+#include "kernels/cpu/base/math.h"
 #include "kernels/cpu/optim/states.h"
 
 /* One update of a shard. */

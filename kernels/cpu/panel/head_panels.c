@@ -16,9 +16,9 @@
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/block.h"
-#include "kernels/cpu/math.h"
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/block.h"
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/wide.h"
 
 #include <float.h>
 #include <immintrin.h>

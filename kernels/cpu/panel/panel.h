@@ -16,7 +16,7 @@
 #define SH_PANEL_PANEL_H
 
 #include "kernels/cpu/gemm/gemm.h"
-#include "kernels/cpu/wide.h"
+#include "kernels/cpu/base/wide.h"
 
 #include <stdbool.h>
 #include <stdint.h>

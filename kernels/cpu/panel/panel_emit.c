@@ -5,7 +5,7 @@
 
 #ifdef SH_WIDE
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 
 #include <immintrin.h>
 

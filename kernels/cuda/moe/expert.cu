@@ -14,7 +14,7 @@
  * on a GPU. */
 #include "kernels/cuda/moe/expert.cuh"
 
-#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/attention/attention_tile.cuh"
 #include "kernels/cuda/cuda.h"
 
 namespace

@@ -2,7 +2,7 @@
  * Tile by tile as in product.cu, and as slow. Not measured on a GPU. */
 #include "kernels/cuda/moe/expert.cuh"
 
-#include "kernels/cuda/product_tile.cuh"
+#include "kernels/cuda/gemm/product_tile.cuh"
 
 namespace
 {

@@ -4,10 +4,10 @@
  * than a product in f32 takes. Floor: 2 N C E operations, and 4 N C E in the backward (12 N C E done with bf16). */
 #include "kernels/cuda/moe/route.h"
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/gemm/cublaslt.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/operand.h"
-#include "kernels/cuda/work_product.h"
+#include "kernels/cuda/gemm/operand.h"
+#include "kernels/cuda/gemm/work_product.h"
 
 #include <stddef.h>
 

@@ -4,7 +4,7 @@
  * key in one source are refused. */
 #include "src/config/foreign/alias.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/read/place.h"
 
 #include <ctype.h>

@@ -3,7 +3,7 @@
 #include "src/config/read/value.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/foreign/alias.h"
 #include "src/config/read/pairs.h"
 #include "src/config/read/text.h"

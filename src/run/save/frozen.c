@@ -4,7 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 #include "src/program/saved.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"

@@ -10,7 +10,7 @@
 #ifndef SH_SAVE_MAP_H
 #define SH_SAVE_MAP_H
 
-#include "src/base/floats.h"
+#include "src/base/number/floats.h"
 #include "src/layout/layout.h"
 #include "src/program/program.h"
 

@@ -1,7 +1,7 @@
 /* The last state of a run as a folder that transformers opens. */
 #include "src/run/save/shards.h"
 
-#include "io/foreign/hf/config.h"
+#include "io/foreign/hf/config/config.h"
 #include "io/foreign/hf/export.h"
 #include "src/base/file.h"
 #include "src/base/log.h"

@@ -8,7 +8,7 @@
 #ifndef SH_SAVE_SCAN_H
 #define SH_SAVE_SCAN_H
 
-#include "src/base/floats.h"
+#include "src/base/number/floats.h"
 #include <stdint.h>
 
 struct sh_run;

@@ -1,7 +1,7 @@
 #include "src/run/save/snapshot.h"
 
 #include "src/base/mem.h"
-#include "src/base/mixsum.h"
+#include "src/base/number/mixsum.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
 #include "src/run/save/shards.h"

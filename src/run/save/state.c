@@ -11,7 +11,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 #include "src/layout/layout.h"
 #include "src/program/saved.h"
 

@@ -4,7 +4,7 @@
 #include "src/run/watch/gpus.h"
 
 #include "src/base/log.h"
-#include "src/base/median.h"
+#include "src/base/number/median.h"
 #include "src/base/mem.h"
 #include "src/base/thread.h"
 #include "src/base/time.h"

@@ -4,7 +4,7 @@
  * write, both at their current place. */
 #include "src/text/base/pattern.h"
 
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 #include "src/text/base/ranges.h"
 #include "src/text/base/text.h"
 

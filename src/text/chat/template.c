@@ -2,7 +2,7 @@
  * role, and where a system message goes. The Jinja templates in models' folders are not interpreted. */
 #include "src/text/chat/template.h"
 
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 #include "src/text/base/ranges.h"
 
 #include <stdlib.h>

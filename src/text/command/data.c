@@ -7,7 +7,7 @@
 #include "io/data/pack.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/text/command/show.h"
 
 #include <limits.h>

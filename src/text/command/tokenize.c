@@ -1,7 +1,7 @@
 #include "src/cmd/cmd.h"
 
 #include "src/base/log.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/text/corpus/files.h"
 #include "src/text/corpus/tail.h"

@@ -4,7 +4,7 @@
 #include "src/text/corpus/batch.h"
 
 #include "io/json/field.h"
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 #include "src/text/chat/marks.h"
 
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/base/screen.h"
-#include "src/base/str.h"
+#include "src/base/string/screen.h"
+#include "src/base/string/str.h"
 #include "src/run/run.h"
 #include "src/text/generate/continue.h"
 #include "src/text/generate/shown.h"

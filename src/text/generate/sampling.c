@@ -1,7 +1,7 @@
 #include "src/text/generate/sampling.h"
 
 #include "src/base/mem.h"
-#include "src/base/rng.h"
+#include "src/base/number/rng.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "src/text/score/task.h"
 
 #include "src/base/mem.h"
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 #include "src/text/base/ranges.h"
 
 #include <math.h>

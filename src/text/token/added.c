@@ -4,7 +4,7 @@
 #include "src/text/token/added.h"
 
 #include "src/base/mem.h"
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 #include "src/text/base/ranges.h"
 
 #include <stdlib.h>

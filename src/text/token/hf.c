@@ -5,8 +5,8 @@
 #include "src/text/token/hf.h"
 
 #include "src/base/mem.h"
-#include "src/base/utf8.h"
-#include "src/text/token/parts.h"
+#include "src/base/string/utf8.h"
+#include "src/text/token/steps/parts.h"
 
 #include <stdlib.h>
 

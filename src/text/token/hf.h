@@ -8,10 +8,10 @@
 #define IO_TOKEN_HF_H
 
 #include "src/text/token/added.h"
-#include "src/text/token/decode.h"
+#include "src/text/token/steps/decode.h"
 #include "src/text/token/model.h"
-#include "src/text/token/normal.h"
-#include "src/text/token/split.h"
+#include "src/text/token/steps/normal.h"
+#include "src/text/token/steps/split.h"
 #include "src/text/token/token.h"
 
 enum { SH_HF_STEPS = 16, SH_HF_IDS = 1 << 24 }; /* most steps in a list; most words */

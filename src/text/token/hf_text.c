@@ -1,7 +1,7 @@
 /* Encoding and decoding with a tokenizer.json. The stages of encoding: find added tokens in the raw text; normalize the
  * text between them; find added tokens in the normalized text; pre-tokenizers cut it into pieces; merges turn a piece
  * into ids. Each stage passes stretches to the next, so only steps that change the text copy it. */
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 #include "src/text/token/hf.h"
 
 #include "src/base/mem.h"

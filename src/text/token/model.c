@@ -3,7 +3,7 @@
  * alphabet. The rest is mostly about symbols that are not in the vocabulary. */
 #include "src/text/token/model.h"
 
-#include "src/base/utf8.h"
+#include "src/base/string/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "src/tools/bench/bench.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/mesh/segment.h"
 #include "src/run/run.h"

@@ -2,10 +2,10 @@
  * device's kernels, in the arena of the job. */
 #include "src/tools/bench/bench.h"
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "src/base/mem.h"
-#include "src/base/rng.h"
-#include "src/base/str.h"
+#include "src/base/number/rng.h"
+#include "src/base/string/str.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"
 #include "src/tools/bench/points.h"

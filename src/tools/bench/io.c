@@ -5,7 +5,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"

@@ -4,7 +4,7 @@
 
 #include "io/json/json.h"
 #include "src/base/file.h"
-#include "src/base/median.h"
+#include "src/base/number/median.h"
 #include "src/base/mem.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * repetitions take 20 ms, and their mean counts; the first call is discarded. */
 #include "src/tools/bench/rate.h"
 
-#include "kernels/cpu/block.h"
+#include "kernels/cpu/base/block.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
 

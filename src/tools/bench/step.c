@@ -3,7 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/metrics/metrics.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"

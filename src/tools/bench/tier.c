@@ -5,8 +5,8 @@
 
 #include "src/base/hash.h"
 #include "src/base/mem.h"
-#include "src/base/size.h"
-#include "src/base/str.h"
+#include "src/base/number/size.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
 #include "src/tier/tier.h"

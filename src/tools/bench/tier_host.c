@@ -3,7 +3,7 @@
 #include "src/tools/bench/tier_host.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/mesh/mesh.h"
 #include "src/plan/topology.h"

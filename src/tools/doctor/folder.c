@@ -4,7 +4,7 @@
 #include "io/file/file.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/plan/request.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "src/tools/doctor/doctor.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>

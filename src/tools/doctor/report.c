@@ -6,7 +6,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <ctype.h>
 #include <errno.h>

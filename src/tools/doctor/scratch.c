@@ -2,8 +2,8 @@
  * waiting for the nodes. */
 #include "src/tools/doctor/doctor.h"
 
-#include "src/base/size.h"
-#include "src/base/str.h"
+#include "src/base/number/size.h"
+#include "src/base/string/str.h"
 #include "src/tier/tier.h"
 
 /* Checked once per node, since its ranks share the room. */

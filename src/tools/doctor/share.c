@@ -1,7 +1,7 @@
 /* Shared by the checks: collecting the values of all nodes, and finding the node that stands out. */
 #include "src/tools/doctor/doctor.h"
 
-#include "src/base/median.h"
+#include "src/base/number/median.h"
 #include "src/base/mem.h"
 
 #include <math.h>

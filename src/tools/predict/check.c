@@ -1,7 +1,7 @@
 /* `sherd plan --check`: the programs of all ranks, compared with each other. */
 #include "src/tools/predict/command.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/plan/ranks.h"
 
 /* The memory of a node, if a machine is given; 0 for GPUs, which have their own memory. */

@@ -2,7 +2,7 @@
  * changed; the difference is the cost. A change that is impossible has no line. */
 #include "src/tools/predict/command.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/tools/predict/limit.h"
 
 #include <math.h>

@@ -4,8 +4,8 @@
 #include "src/tools/predict/command.h"
 
 #include "src/base/mem.h"
-#include "src/base/nf4.h"
-#include "src/base/str.h"
+#include "src/base/number/nf4.h"
+#include "src/base/string/str.h"
 #include "src/config/family.h"
 #include "src/cost/rates.h"
 #include "src/plan/pinned.h"

@@ -3,7 +3,7 @@
 #include "src/tools/predict/command.h"
 
 #include "src/base/file.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/tools/predict/search.h"
 
 #include <math.h>

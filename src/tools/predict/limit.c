@@ -3,7 +3,7 @@
  * free, memory may limit instead. That is why the second limit is named as well. */
 #include "src/tools/predict/limit.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 #include <stdlib.h>

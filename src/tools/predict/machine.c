@@ -3,7 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/metrics/trace.h"
 #include "src/tools/predict/limit.h"
 

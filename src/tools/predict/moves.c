@@ -2,7 +2,7 @@
  * moves to host memory and back. */
 #include "src/tools/predict/command.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/plan/budget.h"
 #include "src/cost/rates.h"
 

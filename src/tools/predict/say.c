@@ -2,7 +2,7 @@
  * follows from the seconds of a step: rates, model FLOPs utilisation, failures, and money. */
 #include "src/tools/predict/say.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/tools/predict/limit.h"
 
 #include <math.h>

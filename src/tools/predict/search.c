@@ -6,7 +6,7 @@
 #include "src/tools/predict/search.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/plan/make.h"
 #include "src/plan/request.h"
 #include "src/cost/step.h"

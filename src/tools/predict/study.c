@@ -4,7 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/plan/make.h"
 #include "src/plan/request.h"
 #include "src/tools/predict/fit.h"

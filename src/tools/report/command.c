@@ -4,7 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/log.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/job/job.h"
 #include "src/tools/report/report.h"
 

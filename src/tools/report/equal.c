@@ -1,6 +1,6 @@
 /* Strategies side by side: points of different series on equal ranks with an equal batch, whose configurations differ
  * only in their sharding. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* The four figures at the top of the page: loss, validation, tokens, time. Of several runs the best, and sums. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 

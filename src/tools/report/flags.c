@@ -1,11 +1,11 @@
 /* Whatever stands out, each in one sentence: points below their prediction, points slower than in an older study,
  * repeats that differ, a rank that is always last, more threads than cores, GPUs that are throttled or capped. */
-#include "src/base/median.h"
-#include "src/tools/report/html.h"
+#include "src/base/number/median.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 #include <stdlib.h>

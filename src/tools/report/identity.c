@@ -1,9 +1,9 @@
 /* What each run is, in one line: from its own files. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "src/tools/report/parts.h"
 
 #include "io/file/file.h"
-#include "src/base/median.h"
+#include "src/base/number/median.h"
 #include "src/base/mem.h"
 #include "src/device/nvml.h"
 #include "src/metrics/metrics.h"

@@ -4,7 +4,7 @@
  * metrics.jsonl has the time of each start and the duration of everything since: the time of an event is their sum. */
 #include "src/tools/report/parts.h"
 
-#include "src/base/size.h"
+#include "src/base/number/size.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/job/job.h"
 
 #include <math.h>

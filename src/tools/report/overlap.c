@@ -1,5 +1,5 @@
 /* Curves that lie on each other: losses of runs on different meshes should, and then only words can tell them apart. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/mem.h"

@@ -1,6 +1,6 @@
 /* The page: one file without scripts or outside references, so that it can be mailed and opened years later. Notes at
  * the top list everything that cannot be trusted or compared. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/file.h"

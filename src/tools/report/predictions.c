@@ -1,6 +1,6 @@
 /* Predictions next to measurements: the parts of a step, the cost, and the share of the time in which the run goes
  * forward. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/mem.h"

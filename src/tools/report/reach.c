@@ -1,10 +1,10 @@
 /* Time to a loss: the lowest loss that all runs have reached, so that runs with different batches and speeds can be
  * compared by their purpose. Time is training time, as in the table of runs. */
-#include "src/tools/report/html.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/base/size.h"
+#include "src/base/number/size.h"
 #include "src/config/config.h"
 
 #include <stdlib.h>

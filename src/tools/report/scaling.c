@@ -1,11 +1,11 @@
 /* Weak and strong scaling: for each kind a chart of speed, a chart of efficiency and a table. series.c finds the
  * series; the index of a series is its colour in all charts. */
-#include "src/base/median.h"
-#include "src/tools/report/html.h"
+#include "src/base/number/median.h"
+#include "src/tools/report/draw/html.h"
 #include "src/tools/report/parts.h"
 
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 
 #include <math.h>
 #include <stdlib.h>

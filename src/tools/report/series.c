@@ -3,9 +3,9 @@
  * series of each kind. */
 #include "src/tools/report/parts.h"
 
-#include "src/base/median.h"
+#include "src/base/number/median.h"
 #include "src/base/mem.h"
-#include "src/base/size.h"
+#include "src/base/number/size.h"
 
 #include <math.h>
 #include <stdlib.h>

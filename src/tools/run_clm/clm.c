@@ -4,7 +4,7 @@
  * steps from the length of the data. */
 #include "src/tools/run_clm/clm.h"
 
-#include "io/foreign/hf/config.h"
+#include "io/foreign/hf/config/config.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/mesh/mesh.h"

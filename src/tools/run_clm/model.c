@@ -2,8 +2,8 @@
  * ones. */
 #include "src/tools/run_clm/clm.h"
 
-#include "io/foreign/hf/config.h"
-#include "io/foreign/hf/family.h"
+#include "io/foreign/hf/config/config.h"
+#include "io/foreign/hf/config/family.h"
 #include "src/base/mem.h"
 
 #include <ctype.h>

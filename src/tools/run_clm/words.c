@@ -4,7 +4,7 @@
 
 #include "io/json/json.h"
 #include "src/base/mem.h"
-#include "src/base/str.h"
+#include "src/base/string/str.h"
 #include "src/config/foreign/trainer.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* Double of the part of cuBLASLt that kernels/cuda/cublaslt.c uses: plain products on host memory, computed at the
+/* Double of the part of cuBLASLt that kernels/cuda/gemm/cublaslt.c uses: plain products on host memory, computed at the
  * call or in their stream (emulated.h). It is stricter than the library where the library would be silently wrong: it
  * ends the program if an operand is less aligned than was promised, if a kernel was chosen for other shapes, or if it
  * has too little scratch. */
-#include "kernels/cuda/cublaslt_load.h"
+#include "kernels/cuda/gemm/cublaslt_load.h"
 #include "tests/gpu/emulated/emulated.h"
 
 #include <cublasLt.h>

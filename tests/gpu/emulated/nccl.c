@@ -11,7 +11,7 @@
  *   - Any call fails, hangs or is slow on request, and the first large collectives take memory (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
-#include "src/comm/nccl_load.h"
+#include "src/comm/nccl/nccl_load.h"
 #include "tests/gpu/emulated/emulated.h"
 #include "tests/gpu/emulated/nccl_fault.h"
 #include "tests/gpu/emulated/nccl_meet.h"

@@ -1,6 +1,6 @@
 #include "tests/gpu/emulated/nccl_meet.h"
 
-#include "src/base/dtype.h"
+#include "src/base/number/dtype.h"
 #include "src/base/err.h"
 
 #include <fcntl.h>

@@ -1,0 +1,275 @@
+#include "io/foreign/hf/config/blocks.h"
+
+#include "io/foreign/hf/config/plain.h"
+#include "io/json/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NO_ROPE "no_rope_layers"
+#define TYPES "layer_types"
+#define PATTERN "sliding_window_pattern"
+
+/* ---- rotary positions ---- */
+
+/* Whether a list follows an interval. In the list, 1 means that the block has positions. */
+static bool follows(const json_t *list, long long blocks, long long interval)
+{
+    for (long long i = 0; i < blocks; i++)
+        if ((json_integer_value(json_array_get(list, (size_t)i)) != 0) != (interval == 0 || (i + 1) % interval != 0))
+            return false;
+    return true;
+}
+
+/* The first block without positions determines the interval that the others must follow. */
+static long long interval_of(const json_t *list, long long blocks)
+{
+    for (long long i = 0; i < blocks; i++)
+        if (json_integer_value(json_array_get(list, (size_t)i)) == 0)
+            return i + 1;
+    return 0;
+}
+
+static bool are_switches(const json_t *list)
+{
+    size_t i;
+    json_t *value;
+
+    json_array_foreach(list, i, value) if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+                                           json_integer_value(value) > 1) return false;
+    return json_is_array(list);
+}
+
+sh_rc sh_hf_blocks_positions(struct sh_hf_reader *r)
+{
+    json_t *list = sh_hf_find(r->root, NO_ROPE);
+    long long blocks = sh_hf_whole(r, SH_HF_LAYERS), interval;
+
+    if (!r->f->key[SH_HF_NO_ROPE][0] || !list)
+        return SH_OK;
+    if (!are_switches(list) || (long long)json_array_size(list) < blocks)
+        return sh_fail(SH_E_USAGE, "%s: " NO_ROPE " must have 0 or 1 for each of %lld blocks", r->place, blocks);
+    if (follows(list, blocks, sh_hf_whole(r, SH_HF_NO_ROPE)))
+        return SH_OK; /* perhaps beyond the last block */
+    interval = interval_of(list, blocks);
+    if (!follows(list, blocks, interval))
+        return sh_fail(SH_E_USAGE,
+                       "%s: " NO_ROPE ": blocks without positions must be evenly spaced here, as "
+                       "no_rope_layer_interval says",
+                       r->place);
+    snprintf(r->value[SH_HF_NO_ROPE], sizeof r->value[0], "%lld", interval);
+    return SH_OK;
+}
+
+/* ---- windows ---- */
+
+static bool is_word(const json_t *value, const char *word)
+{
+    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
+}
+
+/* A block has one of two types. */
+static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
+{
+    size_t i;
+    json_t *value;
+
+    if (!json_is_array(list) || (long long)json_array_size(list) < sh_hf_whole(r, SH_HF_LAYERS))
+        return sh_fail(SH_E_USAGE, "%s: " TYPES " must have a word for each block", r->place);
+    json_array_foreach(list, i, value) if (
+        !is_word(value, "sliding_attention") &&
+        !is_word(value,
+                 "full_attention")) return sh_fail(SH_E_USAGE,
+                                                   "%s: " TYPES
+                                                   "[%zu] is not computed here; full_attention and sliding_attention "
+                                                   "are",
+                                                   r->place, i);
+    return SH_OK;
+}
+
+/* Return sliding_window_pattern n, for classes that have it: every n-th block has no window. */
+static long long pattern_of(const struct sh_hf_reader *r)
+{
+    json_t *said = sh_hf_find(r->root, PATTERN);
+
+    return said ? json_integer_value(said) : strtoll(r->f->pattern, NULL, 10);
+}
+
+static sh_rc check_pattern(const struct sh_hf_reader *r)
+{
+    if (!r->f->pattern || pattern_of(r) >= 1)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: " PATTERN " must be a whole number from 1 on", r->place);
+}
+
+/* Whether block i has the window. The list decides. Without one, it depends on the class: all blocks except every n-th
+ * by the pattern, or the blocks from max_window_layers on, or, in a class without either key, those
+ * without positions. */
+static bool slides(const struct sh_hf_reader *r, long long i)
+{
+    json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
+    long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
+
+    if (!r->f->layer_types && !r->f->pattern)
+        return true;
+    if (list)
+        return is_word(json_array_get(list, (size_t)i), "sliding_attention");
+    if (r->f->pattern)
+        return (i + 1) % pattern_of(r) != 0;
+    if (r->f->window[0])
+        return i >= (first ? json_integer_value(first) : 28);
+    return interval > 0 && (i + 1) % interval == 0;
+}
+
+/* The number of blocks, up to the most that a model may have: with more, model.n_layers is refused. */
+static long long blocks_of(const struct sh_hf_reader *r)
+{
+    enum { MOST = 10000 };
+    long long blocks = sh_hf_whole(r, SH_HF_LAYERS);
+
+    return blocks < MOST ? blocks : MOST;
+}
+
+/* Return the first block from i on that has the window (or, without `window`, that has none); the number of blocks if
+ * there is no such block. */
+static long long next_of(const struct sh_hf_reader *r, long long i, bool window)
+{
+    long long blocks = blocks_of(r);
+
+    while (i < blocks && slides(r, i) != window)
+        i++;
+    return i;
+}
+
+static bool window_follows(const struct sh_hf_reader *r, long long first, long long interval)
+{
+    for (long long i = first; i < blocks_of(r); i++)
+        if (slides(r, i) != ((i + 1) % interval != 0))
+            return false;
+    return true;
+}
+
+/* Return model.full_attention_interval for the blocks from `first` on that have no window: 0 or a number of blocks; -1:
+ * no interval describes them. */
+static long long full_interval(const struct sh_hf_reader *r, long long first)
+{
+    long long full = next_of(r, first, false) + 1; /* counted from 1 */
+
+    if (full > blocks_of(r))
+        return 0;
+    for (long long interval = 2; interval <= full; interval++)
+        if (full % interval == 0 && window_follows(r, first, interval))
+            return interval;
+    return -1;
+}
+
+/* Whether any block has the window. use_sliding_window is off if it is absent. */
+static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
+{
+    json_t *list = sh_hf_find(r->root, TYPES);
+    bool on = json_is_true(sh_hf_find(r->root, "use_sliding_window")) || !r->f->layer_types;
+
+    SH_TRY(check_pattern(r));
+    if ((r->f->layer_types || r->f->pattern) && list)
+        SH_TRY(check_types(r, list));
+    *used = (on || list) && next_of(r, 0, true) < blocks_of(r);
+    if (*used && !on)
+        return sh_fail(SH_E_USAGE, "%s: " TYPES " has windows, and use_sliding_window is not true", r->place);
+    return SH_OK;
+}
+
+/* Read the window, in tokens; 0: none. */
+static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long long *window)
+{
+    bool used;
+
+    *window = 0;
+    if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
+        return SH_OK;
+    if (said && !json_is_integer(said))
+        return sh_fail(SH_E_USAGE, "%s: sliding_window is %s, but must be a whole number of 64 bits", r->place,
+                       sh_json_is(said));
+    SH_TRY(is_used(r, &used));
+    if (used && said && json_integer_value(said) < 1)
+        return sh_fail(SH_E_USAGE, "%s: sliding_window %lld leaves nothing to attend to", r->place,
+                       (long long)json_integer_value(said));
+    /* If the key is absent, the class's default applies. */
+    if (used)
+        *window = said ? json_integer_value(said) : strtoll(r->f->window, NULL, 10);
+    return SH_OK;
+}
+
+static sh_rc give_number(const struct sh_hf_reader *r, const char *key, long long value)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%lld", value);
+    return r->give(r->to, key, text);
+}
+
+/* Sequences no longer than the window see no difference. */
+static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
+{
+    long long seq = r->so_far->training.seq_len;
+
+    if (window >= sh_hf_whole(r, SH_HF_POSITIONS) || (seq && window >= seq))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "%s: " TYPES ": blocks with the sliding window of %lld are neither all blocks from one on, "
+                   "nor all of these except every n-th, as model.full_attention_interval says; give a training.seq_len "
+                   "of at most %lld",
+                   r->place, window, window);
+}
+
+/* If blocks with a window differ in more than the window, it cannot be left out. */
+static sh_rc check_local(const struct sh_hf_reader *r)
+{
+    bool used = false;
+
+    if (r->local_theta[0])
+        SH_TRY(is_used(r, &used));
+    if (!used)
+        return r->give(r->to, "model.rope_local_base_freq", "0");
+    return sh_fail(SH_E_USAGE,
+                   "%s: sliding_window is null or left out, and " TYPES " has blocks with one, whose rotary positions "
+                   "differ; that is not computed here",
+                   r->place);
+}
+
+sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)
+{
+    long long window, first, interval;
+
+    SH_TRY(window_of(r, json_object_get(r->root, "sliding_window"), &window));
+    if (window == 0)
+        return check_local(r);
+    first = next_of(r, 0, true);
+    interval = full_interval(r, first);
+    if (interval < 0)
+        return r->local_theta[0] ? check_local(r) : check_seen(r, window);
+    SH_TRY(r->give(r->to, "model.rope_local_base_freq", r->local_theta[0] ? r->local_theta : "0"));
+    SH_TRY(give_number(r, "model.attention_window", window));
+    SH_TRY(give_number(r, "model.window_first_layer", first));
+    return give_number(r, "model.full_attention_interval", interval);
+}
+
+/* ---- keys ---- */
+
+/* The last three are for classes whose blocks differ. */
+static const char *const window_keys[] = {"sliding_window", "use_sliding_window", "max_window_layers", TYPES};
+enum { WINDOW_KEYS = sizeof window_keys / sizeof *window_keys };
+
+const char *sh_hf_blocks_window_key(int i)
+{
+    return i >= 0 && i < WINDOW_KEYS ? window_keys[i] : NULL;
+}
+
+bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key)
+{
+    if (f->pattern && (strcmp(key, TYPES) == 0 || strcmp(key, PATTERN) == 0))
+        return true;
+    for (int i = 0; f->window && i < (f->layer_types ? WINDOW_KEYS : 1); i++)
+        if (strcmp(window_keys[i], key) == 0)
+            return true;
+    return f->key[SH_HF_NO_ROPE][0] && strcmp(key, NO_ROPE) == 0;
+}

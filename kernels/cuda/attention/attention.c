@@ -1,0 +1,40 @@
+#include "kernels/cuda/attention/attention.h"
+
+#include "kernels/cuda/cuda.h"
+
+/* What no kernel can do on this GPU is refused before the first step; the text names the limit. */
+sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
+{
+    if (call->attr->attn.head_dim > SH_ATTENTION_MAX_DIM)
+        return sh_fail(SH_E_USAGE, "attention on a GPU: head size %d is too large, the limit is %d",
+                       call->attr->attn.head_dim, SH_ATTENTION_MAX_DIM);
+    SH_TRY(sh_attention_cudnn_prepare(call));
+    if (sh_attention_cudnn_takes(call))
+        return SH_OK;
+    struct sh_attention a = sh_attention_of(call);
+    bool backward = call->kind == SH_OP_ATTENTION_BWD;
+    return sh_attention_tensor_takes(&a) ? sh_attention_tensor_check(&a, backward)
+                                         : sh_attention_any_check(&a, backward);
+}
+
+/* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape and type only, so
+ * each step is computed the same way. */
+sh_rc sh_cuda_attention(const struct sh_op_call *call)
+{
+    if (sh_attention_cudnn_takes(call))
+        return sh_attention_cudnn(call);
+    struct sh_attention a = sh_attention_of(call);
+    return sh_attention_tensor_takes(&a) ? sh_attention_tensor(&a, call->queue) : sh_attention_any(&a, call->queue);
+}
+
+/* A separate kernel computes delta = sum over D of do * o; cuDNN does it inside its graph. */
+sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
+{
+    if (sh_attention_cudnn_takes(call))
+        return sh_attention_cudnn(call);
+    struct sh_attention a = sh_attention_of(call);
+    SH_REQUIRE(call->work_bytes >= sh_cuda_attention_bwd_work_bytes(call));
+    SH_TRY(sh_attention_delta(&a, call->queue));
+    return sh_attention_tensor_takes(&a) ? sh_attention_tensor_bwd(&a, call->queue)
+                                         : sh_attention_any_bwd(&a, call->queue);
+}

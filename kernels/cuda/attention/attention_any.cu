@@ -1,0 +1,371 @@
+/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, and for head sizes that
+ * attention.cu has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
+ * block shares. First each lane takes one of the 32 rows and computes its dot products with the four; then each lane
+ * takes some columns and adds up the 32 rows, weighted by the results. Forward and dq own queries, dk and dv own
+ * keys: the same two steps.
+ *
+ * Floor: 4 D operations per pair (query, key seen) of a head forward, 10 D backward (14 D done here, as in
+ * attention.cu). This runs on ordinary cores from shared memory, at roughly a tenth of their peak: enough to test,
+ * not to train large models in f32. Not measured on a GPU. */
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/launch.cuh"
+
+namespace
+{
+constexpr int LANES = 32, WARPS = 4, ROWS = 4, OWN = WARPS * ROWS, THREADS = LANES * WARPS;
+
+/* Rows of one head in global memory, bf16 or f32. */
+struct rows {
+    char *first;
+    int64_t stride, count; /* elements; rows */
+    bool bf16;
+};
+
+__device__ __forceinline__ rows rows_at(const sh_attention &a, const void *x, int64_t b, int head, int heads)
+{
+    int64_t stride = heads * (int64_t)a.dim, at = b * a.seq * stride + head * (int64_t)a.dim;
+    bool bf16 = a.dtype == SH_BF16;
+    return {static_cast<char *>(const_cast<void *>(x)) + at * (bf16 ? 2 : 4), stride, a.seq, bf16};
+}
+
+__device__ __forceinline__ rows of_qkv(const sh_attention &a, int64_t b, int head)
+{
+    return rows_at(a, a.qkv, b, head, a.heads + 2 * a.kv_heads);
+}
+
+__device__ __forceinline__ rows of_dqkv(const sh_attention &a, int64_t b, int head)
+{
+    return rows_at(a, a.dqkv, b, head, a.heads + 2 * a.kv_heads);
+}
+
+__device__ __forceinline__ rows of_out(const sh_attention &a, const void *x, int64_t b, int head)
+{
+    return rows_at(a, x, b, head, a.heads);
+}
+
+__device__ __forceinline__ float get(const rows &r, int64_t i)
+{
+    return r.bf16 ? sh_widen(reinterpret_cast<const sh_bf16 *>(r.first)[i])
+                  : reinterpret_cast<const float *>(r.first)[i];
+}
+
+__device__ __forceinline__ void set(const rows &r, int64_t i, float x)
+{
+    if (r.bf16)
+        reinterpret_cast<sh_bf16 *>(r.first)[i] = sh_narrow<sh_bf16>(x);
+    else
+        reinterpret_cast<float *>(r.first)[i] = x;
+}
+
+/* Shared memory of a block, in floats: two tiles, weights, and the block's own rows of one tensor (forward) or two.
+ * Rows are D + 1 long if lanes read a column. At D = 256 that is 82 KB or 98; GPUs have 99 or more. */
+struct layout {
+    int tile, own, weights;
+    __device__ __host__ explicit layout(int dim) : tile(LANES * (dim + 1)), own(OWN * dim), weights(OWN * LANES)
+    {
+    }
+    __device__ __host__ int floats(int owned) const
+    {
+        return 2 * tile + weights + owned * own;
+    }
+};
+
+struct space {
+    float *tile[2], *weights, *own[2]; /* own and weights: for this warp */
+};
+
+__device__ __forceinline__ space cut(float *shared, int dim)
+{
+    layout l(dim);
+    space s;
+    int warp = threadIdx.x / LANES;
+    s.weights = shared + 2 * l.tile + warp * ROWS * LANES;
+    for (int i = 0; i < 2; i++) {
+        s.tile[i] = shared + i * l.tile;
+        s.own[i] = shared + l.floats(i) + warp * ROWS * dim;
+    }
+    return s;
+}
+
+/* Rows [from, from + n) in f32, `pitch` apart; zeros after the last. The whole block calls. */
+__device__ __forceinline__ void read(float *to, int pitch, rows src, int64_t from, int n, int dim)
+{
+    for (int i = threadIdx.x; i < n * dim; i += THREADS) {
+        int row = i / dim, column = i % dim;
+        to[row * pitch + column] = from + row < src.count ? get(src, (from + row) * src.stride + column) : 0;
+    }
+}
+
+/* out [ROWS] = own [ROWS,D] row [D], added in sequence over D: the sum has one order. */
+__device__ __forceinline__ void dot(float out[ROWS], const float *own, const float *row, int dim)
+{
+    for (int i = 0; i < ROWS; i++)
+        out[i] = 0;
+    for (int d = 0; d < dim; d++)
+        for (int i = 0; i < ROWS; i++)
+            out[i] += own[i * dim + d] * row[d];
+}
+
+/* sum [ROWS, C * 32 columns] += weights [ROWS,32] tile [32,D] */
+template <int C>
+__device__ __forceinline__ void add(float sum[ROWS][C], const float *weights, const float *tile, int dim)
+{
+    int lane = threadIdx.x % LANES;
+    /* The 32 rows of the tile in order, whichever lane has a column. */
+    for (int j = 0; j < LANES; j++)
+        for (int c = 0; c < C; c++) {
+            float x = lane + LANES * c < dim ? tile[j * (dim + 1) + lane + LANES * c] : 0;
+            for (int i = 0; i < ROWS; i++)
+                sum[i][c] += weights[i * LANES + j] * x;
+        }
+}
+
+template <int C>
+/* A lane's columns are lane, lane + 32, ...; rows past the sequence are not written. */
+__device__ __forceinline__ void write(rows to, int64_t row, const float sum[C], float factor, int dim)
+{
+    int lane = threadIdx.x % LANES;
+    for (int c = 0; c < C; c++)
+        if (row < to.count && lane + LANES * c < dim)
+            set(to, row * to.stride + lane + LANES * c, sum[c] * factor);
+}
+
+/* 0 without documents and window: every query then sees all positions from the first on. */
+__device__ __forceinline__ int64_t first_key(const sh_attention &a, int64_t b, int64_t t)
+{
+    int64_t first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
+    return near > first ? near : first;
+}
+
+/* The queries that a block owns; `own` is the first of this warp's rows. */
+struct queries {
+    int64_t b, from, own, first_tile, end;
+    int head, kv_head;
+};
+
+__device__ __forceinline__ queries queries_of(const sh_attention &a)
+{
+    queries q;
+    q.head = (int)(blockIdx.x % a.heads);
+    q.kv_head = q.head / (a.heads / a.kv_heads);
+    q.b = blockIdx.x / a.heads;
+    /* The last queries see the most keys, so their blocks start first. */
+    q.from = (int64_t)(gridDim.y - 1 - blockIdx.y) * OWN;
+    q.own = q.from + threadIdx.x / LANES * ROWS;
+    q.first_tile = first_key(a, q.b, q.from) / LANES * LANES;
+    q.end = q.from + OWN < a.seq ? q.from + OWN : a.seq;
+    return q;
+}
+
+/* Turn one row's 32 scores into weights, and rescale what it has accumulated so far to its new maximum. */
+template <int C> __device__ __forceinline__ float take_scores(float score, float &top, float &sum, float o[C])
+{
+    float now = fmaxf(top, sh_warp_reduce(score, sh_larger())), base = now == -INFINITY ? 0 : now;
+    float shrink = expf(top - base), p = expf(score - base);
+    top = now;
+    sum = sum * shrink + p;
+    for (int c = 0; c < C; c++)
+        o[c] *= shrink;
+    return p;
+}
+
+/* o [ROWS,D] in registers, C columns per lane. */
+template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
+{
+    SH_DYNAMIC_SHARED(float, shared);
+    space s = cut(shared, a.dim);
+    queries q = queries_of(a);
+    int lane = threadIdx.x % LANES;
+    float o[ROWS][C] = {}, top[ROWS], sum[ROWS] = {};
+    int64_t first[ROWS];
+
+    for (int i = 0; i < ROWS; i++) {
+        top[i] = -INFINITY;
+        first[i] = first_key(a, q.b, q.own + i);
+    }
+    read(shared + layout(a.dim).floats(0), a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
+    /* All warps of the block share the tile of 32 keys and 32 values. */
+    for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
+        __syncthreads();
+        read(s.tile[0], a.dim + 1, of_qkv(a, q.b, a.heads + q.kv_head), k0, LANES, a.dim);
+        read(s.tile[1], a.dim + 1, of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head), k0, LANES, a.dim);
+        __syncthreads();
+        float score[ROWS];
+        dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
+        for (int i = 0; i < ROWS; i++) {
+            bool seen = k0 + lane <= q.own + i && k0 + lane >= first[i];
+            s.weights[i * LANES + lane] = take_scores<C>(seen ? score[i] * a.scale : -INFINITY, top[i], sum[i], o[i]);
+        }
+        __syncwarp();
+        add<C>(o, s.weights, s.tile[1], a.dim);
+    }
+    for (int i = 0; i < ROWS; i++) {
+        float all = sh_warp_reduce(sum[i], sh_add());
+        write<C>(of_out(a, a.o, q.b, q.head), q.own + i, o[i], 1 / all, a.dim);
+        if (lane == 0 && q.own + i < a.seq)
+            a.lse[(q.b * a.heads + q.head) * a.seq + q.own + i] = top[i] + logf(all);
+    }
+}
+
+/* delta [B,H,T]: one warp per row */
+__global__ void __launch_bounds__(THREADS) row_sums(sh_attention a)
+{
+    int lane = threadIdx.x % LANES;
+    int64_t i = blockIdx.x * (int64_t)WARPS + threadIdx.x / LANES; /* (b T + t) H + h */
+    float sum = 0;
+    if (i >= a.batch * a.seq * a.heads)
+        return;
+    rows dout = of_out(a, a.dout, 0, 0), o = of_out(a, a.o, 0, 0);
+    for (int d = lane; d < a.dim; d += LANES)
+        sum += get(dout, i * a.dim + d) * get(o, i * a.dim + d);
+    sum = sh_warp_reduce(sum, sh_add());
+    int64_t head = i % a.heads, t = i / a.heads % a.seq, b = i / a.heads / a.seq;
+    if (lane == 0)
+        a.delta[(b * a.heads + head) * a.seq + t] = sum;
+}
+
+/* dq [t] = scale * sum over s of p (dp - delta) k[s], where dp = dout[t] . v[s] */
+template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_attention a)
+{
+    SH_DYNAMIC_SHARED(float, shared);
+    space s = cut(shared, a.dim);
+    layout l(a.dim);
+    queries q = queries_of(a);
+    int lane = threadIdx.x % LANES;
+    float dq[ROWS][C] = {}, lse[ROWS], delta[ROWS];
+    int64_t first[ROWS];
+
+    for (int i = 0; i < ROWS; i++) {
+        int64_t t = q.own + i, at = (q.b * a.heads + q.head) * a.seq + t;
+        lse[i] = t < a.seq ? a.lse[at] : 0;
+        delta[i] = t < a.seq ? a.delta[at] : 0;
+        first[i] = first_key(a, q.b, t);
+    }
+    read(shared + l.floats(0), a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
+    read(shared + l.floats(1), a.dim, of_out(a, a.dout, q.b, q.head), q.from, OWN, a.dim);
+    for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
+        __syncthreads();
+        read(s.tile[0], a.dim + 1, of_qkv(a, q.b, a.heads + q.kv_head), k0, LANES, a.dim);
+        read(s.tile[1], a.dim + 1, of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head), k0, LANES, a.dim);
+        __syncthreads();
+        float score[ROWS], dp[ROWS];
+        dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
+        dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
+        for (int i = 0; i < ROWS; i++) {
+            bool seen = k0 + lane <= q.own + i && k0 + lane >= first[i];
+            s.weights[i * LANES + lane] = seen ? expf(score[i] * a.scale - lse[i]) * (dp[i] - delta[i]) : 0;
+        }
+        __syncwarp();
+        add<C>(dq, s.weights, s.tile[0], a.dim);
+    }
+    for (int i = 0; i < ROWS; i++)
+        write<C>(of_dqkv(a, q.b, q.head), q.own + i, dq[i], a.scale, a.dim);
+}
+
+/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s, in
+ * the order of heads and positions */
+template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
+{
+    SH_DYNAMIC_SHARED(float, shared);
+    space s = cut(shared, a.dim);
+    layout l(a.dim);
+    int lane = threadIdx.x % LANES, kv_head = (int)(blockIdx.x % a.kv_heads), group = a.heads / a.kv_heads;
+    int64_t b = blockIdx.x / a.kv_heads, from = (int64_t)blockIdx.y * OWN, own = from + threadIdx.x / LANES * ROWS;
+    float dk[ROWS][C] = {}, dv[ROWS][C] = {};
+
+    read(shared + l.floats(0), a.dim, of_qkv(a, b, a.heads + kv_head), from, OWN, a.dim);
+    read(shared + l.floats(1), a.dim, of_qkv(a, b, a.heads + a.kv_heads + kv_head), from, OWN, a.dim);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
+        for (int64_t q0 = from / LANES * LANES; q0 < a.seq; q0 += LANES) {
+            int64_t t = q0 + lane, at = (b * a.heads + head) * a.seq + t, first = first_key(a, b, t);
+            /* First keys never decrease, so no later tile sees any of these keys. */
+            if (first_key(a, b, q0) >= from + OWN)
+                break;
+            __syncthreads();
+            read(s.tile[0], a.dim + 1, of_qkv(a, b, head), q0, LANES, a.dim);
+            read(s.tile[1], a.dim + 1, of_out(a, a.dout, b, head), q0, LANES, a.dim);
+            __syncthreads();
+            float score[ROWS], dp[ROWS], lse = t < a.seq ? a.lse[at] : 0, delta = t < a.seq ? a.delta[at] : 0;
+            dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
+            dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
+            for (int i = 0; i < ROWS; i++) {
+                bool seen = t < a.seq && own + i <= t && own + i >= first;
+                float p = seen ? expf(score[i] * a.scale - lse) : 0;
+                s.weights[i * LANES + lane] = p;
+                dp[i] = seen ? p * (dp[i] - delta) : 0;
+            }
+            __syncwarp();
+            add<C>(dv, s.weights, s.tile[1], a.dim);
+            __syncwarp(); /* all lanes have read p */
+            for (int i = 0; i < ROWS; i++)
+                s.weights[i * LANES + lane] = dp[i];
+            __syncwarp();
+            add<C>(dk, s.weights, s.tile[0], a.dim);
+        }
+    for (int i = 0; i < ROWS; i++) {
+        write<C>(of_dqkv(a, b, a.heads + kv_head), own + i, dk[i], a.scale, a.dim);
+        write<C>(of_dqkv(a, b, a.heads + a.kv_heads + kv_head), own + i, dv[i], 1, a.dim);
+    }
+}
+
+/* Blocks of OWN rows of each head. */
+dim3 grid_of(const sh_attention &a, int heads)
+{
+    return dim3((unsigned)(a.batch * heads), (unsigned)((a.seq + OWN - 1) / OWN));
+}
+
+size_t shared_bytes(const sh_attention &a, int owned)
+{
+    return layout(a.dim).floats(owned) * sizeof(float);
+}
+
+template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
+{
+    if (!backward)
+        return SH_LAUNCH(forward<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a, 1), queue, a);
+    SH_TRY(SH_LAUNCH(backward_queries<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a, 2), queue, a));
+    return SH_LAUNCH(backward_keys<C>, grid_of(a, a.kv_heads), dim3(THREADS), shared_bytes(a, 2), queue, a);
+}
+
+/* By columns per lane: head sizes up to 64, 128 and 256. */
+sh_rc run_any(const sh_attention &a, bool backward, void *queue)
+{
+    SH_REQUIRE(a.dim <= SH_ATTENTION_MAX_DIM);
+    if (a.dim <= 64)
+        return run<2>(a, backward, queue);
+    return a.dim <= 128 ? run<4>(a, backward, queue) : run<8>(a, backward, queue);
+}
+} // namespace
+
+sh_rc sh_attention_fits(int dim, size_t shared)
+{
+    const char *gpu = "this GPU";
+    size_t most = sh_shared_limit(&gpu);
+    if (shared <= most)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "attention on a GPU: head size %d takes %zu bytes of shared memory, of which a block on %s has %zu; "
+                   "use another GPU, or training.device=cpu",
+                   dim, shared, gpu, most);
+}
+
+sh_rc sh_attention_any_check(const struct sh_attention *a, bool backward)
+{
+    return sh_attention_fits(a->dim, shared_bytes(*a, backward ? 2 : 1));
+}
+
+sh_rc sh_attention_any(const struct sh_attention *a, void *queue)
+{
+    return run_any(*a, false, queue);
+}
+
+sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue)
+{
+    return run_any(*a, true, queue);
+}
+
+sh_rc sh_attention_delta(const struct sh_attention *a, void *queue)
+{
+    dim3 blocks((unsigned)sh_ceil_div(a->batch * a->seq * a->heads, WARPS));
+    return SH_LAUNCH(row_sums, blocks, dim3(THREADS), 0, queue, *a);
+}

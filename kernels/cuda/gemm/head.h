@@ -1,0 +1,51 @@
+/* Softmax and cross entropy of rows of logits, between the products of the head (head.c): one launch per chunk of
+ * rows. Valid C and C++, no CUDA header. */
+#ifndef SH_KERNELS_CUDA_HEAD_H
+#define SH_KERNELS_CUDA_HEAD_H
+
+#include "src/base/number/dtype.h"
+#include "src/base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* All pointers are device memory. A row with a negative target or weight 0 has loss 0 and zero gradients. */
+struct sh_cuda_softmax {
+    int64_t rows, vocab;
+    int64_t ld;               /* elements from one row of logits to the next, at least vocab, a multiple of 64 */
+    float *logits;            /* [rows,ld] f32, 256-byte aligned; elements past column vocab are never read */
+    const int32_t *targets;   /* [rows]: class; negative: masked */
+    const float *weight;      /* [rows]: the row's loss counts that often; NULL: once */
+    double *row_loss;         /* [rows] scratch */
+    double *loss;             /* [1] = or += sum of the rows' losses, in an order that depends on their number only */
+    bool add_loss;            /* += */
+    bool gradient;            /* logits become (softmax - onehot) * weight * loss_scale */
+    enum sh_dtype grad_dtype; /* f32, or bf16: each row then starts where its logits did: leading dimension 2 * ld */
+    double loss_scale;
+};
+
+/* Enqueue it. Local; returns before it has run. Cost:   reads the logits once for the loss; with gradients, reads
+ * them twice and writes the gradients once. Errors: SH_E_BUG if the launch is refused. */
+sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue);
+
+/* Log-probability of each row's target, 0 if the target is negative, and the row's likeliest word; the logits stay
+ * unchanged.
+ *   logprob    out [rows]   likeliest out [rows]
+ * Cost: reads the logits twice. Errors: as above. */
+struct sh_cuda_scores {
+    int64_t rows, vocab, ld; /* as above */
+    const float *logits;
+    const int32_t *targets;
+    float *logprob;
+    int32_t *likeliest;
+};
+sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,334 @@
+/* The sections around the micro-steps: init, sums over the ranks, update. */
+#include "src/base/number/nf4.h"
+#include "src/base/number/rng.h"
+#include "src/layout/layout.h"
+#include "src/optim/update.h"
+#include "src/pass/shard/shard.h"
+#include "src/program/saved.h"
+
+/* A full copy that lives between steps: its chunks come from all ranks. */
+static void gather_resident(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
+{
+    const struct sh_unit *u = &p->units[unit];
+
+    if (u->full != SH_NONE && sh_shard_chunks(opt, u) > 1)
+        sh_program_append_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full,
+                                     SH_NONE, phase);
+}
+
+/* Cast the masters to the parameters that are computed with, if the two are separate. */
+static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
+{
+    struct sh_op cast = sh_program_op(SH_OP_CAST);
+
+    cast.in[0] = p->units[unit].master;
+    cast.out[0] = p->units[unit].compute;
+    cast.phase = phase;
+    cast.unit = unit;
+    if (cast.in[0] != SH_NONE)
+        sh_program_append(p, cast);
+}
+
+static void copy_divisors(const struct sh_program *micro, struct sh_program *p, struct sh_op *op)
+{
+    int from = op->attr.rope.first_divisor;
+
+    op->attr.rope.first_divisor = p->n_divisors;
+    for (int i = 0; i < op->attr.rope.divisors; i++)
+        sh_program_add_divisor(p, micro->divisors[from + i]);
+}
+
+/* Tables that depend on nothing, such as those of rotary positions, are computed once. */
+static void copy_constants(const struct sh_program *micro, struct sh_program *p)
+{
+    for (int i = 0; i < micro->n_ops; i++) {
+        struct sh_op op = micro->ops[i];
+
+        if (op.phase != SH_PHASE_INIT)
+            continue;
+        op.out[0] = sh_program_add_tensor(p, &micro->tensors[op.out[0]]);
+        if (op.kind == SH_OP_ROPE_TABLE)
+            copy_divisors(micro, p, &op);
+        sh_program_append(p, op);
+    }
+}
+
+/* Runs after parameters have their values, from random numbers or a file; makes what is derived from them. */
+void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_INIT, 0);
+    copy_constants(micro, out);
+    for (int i = 0; i < out->n_units; i++) {
+        cast_master(out, i, SH_PHASE_INIT);
+        gather_resident(opt, out, i, SH_PHASE_INIT);
+    }
+}
+
+/* Sum over a group; over one rank there is nothing to sum. */
+static void sum_over(struct sh_program *p, int scalar, sh_group group, const struct sh_pass_options *opt)
+{
+    if (sh_group_size(&opt->mesh, group) > 1)
+        sh_program_append_collective(p, SH_OP_ALL_REDUCE, SH_STREAM_REPLICATE, group, SH_NONE, SH_NONE, scalar, SH_NONE,
+                                     SH_PHASE_UPDATE);
+}
+
+/* The ranks whose losses and loads add up: each has those of its own rows, or zero if another stage of the pipeline
+ * makes them. Ranks that share the work on these rows have the same ones, which count once. */
+static sh_group whose_rows(const struct sh_pass_options *opt)
+{
+    return sh_group_widened(&opt->mesh, opt->mesh.rows | opt->mesh.pipeline);
+}
+
+void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
+    sum_over(out, out->port[SH_PORT_LOSS], whose_rows(opt), opt);
+}
+
+/* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
+static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
+{
+    *owned = sh_layout_owned(u->elems, sh_shard_chunks(opt, u), sh_shard_index(opt, u));
+    return owned->end - owned->begin;
+}
+
+/* The elements that this rank squares: owned ones only, since padding does not count. Replicas own the same elements,
+ * and share the work. */
+static struct sh_range squared_part(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    struct sh_range owned, part = {0, owned_elems(opt, u, &owned)};
+
+    return sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
+}
+
+/* The first trained unit starts the sum. */
+static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    bool add = false;
+
+    for (int i = 0; i < out->n_units; i++) {
+        const struct sh_unit *u = &out->units[i];
+        struct sh_op op = sh_program_op(SH_OP_SUMSQ);
+        struct sh_range part = squared_part(opt, u);
+        int64_t n = part.end - part.begin;
+
+        if (!sh_program_descends(u))
+            continue;
+        op.in[0] = sh_shard_view(out, out->units[i].grad_shard, part.begin, 1, &n, out->units[i].name);
+        op.out[0] = out->port[SH_PORT_SQUARES];
+        op.attr.accumulate = add;
+        add = true;
+        op.phase = SH_PHASE_UPDATE;
+        op.unit = i;
+        sh_program_append(out, op);
+    }
+}
+
+/* The sum is exact, so it does not depend on where shards end or on which rank squared what. Chunks are whole
+ * blocks. Each element that is trained has one rank of the world that squares it. */
+void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
+{
+    struct sh_op round = sh_program_op(SH_OP_EXACT_ROUND);
+
+    sh_program_add_section(out, SH_SECTION_NORM, 1);
+    square_units(opt, out);
+    sum_over(out, out->port[SH_PORT_SQUARES], sh_group_world(&opt->mesh), opt);
+    if (out->port[SH_PORT_ROUTERS] != SH_NONE)
+        sum_over(out, out->port[SH_PORT_ROUTERS], whose_rows(opt), opt);
+    round.in[0] = out->port[SH_PORT_SQUARES];
+    round.out[0] = out->port[SH_PORT_SUMSQ];
+    round.phase = SH_PHASE_UPDATE;
+    sh_program_append(out, round);
+}
+
+/* Whether a run must lie within one tensor: random bits are counted by the elements of a tensor. */
+static bool rounds_stochastically(const struct sh_program *p)
+{
+    return p->n_states > 0 && p->state[0].dtype != SH_F32;
+}
+
+/* Range of the chunk: all of it, or the part whose masters are a view of it, or of a copy of it (src/pass/offload.c,
+ * host.c). The gradient and the states may be copies of just that part. */
+struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op *op)
+{
+    const struct sh_unit *u = &p->units[op->unit];
+    bool all = op->out[0] == u->compute || op->out[0] == u->master || p->tensors[op->out[0]].base == SH_NONE;
+    int64_t begin = all ? 0 : p->tensors[op->out[0]].base_elems;
+
+    return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
+}
+
+/* Add the run of a parameter, or, if it has random bits, one for each run of its saved tensor. */
+static void add_runs(struct sh_program *p, const struct sh_param *param, struct sh_range part, struct sh_range mine,
+                     struct sh_decay_run run)
+{
+    struct sh_rng_runs r;
+
+    run.tensor = sh_rng_name(sh_saved_of(p, param)->name);
+    for (int64_t at = mine.begin; at < mine.end; at += r.n) {
+        r = sh_saved_run(p, param, at - param->unit_elems, mine.end - at);
+        run.begin = at - part.begin;
+        run.end = run.begin + r.n;
+        run.origin = run.begin - r.first;
+        sh_program_add_run(p, run);
+    }
+}
+
+static bool continues(const struct sh_decay_run *last, const struct sh_decay_run *run)
+{
+    return last->decay == run->decay && last->end == run->begin;
+}
+
+/* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from the start of that part;
+ * neighbours of one kind become one run. Parameters that the operation does not update are in none. */
+static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
+{
+    const struct sh_unit *u = &p->units[unit];
+    struct sh_range owned, part = sh_shard_updated(p, op);
+
+    owned_elems(opt, u, &owned);
+    part = sh_layout_intersect(owned, (struct sh_range){owned.begin + part.begin, owned.begin + part.end});
+    op->attr.runs.first = p->n_runs;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+        struct sh_range mine =
+            sh_layout_intersect(part, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+        struct sh_decay_run run = {.begin = mine.begin - part.begin,
+                                   .end = mine.end - part.begin,
+                                   .decay = !sh_param_info(sh_saved_of(p, param)->role)->vector || opt->decay_all};
+
+        if (mine.begin == mine.end || !sh_optim_has(p, op->attr.runs.of, param))
+            continue;
+        if (rounds_stochastically(p))
+            add_runs(p, param, part, mine, run);
+        else if (p->n_runs > op->attr.runs.first && continues(&p->runs[p->n_runs - 1], &run))
+            p->runs[p->n_runs - 1].end = run.end;
+        else
+            sh_program_add_run(p, run);
+    }
+    op->attr.runs.count = p->n_runs - op->attr.runs.first;
+}
+
+/* In the order of the program, whatever has become of the operations since they were made. */
+void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    p->n_runs = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_op_info(p->ops[i].kind)->runs)
+            set_runs(opt, p, p->ops[i].unit, &p->ops[i]);
+}
+
+static bool has_params(const struct sh_program *p, const struct sh_unit *u, enum sh_runs_of of)
+{
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        if (sh_optim_has(p, of, &p->params[i]))
+            return true;
+    return false;
+}
+
+/* The operations of the optimizer's row for one unit. */
+static void emit_update(const struct sh_pass_options *opt, struct sh_program *out, int unit)
+{
+    struct sh_update u = {.p = out,
+                          .optim = opt->optim,
+                          .unit = unit,
+                          .chunks = sh_shard_chunks(opt, &out->units[unit]),
+                          .index = sh_shard_index(opt, &out->units[unit])};
+    int first = out->n_ops;
+
+    if (opt->optim->whole)
+        for (u.of = SH_RUNS_OTHERS; u.of <= SH_RUNS_MATRICES; u.of++) {
+            if (has_params(out, &out->units[unit], u.of))
+                opt->optim->emit(&u);
+        }
+    else
+        opt->optim->emit(&u);
+    for (int i = first; i < out->n_ops; i++)
+        if (sh_op_info(out->ops[i].kind)->runs)
+            set_runs(opt, out, unit, &out->ops[i]);
+}
+
+/* The biases of one router; `load`: the first of its loads in what routers report. The same on all ranks, since the
+ * loads are. */
+static void move_biases(struct sh_program *out, int unit, int64_t load, float step)
+{
+    struct sh_op op = sh_program_op(SH_OP_ROUTE_BIAS);
+    const char *name = out->units[unit].name;
+    int64_t experts = out->units[unit].elems;
+
+    op.attr.route.experts = (int)experts;
+    op.attr.route.step = step;
+    op.in[0] = sh_shard_view(out, out->port[SH_PORT_ROUTERS], load, 1, &experts, name);
+    op.out[0] = sh_shard_view(out, out->units[unit].compute, 0, 1, &experts, name);
+    op.phase = SH_PHASE_UPDATE;
+    op.unit = unit;
+    sh_program_append(out, op);
+}
+
+/* A trained unit's update is on the rank's chunk only. A resident full copy is gathered right after, so that the next
+ * step finds it. */
+void sh_shard_update(const struct sh_build *b, struct sh_program *out)
+{
+    const struct sh_pass_options *opt = &b->options;
+    int64_t load = SH_ROUTER_LOSSES;
+
+    sh_program_add_section(out, SH_SECTION_UPDATE, 1);
+    for (int i = 0; i < out->n_units; i++) {
+        if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0)
+            move_biases(out, i, load, b->batch.balance.step);
+        load += out->units[i].balances ? out->units[i].elems : 0;
+        if (!sh_program_descends(&out->units[i]))
+            continue;
+        emit_update(opt, out, i);
+        cast_master(out, i, SH_PHASE_UPDATE);
+        gather_resident(opt, out, i, SH_PHASE_UPDATE);
+    }
+}
+
+/* A view of this rank's own elements starts elsewhere on another rank. */
+static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    for (int i = 0; i < p->n_units; i++) {
+        const struct sh_unit *u = &p->units[i];
+        int64_t begin = u->chunk * sh_shard_index(opt, u);
+
+        if (p->tensors[u->compute].base != SH_NONE)
+            p->tensors[u->compute].base_elems = u->packed ? sh_nf4_bytes(begin) : begin;
+    }
+}
+
+/* Ranks whose units differ hold bands of the same size, one rank after the other (src/model/decoder.c). */
+static void move_bands(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        sh_group split = p->units[p->params[i].unit].split;
+
+        for (int k = 0; split && k < p->params[i].n_bands; k++)
+            p->params[i].band[k].first = p->params[i].band[k].n * sh_group_index(&opt->mesh, split);
+    }
+}
+
+/* The operations that read a rank's own elements have the same indices on all ranks. */
+void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    move_views(opt, p);
+    move_bands(opt, p);
+    for (int i = 0; i < p->n_ops; i++) {
+        struct sh_op *op = &p->ops[i];
+        struct sh_tensor *t = op->kind == SH_OP_SUMSQ && op->unit != SH_NONE ? &p->tensors[op->in[0]] : NULL;
+
+        if (t) {
+            struct sh_range part = squared_part(opt, &p->units[op->unit]);
+
+            t->base_elems = part.begin;
+            t->dim[0] = part.end - part.begin;
+        }
+        if (op->kind == SH_OP_ROUTE_WAVE)
+            op->attr.wave.place = sh_group_index(&opt->mesh, opt->mesh.expert);
+        if (sh_op_info(op->kind)->runs && op->attr.runs.of == SH_RUNS_MATRICES && p->tensors[op->in[0]].base != SH_NONE)
+            p->tensors[op->in[0]].base_elems = p->units[op->unit].chunk * sh_shard_index(opt, &p->units[op->unit]);
+    }
+    sh_shard_renew_runs(opt, p);
+    if (p->segment.ranks)
+        p->segment.rank = opt->segment_rank;
+}

@@ -1,0 +1,239 @@
+/* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
+#include "src/base/number/nf4.h"
+#include "src/layout/layout.h"
+#include "src/pass/shard/shard.h"
+
+static int keep_in(struct sh_program *p, enum sh_space space, enum sh_mem mem, enum sh_dtype dtype, int64_t elems,
+                   const char *unit, const char *what)
+{
+    struct sh_tensor t = sh_tensor_make(mem, dtype, 1, &elems, "%.40s.%s", unit, what);
+
+    t.persistent = true;
+    t.space = space;
+    return sh_program_add_tensor(p, &t);
+}
+
+static int keep(struct sh_program *p, enum sh_mem mem, enum sh_dtype dtype, int64_t elems, const char *unit,
+                const char *what)
+{
+    return keep_in(p, SH_SPACE_OWN, mem, dtype, elems, unit, what);
+}
+
+int sh_shard_chunks(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    return sh_group_size(&opt->mesh, u->shard);
+}
+
+int sh_shard_index(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    return sh_group_index(&opt->mesh, u->shard);
+}
+
+int sh_shard_replicas(const struct sh_pass_options *opt, const struct sh_unit *u)
+{
+    return sh_group_size(&opt->mesh, u->replicate);
+}
+
+enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype)
+{
+    bool sent = dtype == opt->reduce && sh_shard_chunks(opt, u) > 1;
+
+    return opt->segment_ranks && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
+}
+
+/* Replicas share a segment only if the whole job does. */
+enum sh_space sh_shard_reduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype)
+{
+    bool sent = dtype == opt->reduce && sh_shard_replicas(opt, u) > 1;
+
+    return opt->segment_ranks == sh_mesh_ranks(&opt->mesh) && sent ? SH_SPACE_PEERS : SH_SPACE_OWN;
+}
+
+int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name)
+{
+    struct sh_tensor v = sh_tensor_make(p->tensors[base].mem, p->tensors[base].dtype, ndim, dim, "%s", name);
+
+    v.persistent = p->tensors[base].persistent;
+    v.tier = p->tensors[base].tier;
+    v.base = base;
+    v.base_elems = first;
+    return sh_program_add_tensor(p, &v);
+}
+
+/* n elements of a unit's parameters in the form in which it keeps and gathers them: in the compute type, or packed,
+ * where n are whole blocks. */
+struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
+                                 const char *what)
+{
+    const int64_t blocks[] = {n / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES};
+
+    return u->packed ? sh_tensor_make(mem, SH_U8, 2, blocks, "%.40s.%s", u->name, what)
+                     : sh_tensor_make(mem, p->act, 1, &n, "%.40s.%s", u->name, what);
+}
+
+int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n)
+{
+    const int64_t blocks[] = {n / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES};
+
+    return u->packed ? sh_shard_view(p, base, sh_nf4_bytes(first), 2, blocks, u->name)
+                     : sh_shard_view(p, base, first, 1, &n, u->name);
+}
+
+static int keep_stored(struct sh_program *p, const struct sh_unit *u, enum sh_space space, int64_t n, const char *what)
+{
+    struct sh_tensor t = sh_shard_stored(p, u, u->trainable ? SH_MEM_PARAM : SH_MEM_FROZEN, n, what);
+
+    t.persistent = true;
+    t.space = space;
+    return sh_program_add_tensor(p, &t);
+}
+
+/* Parameters: a chunk in the compute type, from which the others gather, and next to it, with bf16, the remainder of
+ * the f32 master; with f16, the master itself. A full copy that lives from update to update holds the rank's own chunk
+ * in place, so that gathering it moves nothing twice. In a segment all ranks share that copy, whatever the strategy: it
+ * takes no more than their chunks. Over one rank the chunk is the full copy, unless it lives below the device. A frozen
+ * unit never changes, so it has only what computing needs. */
+static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
+
+    if (u->balances) {
+        u->full = u->compute = keep(p, SH_MEM_PARAM, SH_F32, u->chunk, u->name, "param");
+        return;
+    }
+    bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* its ranks are a group of the segment */
+
+    if ((opt->strategy.params_resident || u->resident || shared) && size > 1) {
+        u->full = keep_stored(p, u, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, u->chunk * size, "full");
+        u->compute = sh_shard_stretch(p, u, u->full, u->chunk * index, u->chunk);
+    } else {
+        u->compute = keep_stored(p, u, SH_SPACE_OWN, u->chunk, "param");
+    }
+    if (p->act == SH_F16 && u->trainable)
+        u->master = keep(p, SH_MEM_MASTER, SH_F32, u->chunk, u->name, "master");
+    if (p->act == SH_BF16 && u->trainable)
+        u->remainder = keep(p, SH_MEM_REMAINDER, SH_I16, u->chunk, u->name, "remainder");
+    if (size == 1 && (!opt->fetched || opt->strategy.params_resident || u->resident))
+        u->full = u->compute;
+}
+
+/* The last tier of host memory; the device's if there is none, as on CPUs. */
+static int host_tier(const struct sh_program *p)
+{
+    int tier = p->n_tiers - 1;
+
+    while (tier > 0 && p->tiers[tier].kind != SH_TIER_HOST)
+        tier--;
+    return tier;
+}
+
+/* Replicas share the writing, so each has room only for its part, cut as sh_layout_split() cuts what a rank owns. */
+static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    int64_t part = sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u));
+    int bytes = sh_dtype_bytes(SH_F32); /* the masters too */
+
+    if (!opt->snapshot)
+        return;
+    for (int i = 0; i < p->n_states; i++)
+        bytes += sh_dtype_bytes(p->state[i].dtype);
+    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, part * bytes / sh_dtype_bytes(SH_F32), u->name, "snapshot");
+    p->tensors[u->snapshot].tier = host_tier(p);
+}
+
+static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    int64_t sum = u->chunk * sh_shard_chunks(opt, u) * u->leaves; /* all of a gradient that is not reduced yet */
+    enum sh_space unreduced = sh_shard_unreduced_space(opt, u, SH_F32);
+
+    for (int i = 0; i < p->n_states; i++)
+        u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, u->chunk, u->name, p->state[i].name);
+    keep_snapshot(opt, p, u);
+    if (u->balances)
+        return;
+    u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, u, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
+    if (sum > u->chunk && opt->strategy.sync_last_only && opt->micro_steps > 1)
+        u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_full");
+    for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
+        u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_level");
+}
+
+/* The states have the optimizer's names, by which checkpoints find them. */
+static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
+{
+    p->n_states = opt->optim->n_states;
+    for (int i = 0; i < p->n_states; i++) {
+        p->state[i].dtype = opt->state_dtype;
+        snprintf(p->state[i].name, sizeof p->state[i].name, "%s", opt->optim->state[i]);
+    }
+}
+
+static int keep_like(struct sh_program *p, const struct sh_tensor *t)
+{
+    struct sh_tensor copy = *t;
+
+    copy.persistent = true;
+    return sh_program_add_tensor(p, &copy);
+}
+
+/* Memory for continuing sequences: keys and values of each block. */
+static void keep_cache(struct sh_program *p, const struct sh_program *micro)
+{
+    for (int t = 0; t < micro->n_tensors; t++)
+        if (micro->tensors[t].mem == SH_MEM_KV)
+            keep_like(p, &micro->tensors[t]);
+}
+
+/* Ports must be where they were when the section is over. With a cache there is a DECODE, which has views of some. */
+static void keep_ports(struct sh_program *p, const struct sh_program *micro)
+{
+    bool decodes = micro->port[SH_PORT_COUNT] != SH_NONE;
+
+    for (int port = 0; port < SH_PORTS; port++) {
+        enum sh_port next = sh_port_row(port)->decode;
+        int t = micro->port[port];
+
+        if (t == SH_NONE)
+            continue;
+        p->port[port] = keep_like(p, &micro->tensors[t]);
+        if (decodes && next)
+            p->port[next] = sh_shard_view(p, p->port[port], 0, 2, (const int64_t[]){micro->tensors[t].dim[0], 1},
+                                          sh_port_row(next)->name);
+    }
+}
+
+/* Everything that lives between sections is made here, once. */
+void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out)
+{
+    if (opt->segment_ranks)
+        out->segment = (struct sh_segment){.ranks = opt->segment_ranks,
+                                           .rank = opt->segment_rank,
+                                           .group_ranks = sh_group_size(&opt->mesh, opt->mesh.shard)};
+    for (int i = SH_STREAMS; i < micro->n_streams; i++) /* of collectives that exchange rows */
+        sh_program_add_stream(out, micro->streams[i].name, micro->streams[i].runs);
+    if (opt->training)
+        name_states(opt, out);
+    for (int i = 0; i < micro->n_saved; i++)
+        sh_program_add_saved(out, &micro->saved[i]);
+    for (int i = 0; i < micro->n_params; i++)
+        sh_program_add_param(out, &micro->params[i]);
+    for (int i = 0; i < micro->n_units; i++) {
+        struct sh_unit u = micro->units[i];
+
+        if (!u.shard && !u.replicate) {
+            u.shard = u.balances ? 0 : opt->mesh.shard;
+            u.replicate = opt->mesh.replicate | (opt->mesh.shard & ~u.shard);
+        }
+        u.resident |= opt->training && i < opt->resident_units;
+        u.held = u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));
+        keep_params(opt, out, &u);
+        if (opt->training && u.trainable)
+            keep_training(opt, out, &u);
+        sh_program_add_unit(out, u.name);
+        out->units[i] = u;
+    }
+    keep_cache(out, micro);
+    keep_ports(out, micro);
+    for (enum sh_port port = SH_PORT_SQUARES; opt->training && port <= SH_PORT_SUMSQ; port++)
+        sh_program_add_port(out, port, 0, 0, 0);
+}
