@@ -242,6 +242,14 @@ static const struct sh_cmd_option report[] = {
     {0},
 };
 
+static const struct sh_cmd_option diff[] = {
+    {.name = "--tolerance", .value = "X", .help = "compare up to rounding, and name the first operation whose output "
+     "differs by more than X times what its inputs do and one rounding; default: to the last bit, or up to rounding "
+     "with X 10 if device, type or number of ranks forbid that"},
+    {.name = "--json", .help = "print the result as JSON"},
+    {0},
+};
+
 /* For all kinds, unless the help names one. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
@@ -329,6 +337,11 @@ const struct sh_cmd sh_commands[] = {
      "write one HTML page about all runs below a folder: loss, speed and efficiency against ranks, time, memory, "
      "configurations",
      "write one HTML page about all runs below a folder", SH_CMD_LOOK, report, .run = sh_cmd_report},
+    {"diff", "A [B]",
+     "find where two runs part: compare two files that debug.fingerprint wrote, and name the first tensor that differs "
+     "although all that it was made of is equal (exit status 3 if there is one). The runs may have other meshes, "
+     "strategies, recomputation or devices. One file alone: compare what was recomputed with what it was",
+     "find the first tensor in which two runs differ", SH_CMD_LOOK, diff, .run = sh_cmd_diff},
     {"bench", "tier [DIR] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
      "each of its operations against what that rate and the memory allow; collectives against those of MPI; checkpoint "

@@ -509,6 +509,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"offload.nvme_path", IN_A_FILE, file},
         {"offload.rates", ANYWHERE_ELSE, moves},
         {"memory.host_limit_bytes", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
+        {"debug.fingerprint_steps", "debug.fingerprint", c->debug.fingerprint[0] != '\0'},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.target_parameters", "lora.rank", c->lora.rank > 0},
@@ -642,6 +643,16 @@ static sh_rc check_lora(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_fingerprint(struct sh_config_state *state)
+{
+    const char *steps = state->cfg.debug.fingerprint_steps;
+
+    if (sh_str_lists(steps, 1) < 0)
+        return sh_config_refuse(state, "debug.fingerprint_steps",
+                                "\"%s\" is no list of steps; write numbers and ranges from 1 on: 1,2,100-102", steps);
+    return SH_OK;
+}
+
 /* check_idle comes last: that a key is wrong in itself is a better message than that it has no effect. */
 sh_rc sh_config_check(struct sh_config_state *state)
 {
@@ -651,7 +662,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_schedule, check_parallelism, check_reproducible, check_recompute,
         check_guard,    check_checkpoint,  check_device,       check_lora,
         check_offload,  check_float16,     check_idle,         check_optimizer,
-        check_context,  check_tiles,
+        check_context,  check_tiles,       check_fingerprint,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

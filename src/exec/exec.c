@@ -32,7 +32,9 @@ struct sh_exec {
     bool pending;                        /* an update was put off */
     int64_t step;
     struct sh_exec_watch *watch;
-    bool sync; /* wait after each operation */
+    bool sync;                       /* wait after each operation */
+    void (*look)(void *arg, int op); /* NULL: nobody looks */
+    void *look_arg;
 };
 
 /* Two queues, so that a snapshot travels to the host alongside the operations. Two events order them: copies begin when
@@ -344,6 +346,8 @@ static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
         sh_exec_watch_begin(e->watch, e->step, i);
         SH_TRY(run_and_check(e, s, i));
         sh_exec_watch_end(e->watch, i);
+        if (e->look)
+            e->look(e->look_arg, i);
     }
     return sh_exec_watch_leave(e->watch, e->pending, e->tickets);
 }
@@ -601,6 +605,12 @@ void sh_exec_copies_end(struct sh_exec *e)
 void sh_exec_copies_wait(struct sh_exec *e)
 {
     e->device->event_wait(e->copied);
+}
+
+void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op), void *arg)
+{
+    e->look = look;
+    e->look_arg = arg;
 }
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step)

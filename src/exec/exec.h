@@ -97,6 +97,10 @@ void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint6
 void *sh_exec_host(struct sh_exec *e, int64_t bytes);
 void sh_exec_copies_wait(struct sh_exec *e);
 
+/* Call `look` with the number of each operation of the program that has been run; NULL: nothing. The outputs of a kernel
+ * and of a wait can then be read with sh_exec_get_at(). */
+void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op), void *arg);
+
 void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none */
 void sh_exec_set_sync(struct sh_exec *e, bool sync); /* wait for a GPU after each operation; a failing one is named */

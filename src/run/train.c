@@ -284,10 +284,12 @@ static sh_rc loop(struct sh_train *t)
     SH_TRY(catch_up(t));
     while (r->step < cfg->training.steps && !t->stopping.asked) {
         sh_tracing_before_step(&t->tracing, r);
+        SH_TRY(sh_fingerprint_before_step(&t->fingerprint, r));
         SH_TRY(sh_train_step(t));
         if (t->stopping.asked)
             break;
         SH_TRY(sh_tracing_after_step(&t->tracing, r));
+        SH_TRY(sh_fingerprint_after_step(&t->fingerprint, r));
         SH_TRY(t->undo ? go_back(t) : after_step(t));
     }
     SH_TRY(finish_saves(t, first_step));
@@ -356,6 +358,7 @@ out:
     sh_stragglers_close(&t.stragglers);
     sh_routers_close(&t.routers);
     sh_gpus_unwatch();
+    sh_fingerprint_close(&t.fingerprint);
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
     free(t.hosts);

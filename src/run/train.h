@@ -6,6 +6,7 @@
 #include "src/run/feed.h"
 #include "src/run/save/rollback.h"
 #include "src/run/save/saving.h"
+#include "src/run/watch/fingerprint.h"
 #include "src/run/watch/routers.h"
 #include "src/run/watch/stopping.h"
 #include "src/run/watch/stragglers.h"
@@ -20,6 +21,7 @@ struct sh_train {
     struct sh_metrics *metrics; /* rank 0 only, else NULL */
     struct sh_progress progress;
     struct sh_tracing tracing;
+    struct sh_fingerprint fingerprint;
     struct sh_stopping stopping;
     struct sh_stragglers stragglers;
     struct sh_routers routers;

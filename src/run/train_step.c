@@ -34,6 +34,7 @@ static sh_rc read_micro_step(struct sh_train *t, int m)
     sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs,
                      last ? share : 0);
     sh_feed_put(t->r, f);
+    sh_fingerprint_micro_step(&t->fingerprint, first);
     t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
 }

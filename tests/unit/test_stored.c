@@ -93,6 +93,8 @@ static const struct row machine[] = {
     {"profiling.trace", "trace.json", NULL},
     {"profiling.trace_first_step", "5", NULL},
     {"profiling.trace_steps", "5", NULL},
+    {"debug.fingerprint", "f.jsonl", NULL},
+    {"debug.fingerprint_steps", "5", "debug.fingerprint=f.jsonl"},
     {"fault.replica_check_every", "7", NULL},
     {"comm.train_timeout_seconds", "60", NULL},
     {"comm.trace_buf_size", "64", NULL},

@@ -259,6 +259,8 @@ ROWS = {
     'debug.row_block': Row(3, 'plan'),
     'debug.moe_force_load_balance': Row('true', 'steps', needs=MOE),
     'debug.sync_ops': Row('true', 'refused'),
+    'debug.fingerprint': Row('f.jsonl', 'mesh/test_fingerprint.py'),
+    'debug.fingerprint_steps': Row('2-3', 'mesh/test_fingerprint.py'),
 }
 TIMES = ('time', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')
 data = {}

@@ -1,6 +1,7 @@
 #include "src/base/string/str.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -198,4 +199,37 @@ void sh_str_say(FILE *out, const char *label, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     sh_str_wrap(out, columns_of(out), fprintf(out, "%s", label), SAID_FROM, text);
+}
+
+/* A number from 1 on, without sign or blanks; moves *at behind it. -1: there is none. */
+static int64_t take_number(const char **at)
+{
+    char *end;
+    long long n;
+
+    if (**at < '0' || **at > '9')
+        return -1;
+    errno = 0;
+    n = strtoll(*at, &end, 10);
+    *at = end;
+    return errno || n < 1 ? -1 : n;
+}
+
+int sh_str_lists(const char *list, int64_t n)
+{
+    bool found = false;
+
+    for (;;) {
+        int64_t first = take_number(&list), last = first;
+
+        if (*list == '-') {
+            list++;
+            last = take_number(&list);
+        }
+        if (first < 0 || last < first || (*list && *list != ','))
+            return -1;
+        found = found || (first <= n && n <= last);
+        if (!*list++)
+            return found;
+    }
 }

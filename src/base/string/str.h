@@ -49,4 +49,7 @@ int sh_str_numbers(const char *text, double *out, int most);
  * needs. */
 void sh_str_say(FILE *out, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* Whether a list of numbers and ranges from 1 on has n: "2,100-102". -1: it is no such list. */
+int sh_str_lists(const char *list, int64_t n);
+
 #endif

@@ -1,0 +1,367 @@
+#include "src/run/watch/fingerprint.h"
+
+#include "src/base/file.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/number/half.h"
+#include "src/base/number/sketch.h"
+#include "src/base/string/str.h"
+#include "src/program/saved.h"
+#include "src/run/run.h"
+#include "src/run/save/map.h"
+#include "src/run/watch/fingerprint_rows.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sh_fingerprint_step {
+    struct sh_run *r;
+    int64_t step;
+    struct sh_print_batch batch;
+    int64_t first; /* sequence of the micro-step */
+    struct sh_print_rows rows;
+    struct sh_sketch *sketch; /* [rows.n] of this rank; on rank 0 in the end of all */
+    float *floats;            /* a tensor, or a piece of one */
+    void *raw;                /* the same as it lies on a device */
+    int64_t room;             /* elements */
+};
+
+/* ---- sketching ---- */
+
+static void make_room(struct sh_fingerprint_step *s, int64_t elems)
+{
+    if (elems <= s->room)
+        return;
+    free(s->floats);
+    free(s->raw);
+    s->floats = sh_calloc((size_t)elems, sizeof *s->floats);
+    s->raw = sh_calloc((size_t)elems, sizeof *s->floats);
+    s->room = elems;
+}
+
+/* The tensor in the host's memory, as floats. */
+static const float *read_floats(struct sh_fingerprint_step *s, int tensor)
+{
+    const struct sh_tensor *t = &s->r->p->tensors[tensor];
+    int64_t n = sh_tensor_elems(t);
+    const void *data = sh_exec_data(s->r->exec, tensor);
+
+    make_room(s, n);
+    if (s->r->device->gpu) {
+        sh_exec_get_at(s->r->exec, s->raw, data, sh_tensor_bytes(t));
+        data = s->raw;
+    }
+    if (t->dtype == SH_F32)
+        return data;
+    if (t->dtype == SH_F16)
+        sh_half_widen(s->floats, data, n);
+    else if (t->dtype == SH_BF16)
+        for (int64_t i = 0; i < n; i++)
+            s->floats[i] = sh_bf16_to_f32(((const sh_bf16 *)data)[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            s->floats[i] = (float)((const int32_t *)data)[i];
+    return s->floats;
+}
+
+static void add_tensor(struct sh_fingerprint_step *s, int row, int tensor)
+{
+    struct sh_print_cut c;
+    const float *x;
+
+    if (!sh_print_cut(&s->r->p->tensors[tensor], &s->batch, &c))
+        return;
+    x = read_floats(s, tensor);
+    for (int64_t b = 0; b < s->batch.sequences; b++)
+        sh_sketch_add(&s->sketch[row], x + b * c.rows * c.width, c.rows, c.width, s->rows.row[row].seed,
+                      ((s->first + b) * c.all + c.first) * c.width);
+}
+
+/* Called by the executor after each operation. */
+static void look(void *arg, int op)
+{
+    struct sh_fingerprint_step *s = arg;
+    const struct sh_op *o = &s->r->p->ops[op];
+
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (s->rows.made[op * SH_OP_MAX_OUT + k] != SH_NONE)
+            add_tensor(s, s->rows.made[op * SH_OP_MAX_OUT + k], o->out[k]);
+}
+
+/* Elements from element `at` of a unit on. A block of 64 of them lies on one rank, so it is a row of the sketch. */
+static void add_blocks(struct sh_fingerprint_step *s, int row, const float *x, int64_t at, int64_t n, int64_t first)
+{
+    struct sh_sketch *to = &s->sketch[row];
+    uint64_t seed = s->rows.row[row].seed;
+    int64_t head = (SH_LAYOUT_ALIGN - at % SH_LAYOUT_ALIGN) % SH_LAYOUT_ALIGN, whole;
+
+    head = head < n ? head : n;
+    whole = (n - head) / SH_LAYOUT_ALIGN * SH_LAYOUT_ALIGN;
+    if (head)
+        sh_sketch_add(to, x, 1, head, seed, first);
+    sh_sketch_add(to, x + head, whole / SH_LAYOUT_ALIGN, SH_LAYOUT_ALIGN, seed, first + head);
+    if (head + whole < n)
+        sh_sketch_add(to, x + head + whole, 1, n - head - whole, seed, first + head + whole);
+}
+
+/* x: elements `range` of the unit. The rows of its saved tensors are `stride` apart from `row` on. */
+static void add_unit(struct sh_fingerprint_step *s, int unit, struct sh_range range, const float *x, int row,
+                     int stride)
+{
+    const struct sh_program *p = s->r->p;
+    const struct sh_unit *u = &p->units[unit];
+
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+        struct sh_range cut = sh_map_cut(range, param);
+
+        for (int64_t at = cut.begin; at < cut.end;) {
+            struct sh_rng_runs run = sh_saved_run(p, param, at - param->unit_elems, cut.end - at);
+
+            add_blocks(s, row + param->saved * stride, x + at - range.begin, at, run.n, run.first);
+            at += run.n;
+        }
+    }
+}
+
+static void add_states(const struct sh_map_stretch *stretch, void *arg)
+{
+    struct sh_fingerprint_step *s = arg;
+    int stride = s->r->map->n_states;
+    int64_t n = stretch->range.end - stretch->range.begin;
+
+    make_room(s, n);
+    for (int k = 0; k < stride; k++) {
+        if (!sh_floats_array(stretch->state[k], 0))
+            continue;
+        sh_exec_get_floats(s->r->exec, s->floats, stretch->state[k], n);
+        add_unit(s, stretch->unit, stretch->range, s->floats, s->rows.state + k, stride);
+    }
+}
+
+/* Replicas share the states as they share the writing of a checkpoint. */
+static sh_rc sketch_states(struct sh_fingerprint_step *s)
+{
+    const struct sh_map *map = s->r->map;
+
+    for (int i = 0; i < s->r->p->n_units; i++)
+        if (s->r->p->units[i].trainable)
+            SH_TRY(sh_map_visit(s->r, i, map->unit[i].written, (1U << map->n_states) - 1, false, add_states, s));
+    return SH_OK;
+}
+
+/* Gradients stay until the next step's first micro-step. Of replicas the first one speaks. */
+static void sketch_gradients(struct sh_fingerprint_step *s)
+{
+    const struct sh_program *p = s->r->p;
+
+    for (int i = 0; i < p->n_units; i++) {
+        const struct sh_unit *u = &p->units[i];
+
+        if (sh_program_descends(u) && sh_group_index(&s->r->mesh->shape, u->replicate) == 0)
+            add_unit(s, i, s->r->map->unit[i].owned, read_floats(s, u->grad_shard), s->rows.gradient, 1);
+    }
+}
+
+/* ---- over all ranks ---- */
+
+static uint64_t hash_names(const struct sh_print_rows *rows)
+{
+    uint64_t hash = (uint64_t)rows->n;
+
+    for (int i = 0; i < rows->n; i++)
+        hash = (hash ^ rows->row[i].hash) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash;
+}
+
+static sh_rc add_ranks(struct sh_fingerprint_step *s)
+{
+    int n = s->rows.n;
+    int64_t *words = sh_calloc((size_t)n * SH_SKETCH_WORDS, sizeof *words);
+    long long *sums = sh_calloc((size_t)n * SH_SKETCH_WORDS, sizeof *sums);
+    double *largest = sh_calloc((size_t)n, sizeof *largest);
+    sh_rc rc;
+
+    for (int i = 0; i < n; i++) {
+        sh_sketch_put(&s->sketch[i], words + (int64_t)i * SH_SKETCH_WORDS);
+        largest[i] = s->sketch[i].largest;
+    }
+    for (int64_t i = 0; i < (int64_t)n * SH_SKETCH_WORDS; i++)
+        sums[i] = words[i];
+    rc = sh_mesh_same(hash_names(&s->rows)) ? SH_OK
+                                            : sh_fail(SH_E_BUG, "debug.fingerprint: ranks make different tensors");
+    if (rc == SH_OK)
+        rc = sh_mesh_sum_i64(sums, n * SH_SKETCH_WORDS);
+    if (rc == SH_OK)
+        rc = sh_mesh_max(largest, n);
+    for (int64_t i = 0; i < (int64_t)n * SH_SKETCH_WORDS; i++)
+        words[i] = sums[i];
+    for (int i = 0; i < n; i++) {
+        sh_sketch_get(&s->sketch[i], words + (int64_t)i * SH_SKETCH_WORDS);
+        s->sketch[i].largest = (uint32_t)largest[i];
+    }
+    free(words);
+    free(sums);
+    free(largest);
+    return rc;
+}
+
+/* ---- the file ---- */
+
+static void print_head(const struct sh_run *r, FILE *out)
+{
+    const struct sh_config *cfg = &r->cfg;
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    char config[SH_CONFIG_DIGEST] = "";
+
+    if (sh_config_digest(cfg, config) != SH_OK)
+        sh_error_clear();
+    fprintf(
+        out,
+        "{\"fingerprint\": 1, \"config\": \"%s\", \"ranks\": %d, \"replicate\": %d, \"context\": %d, \"device\": "
+        "\"%s\", \"dtype\": \"%s\", \"reproducible\": %s, \"seq_len\": %lld, \"local_batch\": %d, \"global_batch\": "
+        "%lld, \"base\": \"%016llx\"}\n",
+        config, sh_mesh_ranks(m), sh_group_size(m, m->replicate), sh_group_size(m, m->context), r->device->name,
+        sh_dtype_name(r->p->act), r->p->tree_sums ? "true" : "false", (long long)cfg->training.seq_len,
+        r->build.batch.batch, (long long)sh_request_global_batch(cfg, sh_group_size(m, m->data)),
+        (unsigned long long)r->base.sum);
+}
+
+static void print_row(const struct sh_fingerprint_step *s, int i, FILE *out)
+{
+    const struct sh_print_row *row = &s->rows.row[i];
+    const struct sh_sketch *k = &s->sketch[i];
+
+    fprintf(out, "{\"step\": %lld, \"name\": \"%s\"", (long long)s->step, row->name);
+    if (row->kind)
+        fprintf(out, ", \"kind\": \"%s\"", row->kind);
+    for (int j = 0; j < row->n_in; j++)
+        fprintf(out, "%s\"%s\"%s", j ? ", " : ", \"in\": [", s->rows.row[row->in[j]].name,
+                j + 1 < row->n_in ? "" : "]");
+    fprintf(out, ", \"sum\": \"%016llx\", \"bad\": %lld, \"largest\": %.9g, \"norm\": %.17g, \"signs\": [",
+            (unsigned long long)k->sum, (long long)k->bad, (double)sh_bits_to_f32(k->largest), sh_sketch_norm(k));
+    for (int j = 0; j < SH_SKETCH_SIGNS; j++)
+        fprintf(out, "%s%.17g", j ? ", " : "", sh_sketch_sign(k, j));
+    fprintf(out, "]}\n");
+}
+
+/* A row without a sum is of a parameter that is not trained, or of one without such a state. */
+static sh_rc write_step(const struct sh_fingerprint *f, const struct sh_fingerprint_step *s)
+{
+    const char *path = s->r->cfg.debug.fingerprint;
+    FILE *out;
+    bool failed;
+
+    SH_TRY(sh_open_output(path, f->written ? "a" : "w", &out));
+    if (!f->written)
+        print_head(s->r, out);
+    for (int i = 0; i < s->rows.n; i++)
+        if (s->sketch[i].sum)
+            print_row(s, i, out);
+    failed = ferror(out) != 0;
+    failed = fclose(out) != 0 || failed;
+    return failed ? sh_fail(SH_E_DATA, "debug.fingerprint: write %s: %s", path, strerror(errno)) : SH_OK;
+}
+
+/* ---- around a step ---- */
+
+static struct sh_print_batch batch_of(const struct sh_run *r)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+
+    return (struct sh_print_batch){.sequences = r->build.batch.batch,
+                                   .tokens = r->cfg.training.seq_len,
+                                   .parts = sh_group_size(m, m->context),
+                                   .part = sh_group_index(m, m->context)};
+}
+
+static void forget_step(struct sh_fingerprint *f)
+{
+    struct sh_fingerprint_step *s = f->recording;
+
+    if (!s)
+        return;
+    sh_exec_set_look(s->r->exec, NULL, NULL);
+    sh_print_rows_free(&s->rows);
+    free(s->sketch);
+    free(s->floats);
+    free(s->raw);
+    free(s);
+    f->recording = NULL;
+}
+
+sh_rc sh_fingerprint_check(const struct sh_run *r)
+{
+    struct sh_new_file file;
+
+    if (!r->cfg.debug.fingerprint[0] || r->mesh->rank != 0)
+        return SH_OK;
+    for (int i = 0; i < r->p->n_units; i++) {
+        int gradient = r->p->units[i].grad_shard;
+
+        if (gradient != SH_NONE && r->p->tiers[r->p->tensors[gradient].tier].kind == SH_TIER_FILE)
+            return sh_fail(SH_E_USAGE, "debug.fingerprint: gradients in a file are not recorded; use another "
+                                       "offload.gradients");
+    }
+    sh_rc rc = sh_new_file_create(r->cfg.debug.fingerprint, 0644, &file);
+
+    if (rc != SH_OK)
+        return sh_fail_prefix(rc, "debug.fingerprint: ");
+    sh_new_file_abandon(&file);
+    return SH_OK;
+}
+
+sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
+{
+    const struct sh_config *cfg = &r->cfg;
+    struct sh_fingerprint_step *s;
+
+    if (!cfg->debug.fingerprint[0] || !sh_str_lists(cfg->debug.fingerprint_steps, r->step + 1))
+        return SH_OK;
+    f->recording = s = sh_calloc(1, sizeof *s);
+    *s = (struct sh_fingerprint_step){.r = r, .step = r->step + 1, .batch = batch_of(r)};
+    sh_print_rows_make(r->p, &s->batch, &s->rows);
+    s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
+    sh_exec_settle(r->exec);
+    SH_TRY(sketch_states(s));
+    if (sh_mesh_speaks(&r->mesh->shape))
+        sh_exec_set_look(r->exec, look, s);
+    return SH_OK;
+}
+
+void sh_fingerprint_micro_step(struct sh_fingerprint *f, int64_t first)
+{
+    struct sh_fingerprint_step *s = f->recording;
+
+    if (!s)
+        return;
+    s->first = first;
+    add_tensor(s, s->rows.tokens, s->r->p->port[SH_PORT_TOKENS]);
+}
+
+/* A step that was left before its first micro-step has no record. */
+sh_rc sh_fingerprint_after_step(struct sh_fingerprint *f, struct sh_run *r)
+{
+    struct sh_fingerprint_step *s = f->recording;
+    sh_rc rc = SH_OK;
+
+    if (s && r->step == s->step) {
+        sketch_gradients(s);
+        rc = add_ranks(s);
+        if (rc == SH_OK)
+            rc = sh_agree(r->mesh->rank == 0 ? write_step(f, s) : SH_OK);
+        f->written += rc == SH_OK;
+        if (rc == SH_OK)
+            sh_log_info("step %lld  fingerprint in %s; `sherd diff` compares it with another run's", (long long)s->step,
+                        r->cfg.debug.fingerprint);
+    }
+    forget_step(f);
+    return rc;
+}
+
+void sh_fingerprint_close(struct sh_fingerprint *f)
+{
+    forget_step(f);
+}

@@ -1,0 +1,201 @@
+#include "src/tools/diff/compare.h"
+
+#include "src/base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+double sh_diff_relative(const struct sh_print *a, const struct sh_print *b)
+{
+    double squares = 0, norm = fmax(a->norm, b->norm);
+
+    for (int i = 0; i < SH_SKETCH_SIGNS; i++)
+        squares += (a->sign[i] - b->sign[i]) * (a->sign[i] - b->sign[i]);
+    if (a->bad != b->bad)
+        return INFINITY;
+    return norm > 0 ? sqrt(squares / SH_SKETCH_SIGNS) / norm : 0;
+}
+
+/* What one rounding changes, relative. */
+static double rounding(const char *dtype)
+{
+    return !strcmp(dtype, "bf16") ? 0x1p-8 : !strcmp(dtype, "f16") ? 0x1p-11 : 0x1p-24;
+}
+
+static double larger_rounding(const struct sh_diff *d)
+{
+    return fmax(rounding(d->a->head.dtype), rounding(d->b->head.dtype));
+}
+
+/* Things that change bits in two runs that are both right. */
+static void choose_way(struct sh_diff *d)
+{
+    const struct sh_prints_head *a = &d->a->head, *b = &d->b->head;
+
+    d->by_bits = !d->estimates;
+    if (d->estimates)
+        return;
+    if (strcmp(a->device, b->device) != 0)
+        snprintf(d->why, sizeof d->why, "devices differ (%s, %s): compared up to rounding", a->device, b->device);
+    else if (strcmp(a->dtype, b->dtype) != 0)
+        snprintf(d->why, sizeof d->why, "types differ (%s, %s): compared up to rounding", a->dtype, b->dtype);
+    else if (a->ranks != b->ranks && !(a->reproducible && b->reproducible))
+        snprintf(d->why, sizeof d->why,
+                 "numbers of ranks differ (%lld, %lld) without training.reproducible=mesh: compared up to rounding",
+                 (long long)a->ranks, (long long)b->ranks);
+    else if (a->local_batch != b->local_batch)
+        snprintf(d->why, sizeof d->why, "micro-steps differ (%lld, %lld sequences): compared up to rounding",
+                 (long long)a->local_batch, (long long)b->local_batch);
+    d->by_bits = !d->why[0];
+}
+
+/* Nothing of different batches or lengths lies at the same place. */
+static sh_rc check_heads(const struct sh_diff *d)
+{
+    const struct sh_prints_head *a = &d->a->head, *b = &d->b->head;
+
+    if (a->seq_len != b->seq_len || a->global_batch != b->global_batch)
+        return sh_fail(
+            SH_E_USAGE,
+            "sherd diff: %s has %lld sequences of %lld tokens in a step, %s %lld of %lld: nothing to compare",
+            d->a->path, (long long)a->global_batch, (long long)a->seq_len, d->b->path, (long long)b->global_batch,
+            (long long)b->seq_len);
+    if (strcmp(a->base, b->base) != 0)
+        return sh_fail(SH_E_DATA, "sherd diff: %s and %s have different frozen models", d->a->path, d->b->path);
+    return SH_OK;
+}
+
+/* Parameters, and what the optimizer keeps. */
+static bool is_state(const struct sh_print *p)
+{
+    return !p->kind && strncmp(p->name, "gradient ", 9) && strcmp(p->name, "tokens");
+}
+
+/* The largest difference of what an operation reads, and of any parameter; of all so far if it is not recorded what it
+ * reads. */
+static double of_inputs(const struct sh_diff *d, const struct sh_print *a, double so_far)
+{
+    double most = d->state_most;
+
+    if (!a->in)
+        return so_far;
+    for (size_t i = 0; i < json_array_size(a->in); i++) {
+        const char *name = json_string_value(json_array_get(a->in, i));
+        const struct sh_print *x = sh_prints_find(d->a, a->step, name), *y = sh_prints_find(d->b, a->step, name);
+
+        most = x && y ? fmax(most, sh_diff_relative(x, y)) : so_far;
+    }
+    return most;
+}
+
+/* Up to rounding, states are only what a step begins with: what earlier steps made of a rounding has no bound. */
+static void note_state(struct sh_diff *d, const struct sh_print *a, double relative)
+{
+    if (relative > d->state_most) {
+        d->state_most = relative;
+        d->state = a;
+    }
+}
+
+/* so_far: the largest difference of the step. */
+static bool differs(struct sh_diff *d, const struct sh_print *a, const struct sh_print *b, double *so_far)
+{
+    double relative, allowed;
+
+    if (d->by_bits)
+        return a->sum != b->sum || a->bad != b->bad;
+    relative = sh_diff_relative(a, b);
+    if (is_state(a)) {
+        note_state(d, a, relative);
+        return false;
+    }
+    allowed = d->tolerance * (of_inputs(d, a, *so_far) + larger_rounding(d));
+    *so_far = fmax(*so_far, relative);
+    return relative > allowed;
+}
+
+static void note_missing(struct sh_diff *d, const struct sh_print *print, bool in_a)
+{
+    const struct sh_print **first = in_a ? &d->first_only_a : &d->first_only_b;
+
+    *(in_a ? &d->only_a : &d->only_b) += 1;
+    if (!*first)
+        *first = print;
+}
+
+/* Prints [begin, end) of the first file are of one step. */
+static void compare_step(struct sh_diff *d, int begin, int end)
+{
+    double so_far = 0;
+
+    d->differing = d->compared = 0;
+    d->state_most = 0;
+    d->state = NULL;
+    for (int i = begin; i < end; i++) {
+        const struct sh_print *a = &d->a->print[i], *b = sh_prints_find(d->b, a->step, a->name);
+
+        if (!b) {
+            note_missing(d, a, true);
+            continue;
+        }
+        if (differs(d, a, b, &so_far)) {
+            if (!d->first_a) {
+                d->before = d->total;
+                d->first_a = a;
+                d->first_b = b;
+            }
+            d->differing++;
+        }
+        d->compared++;
+        d->total++;
+    }
+}
+
+static void note_only_b(struct sh_diff *d, int64_t step)
+{
+    for (int i = sh_prints_from(d->b, step); i < d->b->n && d->b->print[i].step == step; i++)
+        if (!sh_prints_find(d->a, step, d->b->print[i].name))
+            note_missing(d, &d->b->print[i], false);
+}
+
+sh_rc sh_diff_find(struct sh_diff *d)
+{
+    SH_TRY(check_heads(d));
+    choose_way(d);
+    for (int begin = 0, end; begin < d->a->n && !d->first_a; begin = end) {
+        int64_t step = d->a->print[begin].step;
+        int other = sh_prints_from(d->b, step);
+
+        end = sh_prints_from(d->a, step + 1);
+        if (other == d->b->n || d->b->print[other].step != step)
+            continue;
+        d->steps++;
+        compare_step(d, begin, end);
+        note_only_b(d, step);
+    }
+    return d->steps ? SH_OK
+                    : sh_fail(SH_E_USAGE, "sherd diff: %s and %s have no step in common", d->a->path, d->b->path);
+}
+
+int sh_diff_recomputed(const struct sh_prints_file *f, int *again)
+{
+    static const char recompute[] = "recompute ";
+    int differing = 0;
+
+    *again = 0;
+    for (int i = 0; i < f->n; i++) {
+        char *name = strncmp(f->print[i].name, recompute, strlen(recompute))
+                         ? NULL
+                         : sh_strfmt("forward %s", f->print[i].name + strlen(recompute));
+        const struct sh_print *made = name ? sh_prints_find(f, f->print[i].step, name) : NULL;
+
+        if (made) {
+            *again += 1;
+            differing += made->sum != f->print[i].sum;
+        }
+        free(name);
+    }
+    return differing;
+}

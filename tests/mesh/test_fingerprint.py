@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""debug.fingerprint and `sherd diff`: records of a step are equal byte for byte over meshes, strategies, recomputation and
+homes of tensors if the step is; where it is not, the first tensor that differs is named. Prints TAP."""
+import json
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+MESH = {'training.reproducible': 'mesh'}
+BASE = {**tiny.MODELS['llama'], **MESH, 'training.steps': 4, 'training.global_batch_size': 8, 'training.local_batch_size': 2,
+        'lr_scheduler.total_steps': 10, 'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': '1,3-4',
+        'checkpoint.enable': False, 'comm.shared_memory': 'off'}
+NARROW = {'training.mixed_precision_param': 'bfloat16'}
+NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16}
+FORWARD = 'forward layers.0.'
+# Meshes, and what changes with them: nothing. The same changes on one rank, as far as they change the model, are what
+# each is compared with.
+SAME = {
+    'full_shard over 2': (2, {}, {}),
+    'no_shard over 4, recomputed': (4, {}, {'parallelism.sharding_strategy': 'no_shard', 'activation_checkpoint.mode': 'full'}),
+    'hybrid_shard 2 x 2': (4, {}, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}),
+    'shard_optim in shared memory': (2, {}, {'parallelism.sharding_strategy': 'shard_optim', 'comm.shared_memory': 'auto'}),
+    'bfloat16': (2, NARROW, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+    'float16': (2, {'training.mixed_precision_param': 'float16'}, {}),
+    'adapters': (2, {'lora.rank': 2}, {'activation_checkpoint.mode': 'full'}),
+    'experts': (2, {**tiny.EXPERTS, **{key: BASE[key] for key in BASE if key.startswith(('training.', 'lr_'))}}, {}),
+    'states in a file': (2, NVME, NVME),
+}
+# What makes a run differ, the step from which on, and the first tensor that does.
+PARTED = {
+    'initial values': ({'debug.seed': 5}, 1, 'parameter model.embed_tokens.weight', None),
+    'data': ({'data.shuffle': False}, 1, 'tokens', None),
+    'weight decay': ({'optimizer.weight_decay': 0.3}, 3, 'parameter model.embed_tokens.weight', None),
+    'the second moment': ({'optimizer.beta2': 0.9}, 3, 'parameter model.embed_tokens.weight', None),
+    'norms': ({'model.norm_eps': 1e-3}, 1, FORWARD + 'norm of model.layers.0.input_layernorm.weight', 'norm'),
+    'rotary positions': ({'model.rope_theta': 5000}, 1, FORWARD + 'rotated', 'rope'),
+    'a window': ({'model.attention_window': 4}, 1, FORWARD + 'attention', 'attention'),
+    'sums over rows': ({'debug.row_block': 5}, 1, 'gradient model.', None),
+}
+
+
+def run(folder, config, ranks=0):
+    job.train(folder, {'training.dataset_path': tokens, **BASE, **config}, ranks)
+    return pathlib.Path(folder, 'f.jsonl')
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def made_once(path):
+    """Without what was computed again, and without what each operation reads, which may be that."""
+    return [{key: value for key, value in record.items() if key != 'in'} for record in records(path)
+            if not record['name'].startswith('recompute ')]
+
+
+def diff(*words):
+    done = subprocess.run(job.command(0, ['diff', *words]), capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def case_same(ranks, model, changes):
+    one = run('one', {key: value for key, value in model.items() if not key.startswith('offload.')})
+    many = run('many', {**model, **changes}, ranks)
+    ours, theirs = made_once(many), made_once(one)
+    wrong = [f'{len(ours)} records, and {len(theirs)} on one rank'] * (len(ours) != len(theirs))
+    wrong += [f'{a} is on one rank {b}' for a, b in zip(ours, theirs) if a != b][:1]
+    wrong += [f'steps {sorted({record["step"] for record in ours})}'] * ({record['step'] for record in ours} != {1, 3, 4})
+    status, said, error = diff(one, many)
+    wrong += [f'exit {status}: {said}{error}'] * (status != 0 or 'equal to the last bit' not in said)
+    again = any(record['name'].startswith('recompute ') for record in records(many))
+    status, said, error = diff(many)
+    wrong += [f'alone, exit {status}: {said}{error}'] * (status != (0 if again else 2))
+    return wrong
+
+
+def case_parted(change, step, name, kind):
+    one, other = run('one', {}), run('other', change)
+    status, said, _ = diff(one, other, '--json')
+    found = json.loads(said)
+    wrong = [f'exit {status}, {found}'] * (status != 3 or found['equal'] or not found['bits'])
+    wrong += [f'step {found.get("step")}, expected {step}'] * (found.get('step') != step)
+    wrong += [f'{found.get("name")}, expected {name}'] * (not found.get('name', '').startswith(name))
+    wrong += [f'made by {found.get("kind")}, expected {kind}'] * (found.get('kind') != kind)
+    status, said, _ = diff(one, other)
+    return wrong + [f'{said}does not name it'] * (f'step {step}: first difference: {name}' not in said)
+
+
+def case_rounding():
+    """Runs that may differ by roundings do not part; one that does more is found beside them."""
+    one, other = run('one', {}), run('other', NARROW)
+    status, said, error = diff(one, other)
+    wrong = [f'exit {status}: {said}{error}'] * (status != 0 or 'types differ (f32, bf16)' not in said)
+    two = run('two', {'training.reproducible': 'none', 'parallelism.sharding_strategy': 'no_shard'}, 2 * job.can_launch())
+    status, said, error = diff(one, two)
+    wrong += [f'exit {status}: {said}{error}'] * (status != 0)
+    wrong += [f'nothing said of ranks: {said}'] * (job.can_launch() and 'numbers of ranks differ' not in said)
+    status, said, _ = diff(one, run('wrong', {**NARROW, 'model.rope_theta': 3}))
+    wrong += [f'exit {status}: {said}'] * (status != 3 or f'beyond rounding: {FORWARD}rotated' not in said)
+    status, said, _ = diff(one, other, '--tolerance', '1e9')
+    return wrong + [f'with 1e9, exit {status}: {said}'] * (status != 0)
+
+
+def case_tolerance():
+    """The option decides: what agrees by the default does not to the last bit's roundings."""
+    one, other = run('one', {}), run('other', {'debug.row_block': 5})
+    return [f'{words}: exit {diff(one, other, *words)[0]}' for words, status in (((), 3), (('--tolerance', '10'), 0))
+            if diff(one, other, *words)[0] != status]
+
+
+def spoil(path, number, change):
+    lines = path.read_text().splitlines(True)
+    lines[number] = change(lines[number])
+    spoilt = path.with_name('spoilt.jsonl')
+    spoilt.write_text(''.join(lines))
+    return spoilt
+
+
+def case_damaged():
+    path = run('one', {})
+    number = len(records(path)) // 2
+    damages = {
+        'cut short': (number, lambda line: line[:-9]), 'no JSON': (number, lambda line: line.replace('{', '', 1)),
+        'no sum': (number, lambda line: line.replace('"sum"', '"som"')), 'seven signs': (number, lambda line: line.replace('"signs": [', '"signs": [[],')),
+        'a number too large': (number, lambda line: line.replace('"bad": 0', '"bad": 99999999999999999999')),
+        'inputs that are numbers': (number, lambda line: line.replace('}\n', ', "in": [1]}\n')),
+        'another version': (0, lambda line: line.replace('"fingerprint": 1', '"fingerprint": 2')),
+        'no head': (0, lambda line: line.replace('"device"', '"devise"')),
+        'a record twice': (number, lambda line: line + line), 'steps that go back': (len(records(path)), lambda line: line.replace('"step": 4', '"step": 1')),
+        'a zero byte': (number, lambda line: line[:9] + '\0' + line[10:]),
+    }
+    wrong = []
+    for what, (line, change) in damages.items():
+        spoilt = spoil(path, line, change)
+        status, said, error = diff(path, spoilt)
+        if status != 3 or 'spoilt.jsonl' not in error or said:
+            wrong.append(f'{what}: exit {status}: {said}{error}')
+    status, _, error = diff(path, 'nowhere.jsonl')
+    return wrong + [f'no file: exit {status}: {error}'] * (status != 3 or 'nowhere.jsonl' not in error)
+
+
+def refused(config, text):
+    job.prepare('refused', {'job.dump_folder': 'out', 'training.dataset_path': tokens, **BASE, **config})
+    done = subprocess.run(job.command(0, ['train', 'c.yaml']), capture_output=True, text=True, cwd='refused')
+    return [f'{config}: exit {done.returncode}: {done.stderr}'] * (done.returncode not in (2, 3) or text not in done.stderr)
+
+
+def case_refused():
+    wrong = refused({'debug.fingerprint_steps': '1,0'}, 'debug.fingerprint_steps')
+    wrong += refused({'debug.fingerprint_steps': '3-2'}, 'debug.fingerprint_steps')
+    wrong += refused({'debug.fingerprint': 'no/such/folder'}, 'debug.fingerprint')
+    wrong += refused({**NVME, 'offload.gradients': 'nvme'}, 'gradients in a file')
+    other = run('other', {'training.seq_len': 10})
+    status, _, error = diff(run('one', {}), other)
+    wrong += [f'other lengths: exit {status}: {error}'] * (status != 2 or '8 sequences of 12 tokens' not in error)
+    status, _, error = diff(other, run('late', {'training.seq_len': 10, 'debug.fingerprint_steps': '2'}))
+    return wrong + [f'no step in common: exit {status}: {error}'] * (status != 2 or 'no step in common' not in error)
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    cases = [(name, case_parted, *row) for name, row in PARTED.items()]
+    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('damaged files', case_damaged), ('refusals', case_refused)]
+    if job.can_launch():
+        cases += [(name, case_same, *row) for name, row in SAME.items()]
+    sys.exit(job.run_cases(cases))
