@@ -89,6 +89,7 @@ static sh_rc check_scores(const struct sh_model *m, const struct sh_model_batch 
 static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_batch *b)
 {
     int length = b->cache ? b->cache : b->seq;
+    int parts = b->parts > 1 ? b->parts : 1, most = m->rope_original_max_len / parts * parts;
     bool docs = b->docs && b->out == SH_MODEL_LOSS;
 
     if (m->rope_factor == 0 || m->rope_type != SH_ROPE_LONG || length <= m->rope_original_max_len)
@@ -99,8 +100,7 @@ static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_ba
         SH_E_USAGE,
         "model.rope_type=longrope: %s of up to %d tokens would each need the frequencies of their own length, below "
         "or above model.rope_original_max_len; give %s of at most %d",
-        docs ? "documents in a row" : "texts", length, docs ? "training.seq_len" : "--context",
-        m->rope_original_max_len);
+        docs ? "documents in a row" : "texts", length, docs ? "training.seq_len" : "--context", most);
 }
 
 /* Experts index the rows of all their tokens with int. */

@@ -5,6 +5,8 @@
  *     qkv [B,n,(H+2K)D] -> SPLIT_HEADS [c,B,n,W] -> ALL_TO_ALL [c,B,n,W] -> TURN [B,c,n,W], which is [B,T,W]
  *         -> ROPE -> ATTENTION [B,T,(H/c)D] -> TURN [c,B,n,(H/c)D] -> ALL_TO_ALL -> JOIN_HEADS [B,n,HD]
  *
+ * Scores of rows are gathered at the end, so that the host of each rank reads those of whole sequences.
+ *
  * Positions are turned after the exchange, where a row's place is its position; so windows, documents and rotations need
  * nothing. Heads do not depend on each other, so each has the bits that it has on one rank. Jacobs et al., DeepSpeed
  * Ulysses, arXiv:2309.14509. */
@@ -165,6 +167,30 @@ static void attention(struct context *c, const struct sh_op *old)
     scatter_rows(c, old, op.out[0], old->out[0]);
 }
 
+/* HEAD_SCORE of a rank's rows, and what it makes for the host gathered from all: [c,B,n], each in its port. */
+static void score(struct context *c, const struct sh_op *old)
+{
+    struct sh_op op = *old;
+
+    for (int k = 0; k < 2; k++) {
+        const struct sh_tensor *all = &c->p->tensors[old->out[k]];
+        struct sh_tensor here = sh_tensor_make(SH_MEM_ACT, all->dtype, 1, all->dim, "%s of rows", all->name);
+
+        op.out[k] = sh_program_add_tensor(c->p, &here);
+    }
+    sh_program_add_op(c->p, &op);
+    for (int k = 0; k < 2; k++) {
+        struct sh_op gather = like(old, SH_OP_ALL_GATHER);
+
+        c->p->tensors[old->out[k]].dim[0] *= c->ranks;
+        gather.stream = c->stream;
+        gather.attr.group = c->group;
+        gather.in[0] = op.out[k];
+        gather.out[0] = old->out[k];
+        sh_program_add_op(c->p, &gather);
+    }
+}
+
 sh_rc sh_pass_context(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
@@ -185,6 +211,8 @@ sh_rc sh_pass_context(const struct sh_build *b, struct sh_program *p)
             rope(&c, &old[i]);
         else if (old[i].kind == SH_OP_ATTENTION)
             attention(&c, &old[i]);
+        else if (old[i].kind == SH_OP_HEAD_SCORE)
+            score(&c, &old[i]);
         else
             sh_program_add_op(p, &old[i]);
     free(old);

@@ -244,12 +244,6 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu)
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
 {
-    if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.context_parallel_degree > 1)
-        return sh_fail(
-            SH_E_USAGE,
-            "parallelism.context_parallel_degree=%d cuts sequences for training and validation only; leave it "
-            "out here, where each rank has whole texts",
-            cfg->parallelism.context_parallel_degree);
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,
@@ -482,11 +476,16 @@ sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, str
     return sh_model_check(&build->model, &build->batch);
 }
 
+/* Ranks have equal parts of a row. Only texts give places their positions: padding may lie past the last of a table. */
 sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build)
 {
+    int parts = sh_group_size(&build->options.mesh, build->options.mesh.context);
+
     build->batch.batch = score->rows;
-    build->batch.seq = score->seq;
+    build->batch.seq = (score->seq + parts - 1) / parts * parts;
+    build->batch.parts = parts;
     build->batch.docs = score->docs;
+    build->batch.anew |= !score->docs;
     build->batch.out = SH_MODEL_SCORE;
     return sh_model_check(&build->model, &build->batch);
 }

@@ -30,7 +30,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
  * Local. Errors: SH_E_USAGE if sizes are too large to be counted. */
 sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, struct sh_build *build);
 
-/* The same for SH_TO_SCORE. */
+/* The same for SH_TO_SCORE; rows become longer if ranks have parts of them. */
 sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build);
 
 /* Whether training.device means a GPU; auto: if this process sees one. *why: why auto does not, "" if that is no news.

@@ -9,12 +9,12 @@
 /* In the order in which the shard pass makes their tensors. */
 enum sh_port {
     SH_PORT_TOKENS,
-    SH_PORT_TARGETS,   /* -1: not counted */
-    SH_PORT_DOCS,      /* first position of the document that the token is in; of whole sequences */
-    SH_PORT_LOSS,      /* sum over this rank's rows; over the world after LOSS */
-    SH_PORT_LOGITS,    /* of one position of each sequence */
-    SH_PORT_LOGPROB,   /* of each target */
-    SH_PORT_LIKELIEST, /* word */
+    SH_PORT_TARGETS, /* -1: not counted */
+    SH_PORT_DOCS,    /* first position of the document that the token is in; of whole sequences */
+    SH_PORT_LOSS,    /* sum over this rank's rows; over the world after LOSS */
+    SH_PORT_LOGITS,  /* of one position of each sequence */
+    SH_PORT_LOGPROB, /* of each target; of parts of sequences: those of all ranks that have parts, one after the other */
+    SH_PORT_LIKELIEST, /* word, in the same order */
     SH_PORT_AT,        /* positions of the tokens, with a cache; or those in documents, or in the sequence, of a part of
                           it */
     SH_PORT_COUNT,     /* how many tokens of a row count, with a cache (kernels/op.h) */

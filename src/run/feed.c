@@ -117,7 +117,7 @@ void sh_feed_close(struct sh_feed *f)
 static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, const int32_t *whole)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    int64_t T = r->cfg.training.seq_len, n = T / sh_group_size(m, m->context);
+    int64_t T = r->build.batch.seq, n = T / sh_group_size(m, m->context);
     int64_t first = sh_group_index(m, m->context) * n;
 
     for (int64_t b = 0; b < f->sequences; b++)
@@ -129,7 +129,7 @@ static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port por
 static void put_positions(struct sh_run *r, const struct sh_feed *f)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    int64_t T = r->cfg.training.seq_len, n = T / sh_group_size(m, m->context);
+    int64_t T = r->build.batch.seq, n = T / sh_group_size(m, m->context);
     int64_t first = sh_group_index(m, m->context) * n;
 
     if (r->p->port[SH_PORT_AT] == SH_NONE)

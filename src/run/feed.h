@@ -12,7 +12,7 @@ struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
     int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
-    int64_t sequences;                /* local_batch_size */
+    int64_t sequences;                /* of a micro-step */
     bool with_docs;
 };
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f);

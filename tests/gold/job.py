@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -104,6 +105,25 @@ def train(folder, config, ranks=0):
     prepare(folder, {'job.dump_folder': 'out', **config})
     sherd('train', 'c.yaml', ranks=ranks, folder=folder)
     return metrics(folder)
+
+
+def write_examples(path, examples):
+    """An evaluation file of llm.c: pairs of a context and its endings, all lists of tokens. Returns the absolute path."""
+    def packed(number, context, endings):
+        words = [number, 0, len(endings), len(context), *context, *(x for ending in endings for x in (len(ending), *ending))]
+        return struct.pack(f'<{len(words) + 2}H', 65535, 2 * len(words) + 4, *words)
+
+    path = pathlib.Path(path).absolute()
+    path.write_bytes(struct.pack('<256i', 20240522, 1, len(examples), *[0] * 253)
+                     + b''.join(packed(i, *example) for i, example in enumerate(examples)))
+    return path
+
+
+def scores(checkpoint, examples, *words, ranks=0):
+    """Evaluate a file of write_examples(); returns (log-probability, whether it is greedy) of all endings."""
+    sherd('eval', '--checkpoint', checkpoint, '--choices', examples, '-o', 'scores.jsonl', *words, ranks=ranks)
+    lines = map(json.loads, pathlib.Path('scores.jsonl').read_text().splitlines())
+    return [tuple(one[0]) for line in lines for one in line['resps']]
 
 
 def losses(steps):

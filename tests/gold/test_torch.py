@@ -5,6 +5,7 @@ Weights are random, including biases and norms, so that no operation is near the
 checkpoint of step 0, digests included: that also checks the description of the format.
 """
 import functools
+import itertools
 import pathlib
 import sys
 
@@ -237,6 +238,20 @@ def case_context(name, ranks, changes):
     return compare_run(m, *m.train(f'context-{ranks}', changes, ranks))
 
 
+def case_scores(name, ranks, changes):
+    """`sherd eval` of texts, several of which share a row, whose length no degree divides."""
+    m = model(name)
+    words = [f'--{key}={value}' for key, value in changes.items() if not key.startswith('training.')]
+    tokens, texts = iter(m.stream.tolist()), []
+    for context, *endings in (1, 4, 30), (20, 11, 1), (3, 2, 7), (12, 19, 3):
+        start = list(itertools.islice(tokens, context))
+        texts.append((start, [list(itertools.islice(tokens, ending)) for ending in endings]))
+    seed, examples = m.folder / 'seed/out/checkpoint/step-00000000.h5', job.write_examples('texts.bin', texts)
+    found = [score for score, _ in job.scores(seed, examples, '--batch', 3, *words, ranks=ranks)]
+    pairs = [(context, ending) for context, endings in texts for ending in endings]
+    return job.differ('score', found, torch_reference.scores(m.weights, pairs, m.c), LOSS_BOUND)
+
+
 def case_bf16(name):
     m = model(name)
     steps, _ = m.train('bf16', {'training.mixed_precision_param': 'bfloat16'})
@@ -266,7 +281,10 @@ def cases():
              and (name not in WITH_EXPERTS or function is not case_bf16)
              and (name not in OPTIMIZERS or function is case_one_rank)]
     return found + [(f'{name}: on {ranks} ranks', case_context, name, ranks, changes)
-                    for name in CUT for ranks, changes in CONTEXT.items() if job.can_launch() and not job.FEW]
+                    for name in CUT for ranks, changes in CONTEXT.items() if job.can_launch() and not job.FEW] + [
+        (f'{name}: scores on {f"{ranks} ranks" if ranks else "one rank"}', case_scores, name, ranks, changes)
+        for name in CUT for ranks, changes in ({0: {}} | CONTEXT).items() if ranks < 8 and not job.FEW
+        and (job.can_launch() or not ranks)]
 
 
 if __name__ == '__main__':

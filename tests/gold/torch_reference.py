@@ -272,16 +272,32 @@ def llama(w, tokens, mask, c):
 IGNORED = -100  # a target that does not count
 
 
-def mean_loss(w, tokens, targets, c):
-    """[B,T] each. Returns (the loss, that of the router, the smallest gap of a choice of experts)."""
-    routed = []
+def logits_of(w, tokens, c, routed):
+    """[B,T] to [B,T,V]; what routers choose is appended to `routed`."""
     family = c['model.family']
     separator = c['data.document_separator'] if c.get('data.document_mask') else -1
     run, embedding, head = {'gpt2': (gpt2, 'transformer.wte.weight', 'lm_head.weight'),
                             'gpt_neox': (gpt_neox, 'gpt_neox.embed_in.weight', 'embed_out.weight')}.get(
         family, (llama, 'model.embed_tokens.weight', 'lm_head.weight'))
     x = run(w, tokens, visible(tokens, separator), {**c, 'routed': routed})
-    logits = x @ w[head if head in w else embedding].T / c.get('model.logits_scaling', 1)
+    return x @ w[head if head in w else embedding].T / c.get('model.logits_scaling', 1)
+
+
+def scores(weights, texts, c):
+    """The log-probability of each text's ending: pairs of lists of tokens, each text alone."""
+    w = {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()}
+    found = []
+    for context, ending in texts:
+        tokens = torch.tensor([[*context, *ending]])
+        likely = logits_of(w, tokens[:, :-1], {**c, 'data.document_mask': False}, [])[0].log_softmax(-1)
+        found.append(float(sum(likely[i, tokens[0, i + 1]] for i in range(len(context) - 1, len(likely)))))
+    return found
+
+
+def mean_loss(w, tokens, targets, c):
+    """[B,T] each. Returns (the loss, that of the router, the smallest gap of a choice of experts)."""
+    routed = []
+    logits = logits_of(w, tokens, c, routed)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
     return loss, router_losses(routed, c), min((r['gap'] for r in routed), default=1)
 

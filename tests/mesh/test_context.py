@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Sequences cut over ranks (parallelism.context_parallel_degree): the numbers of whole sequences. Prints TAP.
 
-Losses, norms and validation are those of one rank to LOSS_BOUND; memory is what the plan says. What only moves or
+Losses, norms and validation are those of one rank to LOSS_BOUND; memory is what the plan says. So are the scores of given
+texts and the loss of a token file that `sherd eval` finds. What only moves or
 repeats operations on the same mesh changes no bit. A checkpoint is loaded and saved by 4 ranks with a part of each
 sequence, then by one, then by 2, with the same bytes. SHERD_TEST_FEW=1 leaves out most rows.
 """
 import functools
 import json
 import pathlib
+import random
 import shutil
 import sys
 
@@ -68,9 +70,23 @@ MESHES = {
 }
 # Changes that only move or repeat operations.
 MOVED = (APART, INLINE, FULL, {**APART, **SELECTIVE, 'parallelism.forward_prefetch': 3, 'parallelism.backward_prefetch': 0})
+# Scores: the kind, the ranks, the degree and more. Texts share rows, whose length no degree divides; gpt2's are alone in
+# theirs, up to the last of its positions. The window is on one of two families.
+SCORED = {
+    'one kv head, 2 of 2': ('llama, one kv head', 2, 2, {}),
+    'one kv head, 4 of 4, apart': ('llama, one kv head', 4, 4, {**APART, 'parallelism.sharding_strategy': 'full_shard'}),
+    'gpt2, all positions, 2 of 4': ('gpt2', 4, 2, {'parallelism.sharding_strategy': 'full_shard'}),
+    'gpt2, all positions, 4 of 4': ('gpt2', 4, 4, APART),
+    'window, 2 of 4': ('window', 4, 2, INLINE),
+    'adapters, 4 of 4': ('adapters', 4, 4, {'parallelism.sharding_strategy': 'full_shard'}),
+    'adapters in four bits, 2 of 2': ('adapters in four bits', 2, 2, {}),
+    'experts on 2 of 4 ranks': ('experts', 4, 2, {'parallelism.sharding_strategy': 'full_shard',
+                                                  'parallelism.expert_parallel_degree': 2}),
+}
 SPREAD = MESHES['experts on 2 of 4 ranks']
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::6])
+    SCORED = dict(list(SCORED.items())[1::3])
     MOVED = MOVED[:1]
 
 
@@ -143,6 +159,34 @@ def case_resume():
     return wrong
 
 
+@functools.lru_cache(None)
+def to_score(kind):
+    """A checkpoint, texts, their scores on one rank, and the line of a token file."""
+    longest, name = 15, 'scored ' + kind
+    draw = random.Random(3)
+    words = lambda n: [draw.randrange(tiny.COMMON['model.vocab_size']) for _ in range(n)]
+    lengths = [(1, 1), (longest - 2, 3), (2, longest - 1), (5, 4), (9, 2), (3, 3), (longest, 1)]
+    texts = job.write_examples('texts.bin', [(words(a), [words(b), words(1)]) for a, b in lengths])
+    job.train(name, config({**KINDS[kind], 'model.max_seq_len': longest, 'training.steps': 1, 'validation.enable': False}))
+    return saved(name, 1), texts, job.scores(saved(name, 1), texts, '--batch', 2), evaluated(saved(name, 1))
+
+
+def evaluated(checkpoint, *words, ranks=0):
+    return job.sherd('eval', '--checkpoint', checkpoint, '--data', tokens, '--sequences', 7, *words, ranks=ranks).split()
+
+
+def case_scores(name):
+    kind, ranks, degree, changes = SCORED[name]
+    words = [f'--{key}={value}' for key, value in {**changes, CP: degree}.items()]
+    checkpoint, texts, scores, line = to_score(kind)
+    found = job.scores(checkpoint, texts, '--batch', 3, *words, ranks=ranks)
+    wrong = job.differ('scores', [s for s, _ in found], [s for s, _ in scores], LOSS_BOUND)
+    wrong += ['other texts are greedy'] * ([greedy for _, greedy in found] != [greedy for _, greedy in scores])
+    again = evaluated(checkpoint, *words, ranks=ranks)
+    wrong += job.differ('loss', [float(again[1])], [float(line[1])], LOSS_BOUND)
+    return wrong + [f'{again} for {line}'] * (again[-5:-2] != line[-5:-2])
+
+
 def case_announced():
     """The line that announces a run says what is cut over its ranks."""
     _, ranks, changes = SPREAD
@@ -160,6 +204,7 @@ def tensors(path):
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
+            + [(f'scores: {name}', case_scores, name) for name in SCORED]
             + [('checkpoints do not show the degree', case_resume), ('announced', case_announced)])
 
 

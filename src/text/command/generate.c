@@ -128,9 +128,16 @@ static sh_rc encode_prompts(const struct sh_cmd *cmd, const struct sh_cmd_args *
     return sh_prompts_render(g->tok, template, sh_cmd_option(cmd, args, "--special-in-text") != NULL, &g->prompts);
 }
 
-/* The tables of the model have no rows for further positions. */
+/* The tables of the model have no rows for further positions; each rank keeps the keys and values of its texts. */
 static sh_rc check_context(const struct generate *g)
 {
+    int degree = g->cfg.parallelism.context_parallel_degree;
+
+    if (degree > 1)
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.context_parallel_degree=%d: a text grows by one token at a time, so there is no "
+                       "sequence to cut; leave the key out, and each rank continues other prompts",
+                       degree);
     if (g->g.positions > g->cfg.model.max_seq_len)
         return sh_fail(SH_E_USAGE, "sherd generate: --context %d is more than model.max_seq_len, which is %d",
                        g->g.positions, g->cfg.model.max_seq_len);

@@ -5,6 +5,7 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/run/feed.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -83,7 +84,9 @@ static int64_t place_texts(const struct sh_run *r, const struct sh_score *texts,
 struct step {
     struct sh_run *r;
     int64_t first, rows, seq; /* rows [first, first + rows) of all */
-    int32_t *tokens, *targets, *docs, *word;
+    int64_t part;             /* places of a row that are on one rank */
+    struct sh_feed feed;      /* [rows,seq] */
+    int32_t *word;            /* [seq/part,rows,part] */
     float *logprob;
 };
 
@@ -93,13 +96,21 @@ static int64_t elem_of(const struct step *s, const struct place *p)
     return (p->row - s->first) * s->seq + p->at;
 }
 
+/* Where the answers for a place of [rows,seq] lie: those of a rank are together. */
+static int64_t answer_of(const struct step *s, int64_t e)
+{
+    int64_t row = e / s->seq, at = e % s->seq;
+
+    return (at / s->part * s->rows + row) * s->part + at % s->part;
+}
+
 /* Mask all places, and make each token a separate document; places without a text stay so. */
 static void clear(struct step *s)
 {
     for (int64_t i = 0; i < s->rows * s->seq; i++) {
-        s->tokens[i] = 0;
-        s->targets[i] = -1;
-        s->docs[i] = (int32_t)(i % s->seq);
+        s->feed.tokens[i] = 0;
+        s->feed.targets[i] = -1;
+        s->feed.docs[i] = (int32_t)(i % s->seq);
     }
 }
 
@@ -109,9 +120,9 @@ static void put_text(struct step *s, const struct sh_score *text, const struct p
     int64_t at = elem_of(s, p);
 
     for (int64_t i = 0; i < inputs_of(text); i++) {
-        s->tokens[at + i] = (int32_t)text->ids[i];
-        s->targets[at + i] = (size_t)i + 1 < text->first ? -1 : (int32_t)text->ids[i + 1];
-        s->docs[at + i] = (int32_t)p->at;
+        s->feed.tokens[at + i] = (int32_t)text->ids[i];
+        s->feed.targets[at + i] = (size_t)i + 1 < text->first ? -1 : (int32_t)text->ids[i + 1];
+        s->feed.docs[at + i] = (int32_t)p->at;
     }
 }
 
@@ -119,9 +130,7 @@ static void run_step(struct step *s)
 {
     struct sh_exec *e = s->r->exec;
 
-    sh_exec_put(e, SH_PORT_TOKENS, s->tokens);
-    sh_exec_put(e, SH_PORT_TARGETS, s->targets);
-    sh_exec_put(e, SH_PORT_DOCS, s->docs);
+    sh_feed_put(s->r, &s->feed);
     sh_exec_run(e, SH_SECTION_SCORE);
     sh_exec_get(e, SH_PORT_LOGPROB, s->logprob);
     sh_exec_get(e, SH_PORT_LIKELIEST, s->word);
@@ -134,7 +143,7 @@ static void take_text(const struct step *s, struct sh_score *text, const struct 
 
     text->greedy = true;
     for (size_t i = text->first; i < text->n; i++) {
-        int64_t e = at + (int64_t)i - 1;
+        int64_t e = answer_of(s, at + (int64_t)i - 1);
 
         text->logprob += s->logprob[e];
         text->greedy = text->greedy && s->word[e] == (int32_t)text->ids[i];
@@ -186,16 +195,18 @@ static sh_rc score_all(struct sh_run *r, struct sh_score *texts, int n)
     const struct sh_mesh_shape *m = &r->mesh->shape;
     int64_t all = place_texts(r, texts, n, place), elems = s.rows * s.seq, at_once = s.rows * sh_group_size(m, m->data);
 
-    s.tokens = sh_calloc(4 * (size_t)elems, sizeof *s.tokens);
-    s.targets = s.tokens + elems;
-    s.docs = s.targets + elems;
-    s.word = s.docs + elems;
+    s.part = s.seq / sh_group_size(m, m->context);
+    s.feed = (struct sh_feed){.sequences = s.rows, .tokens = sh_calloc(5 * (size_t)elems, sizeof *s.word)};
+    s.feed.targets = s.feed.tokens + elems;
+    s.feed.docs = s.feed.targets + elems;
+    s.feed.part = s.feed.docs + elems;
+    s.word = s.feed.part + elems;
     s.logprob = sh_calloc((size_t)elems, sizeof *s.logprob);
     for (int64_t first = 0; first < all; first += at_once) {
         s.first = first + sh_group_index(m, m->data) * s.rows;
         do_step(&s, texts, n, place);
     }
-    free(s.tokens);
+    free(s.feed.tokens);
     free(s.logprob);
     free(place);
     return sh_agree(share(r, texts, n));
