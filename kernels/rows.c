@@ -97,18 +97,21 @@ sh_rc sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* All blocks but the last have one shape. */
+/* The first block, one that is added to it, and the last: the others are as large as the second. */
 int64_t sh_rows_work_bytes(const struct sh_kernel_table *kernels, const struct sh_op_call *call, int threads)
 {
-    int64_t n = sh_rows_to_divide(call), block = call->attr->row_block, most, rest;
-    struct sh_op_attr attr;
-    struct sh_op_call part;
+    int64_t n = sh_rows_to_divide(call), block = call->attr->row_block, last = n ? (n - 1) / block * block : 0;
+    const int64_t begin[] = {0, block, last}, end[] = {block, block + block, n};
+    int64_t most = 0;
 
     if (!n)
         return kernels->work_bytes(call, threads);
-    part = part_of(call, block, block < n - block ? block : n - block, &attr);
-    most = kernels->work_bytes(&part, threads);
-    part = part_of(call, (n - 1) / block * block, (n - 1) % block + 1, &attr);
-    rest = kernels->work_bytes(&part, threads);
-    return most > rest ? most : rest;
+    for (int i = 0; i < 3; i++) {
+        struct sh_op_attr attr;
+        struct sh_op_call part = part_of(call, begin[i], (end[i] < n ? end[i] : n) - begin[i], &attr);
+        int64_t bytes = kernels->work_bytes(&part, threads);
+
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }

@@ -280,6 +280,31 @@ static int64_t rows_as_bytes(const struct sh_op_call *call, int threads)
     return 1000 - call->in[0].dim[0]; /* the shortest block needs most */
 }
 
+static int64_t added_rows_as_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return call->in[0].dim[0] + (call->attr->accumulate ? 100 : 0);
+}
+
+static int64_t bare_rows_as_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return call->in[0].dim[0] + (call->attr->accumulate ? 0 : 100);
+}
+
+/* The first block is not added to another, all others are, and the last may be shorter than each. */
+static void check_scratch(struct sh_op_call *call, struct sh_op_attr *attr)
+{
+    const struct sh_kernel_table longest = {.work_bytes = added_rows_as_bytes},
+                                 first = {.work_bytes = bare_rows_as_bytes};
+
+    assert_int_equal(sh_rows_work_bytes(&longest, call, 1), 104);
+    assert_int_equal(sh_rows_work_bytes(&first, call, 1), 104);
+    attr->row_block = 8;
+    assert_int_equal(sh_rows_work_bytes(&longest, call, 1), 102);
+    assert_int_equal(sh_rows_work_bytes(&first, call, 1), 108);
+}
+
 /* 10 rows of 3 in blocks of 4: rows move on, parameters and their gradients stay, and later blocks are added. */
 static void sums_are_chains_of_blocks(void **state)
 {
@@ -310,6 +335,8 @@ static void sums_are_chains_of_blocks(void **state)
         assert_int_equal(seen[i].accumulate, i ? 2 : 0); /* not db, which is absent */
     }
     assert_int_equal(sh_rows_work_bytes(&table, &call, 1), 998);
+    check_scratch(&call, &attr);
+    attr.row_block = 4;
     check_cost(&call, 14 * 30, 2 * (30 + 30 + 3 + 30) + 4 * 10 + 4 * 3 * 5);
     attr.row_block = 10; /* a block, or more than one that makes no sum, is one call */
     assert_int_equal(sh_rows_to_divide(&call), 0);
