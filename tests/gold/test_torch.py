@@ -94,15 +94,28 @@ MODELS = {
                             'moe.z_loss_coeff': 0.05},
     'olmoe, all experts': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 8},
 }
+MODELS |= {f'{name}, adapters': {**MODELS[name], 'lora.rank': 3, 'lora.alpha': 9} for name in ('gpt2, tied', 'llama, biases')}
 # Sequences that 2 and 4 ranks can share; then with a head of keys for several ranks, with one for each, and with several.
 CUT = {f'{name}, cut': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
     ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 1}), ('qwen3', {}),
-    ('gemma3_text', {'model.n_kv_heads': 4}))}
+    ('gemma3_text', {'model.n_kv_heads': 4}), ('llama, biases, adapters', {}))}
 MODELS |= CUT
+# Rows of a micro-step that tiles cut: 132, in which no tile fits a whole number of times; 128 on each of 2 ranks; 8,448.
+BLOCKS = {'model.first_dense_layers': 1, 'model.shared_ffn_dim': 40, 'training.local_batch_size': 4}
+MODELS |= {'qwen2_moe, tiled': {**EXPERTS, **BLOCKS, 'model.family': 'qwen2_moe', 'moe.aux_loss_coeff': 0.1},
+           'qwen3, tiled, cut': {**CUT['qwen3, cut'], 'training.local_batch_size': 8},
+           'llama, many rows': {**LLAMA, 'model.n_layers': 1, 'training.local_batch_size': 256,
+                                'training.global_batch_size': 256}}
 # Of the seeds from 20 on, the first that leaves the gap.
-SEEDS = {'qwen2_moe': 21, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
+SEEDS = {'qwen2_moe': 21, 'qwen2_moe, tiled': 22, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
           'mesh.replicate': 2}
+
+# The model, the ranks and the tile.
+TILED = [(name, 0, rows) for name, rows in (
+    ('gpt2, untied', 64), ('llama, documents', 64), ('llama, biases', 128), ('gpt_neox', 64), ('gemma3_text', 128),
+    ('gpt2, tied, adapters', 64), ('llama, biases, adapters', 128), ('qwen2_moe, tiled', 64), ('llama, many rows', 'auto'))]
+TILED += [('qwen3, tiled, cut', 2, 64)]
 
 CONTEXT = {2: {'parallelism.context_parallel_degree': 2}, 4: {'parallelism.context_parallel_degree': 4},
            8: {**HYBRID, 'training.local_batch_size': 2, 'mesh.shard': 4, 'parallelism.context_parallel_degree': 2}}
@@ -156,7 +169,7 @@ class Model:
         self.mask = draw_mask(self.c) if 'data.target_mask' in self.c else None
         if self.mask is not None:
             self.mask.tofile(self.folder / 'tokens.bin.mask')
-        plain = {key: value for key, value in self.c.items() if not key.startswith('optimizer.')}
+        plain = {key: value for key, value in self.c.items() if not key.startswith(('optimizer.', 'lora.'))}
         job.train(self.folder / 'seed', {**plain, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
                                          'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
         seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
@@ -164,19 +177,21 @@ class Model:
         self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()},
                                     0 if self.c['model.family'].startswith('gemma') else 1, SEEDS.get(name, 20))
         checkpoint.replace(seed, self.weights)
+        if 'lora.rank' in self.c:  # those of any run upon this base
+            self.weights |= checkpoint.read(self.train('adapters', {'checkpoint.create_seed_checkpoint': True}, steps=0)[1])
 
     @functools.cached_property
     def reference(self):
         return torch_reference.train(self.weights, self.stream, STEPS, self.c, self.mask)
 
-    def train(self, folder, changes, ranks=0):
-        """Returns (metrics, the last checkpoint)."""
+    def train(self, folder, changes, ranks=0, steps=None):
+        """Returns (metrics, the checkpoint of that step, or of the last)."""
         path = self.folder / folder
         load = {'checkpoint.initial_load_path': '../seed/out/checkpoint/step-00000000.h5'}
         if 'optimizer.name' in self.c:  # the seed is in AdamW's format, which h5py can write
             load['checkpoint.initial_load_model_only'] = True
-        steps = job.train(path, {**self.c, **load, **changes}, ranks)
-        return steps, path / f'out/checkpoint/step-{steps[-1]["step"]:08}.h5'
+        lines = job.train(path, {**self.c, **load, **changes}, ranks)
+        return lines, path / f'out/checkpoint/step-{lines[-1]["step"] if steps is None else steps:08}.h5'
 
     @functools.cached_property
     def float32(self):
@@ -238,6 +253,24 @@ def case_context(name, ranks, changes):
     return compare_run(m, *m.train(f'context-{ranks}', changes, ranks))
 
 
+def operations(checkpoint, rows, ranks):
+    """How many the program of a run has, with tiles of that many rows."""
+    return job.sherd('plan', checkpoint.parents[2] / 'c.yaml', '--ranks', max(ranks, 1), '--show', f'--training.tile_rows={rows}').count('\n')
+
+
+def case_tiles(name, ranks, rows):
+    """In float32 and in bfloat16."""
+    m, full = model(name), {'activation_checkpoint.mode': 'full', **({} if ranks < 2 else CONTEXT[ranks])}
+    tiled = {**full, 'training.tile_rows': rows}
+    steps, path = m.train('tiled', tiled, ranks)
+    _, first = m.train('tiled-once', {**tiled, 'training.max_norm': 0, 'training.steps': 1}, ranks)
+    narrow, _ = m.train('tiled-bf16', {**tiled, 'training.mixed_precision_param': 'bfloat16'}, ranks)
+    found = {key: value / (1 - m.c['optimizer.beta1']) for key, value in checkpoint.read(first, checkpoint.EXP_AVG).items()}
+    return (compare_run(m, steps, path) + compare_tensors(found, m.reference[3], GRADIENT_BOUND)
+            + job.differ('loss in bf16', job.losses(narrow), m.reference[0], BF16_BOUND)
+            + ['nothing is cut into tiles'] * (operations(path, rows, ranks) <= operations(path, 0, ranks)))
+
+
 def case_scores(name, ranks, changes):
     """`sherd eval` of texts, several of which share a row, whose length no degree divides."""
     m = model(name)
@@ -262,9 +295,10 @@ def case_bf16(name):
 OPTIMIZERS = ('llama, SGD', 'llama, Lion')
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'mixtral, one expert',
-            'olmoe, all experts')
+            'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')
 OF_FAMILIES = (case_gradients, case_one_rank)
 WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe')
+WITH_OTHERS = ('tiled', 'many rows', 'tiled, cut')  # only tiles ask for them
 # tests/op tests another compiler's kernels one by one, tests/mesh another MPI's meshes. Here they meet.
 FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, documents, masked')
 CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients, '20 steps on one rank': case_one_rank,
@@ -274,12 +308,14 @@ CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients
 def cases():
     """Rows for job.run_cases()."""
     found = [(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
-             if name not in CUT
+             if name not in CUT and not name.endswith(WITH_OTHERS)
              and (job.can_launch() or function is not case_hybrid)
              and (name in FEW_MODELS or not job.FEW)
              and (name not in FAMILIES or function in OF_FAMILIES)
              and (name not in WITH_EXPERTS or function is not case_bf16)
              and (name not in OPTIMIZERS or function is case_one_rank)]
+    found += [(f'{name}: tiles of {rows} rows', case_tiles, name, ranks, rows)
+              for name, ranks, rows in TILED[::5 if job.FEW else 1] if job.can_launch() or not ranks]
     return found + [(f'{name}: on {ranks} ranks', case_context, name, ranks, changes)
                     for name in CUT for ranks, changes in CONTEXT.items() if job.can_launch() and not job.FEW] + [
         (f'{name}: scores on {f"{ranks} ranks" if ranks else "one rank"}', case_scores, name, ranks, changes)

@@ -356,16 +356,33 @@ def clip(w, max_norm):
     return float(norm)
 
 
+def adapted(base, adapters, c):
+    """The weights with their adapters added; GPT-2 stores matrices [in,out]."""
+    scale = c.get('lora.alpha', 8) / c['lora.rank'] if adapters else 1
+    w = dict(base)
+    for name in adapters:
+        if name.endswith('.lora_A.weight'):
+            of = name.replace('.lora_A', '')
+            more = scale * adapters[name.replace('.lora_A', '.lora_B')] @ adapters[name]
+            w[of] = base[of] + (more.T if c['model.family'] == 'gpt2' else more)
+    return w
+
+
 def train(weights, stream, steps, c, mask=None):
-    """mask: for each token whether it counts as a target. Returns (losses, gradient norms before clipping, weights
-    after the last step, gradients of the first step, the smallest gap of a choice of experts)."""
-    w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
+    """mask: for each token whether it counts as a target. If there are adapters, only they are trained. Returns (losses,
+    gradient norms before clipping, trained weights after the last step, their gradients of the first step, the smallest
+    gap of a choice of experts)."""
+    base = {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()}
+    w = {name: value for name, value in base.items() if '.lora_' in name} or base
+    for value in w.values():
+        value.requires_grad = True
     stream = torch.tensor(stream, dtype=torch.long)
     optimizer = make_optimizer(w, c)
     losses, norms, first, gaps = [], [], None, []
     for step in range(steps):
         optimizer.zero_grad()
-        loss, router_loss, gap = mean_loss(w, *batch(stream, mask, step, c), c)
+        whole = base if w is base else adapted(base, w, c)
+        loss, router_loss, gap = mean_loss(whole, *batch(stream, mask, step, c), c)
         (loss + router_loss).backward()
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))
