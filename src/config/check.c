@@ -187,12 +187,16 @@ static sh_rc check_schedule(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     int64_t total = c->lr_scheduler.total_steps > 0 ? c->lr_scheduler.total_steps : c->training.steps;
     int64_t warmup = c->lr_scheduler.warmup_steps;
+    int type = c->lr_scheduler.decay_type, shape = type == SH_DECAY_WSD ? c->lr_scheduler.decay_shape : type;
     /* The rate would never reach its peak. */
     if (warmup > total)
         return sh_config_refuse(state, "lr_scheduler.warmup_steps",
                                 "%" PRId64 " is more than all %" PRId64 " steps; give fewer, such as "
                                 "--lr_scheduler.warmup_steps=0, or more training.steps",
                                 warmup, total);
+    if (shape == SH_DECAY_EXP && c->lr_scheduler.min_lr_factor <= 0)
+        return sh_config_refuse(state, "lr_scheduler.min_lr_factor",
+                                "0: an exponential never gets there; give more, such as 0.01, or sqrt or linear");
     if (c->lr_scheduler.decay_type != SH_DECAY_WSD)
         return SH_OK;
     if ((double)warmup + c->lr_scheduler.decay_ratio * (double)total > (double)total)
@@ -492,7 +496,10 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
         {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
-        {"lr_scheduler.min_lr_factor", "a decay_type that decays", c->lr_scheduler.decay_type != SH_DECAY_CONSTANT},
+        {"lr_scheduler.decay_shape", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
+        {"lr_scheduler.power", "lr_scheduler.decay_type=power", c->lr_scheduler.decay_type == SH_DECAY_POWER},
+        {"lr_scheduler.min_lr_factor", "a decay_type that ends",
+         c->lr_scheduler.decay_type != SH_DECAY_CONSTANT && c->lr_scheduler.decay_type != SH_DECAY_POWER},
         {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"checkpoint.initial_load_in_hf", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},

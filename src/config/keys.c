@@ -92,10 +92,13 @@ static const char optimizer_help[] =
 #include "src/config/optim.inc"
 #undef OPTIM
     ". A checkpoint holds the states of its optimizer, so another one cannot resume it.";
-static words decay_words = {{"constant", SH_DECAY_CONSTANT},
-                            {"linear", SH_DECAY_LINEAR},
+static words decay_words = {
+    {"constant", SH_DECAY_CONSTANT}, {"linear", SH_DECAY_LINEAR}, {"cosine", SH_DECAY_COSINE}, {"sqrt", SH_DECAY_SQRT},
+    {"exp", SH_DECAY_EXP},           {"power", SH_DECAY_POWER},   {"wsd", SH_DECAY_WSD},       {NULL, 0}};
+static words shape_words = {{"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},
-                            {"wsd", SH_DECAY_WSD},
+                            {"sqrt", SH_DECAY_SQRT},
+                            {"exp", SH_DECAY_EXP},
                             {NULL, 0}};
 /* Words from torchtitan, if it has them. */
 static words recompute_words = {

@@ -2,16 +2,19 @@
 
 #include <math.h>
 
-/* How far the rate has fallen, 0 at the top and 1 at the bottom, `done` of the way through the decay. */
-static double fallen(enum sh_cfg_decay decay, double done)
+/* The factor of the peak, from 1 to `least`, `done` of the way through the decay. */
+static double factor(enum sh_cfg_decay decay, double least, double done)
 {
     switch (decay) {
-    case SH_DECAY_CONSTANT: return 0;
-    case SH_DECAY_COSINE: return 0.5 * (1 - cos(M_PI * done));
-    case SH_DECAY_LINEAR:
-    case SH_DECAY_WSD: return done;
+    case SH_DECAY_COSINE: return 1 - (1 - least) * 0.5 * (1 - cos(M_PI * done));
+    case SH_DECAY_LINEAR: return 1 - (1 - least) * done;
+    case SH_DECAY_SQRT: return 1 - (1 - least) * sqrt(done);
+    case SH_DECAY_EXP: return pow(least, done);
+    case SH_DECAY_CONSTANT:
+    case SH_DECAY_POWER:
+    case SH_DECAY_WSD: break;
     }
-    return 0;
+    return 1;
 }
 
 /* Example: warmup 10, total 100, linear: step 0 has 1/10 of the peak, step 9 the peak; the fall begins after step 10
@@ -24,6 +27,8 @@ double sh_lr_at(const struct sh_lr *lr, int64_t step)
 
     if (step < lr->warmup)
         return lr->peak * (double)(step + 1) / (double)lr->warmup;
+    if (lr->decay == SH_DECAY_POWER)
+        return lr->peak * pow((double)(lr->warmup ? lr->warmup : 1) / (double)(step + 1), lr->power);
     if (lr->decay == SH_DECAY_WSD)
         start = lr->total - (int64_t)llround(lr->decay_ratio * (double)lr->total);
     if (start < lr->warmup)
@@ -32,7 +37,7 @@ double sh_lr_at(const struct sh_lr *lr, int64_t step)
         done = 1;
     else if (step > start)
         done = (double)(step - start) / (double)(lr->total - start);
-    return lr->peak * (1 - (1 - lr->min_factor) * fallen(lr->decay, done));
+    return lr->peak * factor(lr->decay == SH_DECAY_WSD ? lr->shape : lr->decay, lr->min_factor, done);
 }
 
 double sh_clip_scale(double norm, double max_norm)

@@ -44,11 +44,14 @@ struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */
     int64_t warmup, total;   /* steps */
     enum sh_cfg_decay decay;
-    double decay_ratio; /* WSD: share of `total` in which the rate falls */
+    double decay_ratio;      /* WSD: share of `total` in which the rate falls */
+    enum sh_cfg_decay shape; /* WSD: how it falls then */
+    double power;            /* POWER: the exponent */
 };
 
 /* Rate of step 0, 1, ...: (step + 1) / warmup of the peak while warming up, then by kind; constant after `total`.
- * WSD (warm-up, stable, decay; Hu et al., arXiv:2404.06395): falls linearly over the last decay_ratio * total steps. */
+ * WSD (warm-up, stable, decay; Hu et al., arXiv:2404.06395): falls over the last decay_ratio * total steps. POWER: with
+ * warmup W (at least 1) the rate of step s is (W / (s + 1))^power of the peak. */
 double sh_lr_at(const struct sh_lr *lr, int64_t step);
 
 /* Factor for the gradients: min(1, max_norm / norm); 1 when max_norm is 0. */

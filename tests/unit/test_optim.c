@@ -10,9 +10,10 @@
 
 #include <cmocka.h>
 
-#define LR(kind, warm)                                                                                    \
-    {                                                                                                     \
-        .peak = 2, .min_factor = 0.1, .warmup = (warm), .total = 100, .decay = (kind), .decay_ratio = 0.2 \
+#define LR(kind, warm)                                                                                     \
+    {                                                                                                      \
+        .peak = 2, .min_factor = 0.1, .warmup = (warm), .total = 100, .decay = (kind), .decay_ratio = 0.2, \
+        .shape = SH_DECAY_LINEAR, .power = 0.5                                                             \
     }
 
 static void rates(void **state)
@@ -38,6 +39,13 @@ static void rates(void **state)
         /* the decay starts after the warm-up, however long that is */
         {LR(SH_DECAY_WSD, 90), 89, 2},          {LR(SH_DECAY_WSD, 90), 95, 1.1},
         {LR(SH_DECAY_LINEAR, 200), 99, 1},      {LR(SH_DECAY_LINEAR, 200), 200, 0.2},
+        {LR(SH_DECAY_SQRT, 0), 0, 2},           {LR(SH_DECAY_SQRT, 0), 25, 1.1},
+        {LR(SH_DECAY_SQRT, 20), 40, 1.1},       {LR(SH_DECAY_SQRT, 0), 100, 0.2},
+        {LR(SH_DECAY_EXP, 0), 0, 2},            {LR(SH_DECAY_EXP, 0), 50, 2 * 0.31622776601683794},
+        {LR(SH_DECAY_EXP, 20), 60, 2 * 0.31622776601683794}, {LR(SH_DECAY_EXP, 0), 200, 0.2},
+        {LR(SH_DECAY_POWER, 0), 0, 2},          {LR(SH_DECAY_POWER, 0), 3, 1},
+        {LR(SH_DECAY_POWER, 25), 24, 2},        {LR(SH_DECAY_POWER, 25), 99, 1},
+        {LR(SH_DECAY_POWER, 25), 9999, 0.1},
     };
     /* clang-format on */
 
@@ -58,6 +66,19 @@ static void wsd_without_decay_is_constant(void **state)
     lr.decay_ratio = 0;
     for (int64_t step = 0; step < lr.total; step++)
         assert_true(sh_lr_at(&lr, step) == 2);
+}
+
+static void shapes_of_wsd(void **state)
+{
+    struct sh_lr lr = LR(SH_DECAY_WSD, 0), power = LR(SH_DECAY_POWER, 0);
+
+    (void)state;
+    lr.shape = SH_DECAY_SQRT;
+    assert_true(sh_lr_at(&lr, 80) == 2 && fabs(sh_lr_at(&lr, 85) - 1.1) < 1e-12);
+    lr.shape = SH_DECAY_EXP;
+    assert_true(sh_lr_at(&lr, 80) == 2 && fabs(sh_lr_at(&lr, 90) - 2 * sqrt(0.1)) < 1e-12);
+    power.power = 1;
+    assert_true(fabs(sh_lr_at(&power, 3) - 0.5) < 1e-12);
 }
 
 static void clipping(void **state)
@@ -411,6 +432,7 @@ int main(void)
         cmocka_unit_test(scalars_are_those_of_the_update),
         cmocka_unit_test(rates),
         cmocka_unit_test(wsd_without_decay_is_constant),
+        cmocka_unit_test(shapes_of_wsd),
         cmocka_unit_test(clipping),
         cmocka_unit_test(non_finite_steps_are_skipped),
         cmocka_unit_test(outliers_are_skipped_once_the_norm_is_known),

@@ -216,6 +216,8 @@ static const struct row state[] = {
     {"lr_scheduler.warmup_steps", "5", NULL},
     {"lr_scheduler.decay_type", "linear", NULL},
     {"lr_scheduler.decay_ratio", "0.1", "lr_scheduler.decay_type=wsd"},
+    {"lr_scheduler.decay_shape", "sqrt", "lr_scheduler.decay_type=wsd"},
+    {"lr_scheduler.power", "1", "lr_scheduler.decay_type=power"},
     {"lr_scheduler.min_lr_factor", "0.2", NULL},
     {"lr_scheduler.total_steps", "500", NULL},
     {"validation.enable", "true", NULL},

@@ -181,6 +181,8 @@ ROWS = {
     'lr_scheduler.warmup_steps': Row(2, 'steps'),
     'lr_scheduler.decay_type': Row('linear', 'steps'),
     'lr_scheduler.decay_ratio': Row(0.7, 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),
+    'lr_scheduler.decay_shape': Row('sqrt', 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),
+    'lr_scheduler.power': Row(1, 'steps', needs={'lr_scheduler.decay_type': 'power'}),
     'lr_scheduler.min_lr_factor': Row(0.5, 'steps'),
     'lr_scheduler.total_steps': Row(8, 'steps'),
     'activation_checkpoint.mode': Row('full', 'plan'),

@@ -54,6 +54,7 @@ WORDS = [
     ('--lr_scheduler_type linear', {}),
     ('--lr_scheduler_type cosine', {'lr_scheduler.decay_type': 'cosine'}),
     ('--lr_scheduler_type constant', {'lr_scheduler.decay_type': 'constant'}),
+    ('--lr_scheduler_type inverse_sqrt', {'lr_scheduler.decay_type': 'power'}),
     ('--lr_scheduler_type constant_with_warmup --warmup_steps 3', {'lr_scheduler.decay_type': 'constant',
                                                                    'lr_scheduler.warmup_steps': '3'}),
     ('--warmup_steps 4', {'lr_scheduler.warmup_steps': '4'}),

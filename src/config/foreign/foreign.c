@@ -233,7 +233,7 @@ static const struct {
     {"flash_attention", "leave it out: attention is always computed in tiles"},
     {"xformers_attention", "leave it out: attention is always computed in tiles"},
     {"sdp_attention", "leave it out: attention is always computed in tiles"},
-    {"lr_scheduler", "lr_scheduler.decay_type: linear, cosine, constant or wsd"},
+    {"lr_scheduler", "lr_scheduler.decay_type: linear, cosine, sqrt, exp, power, constant or wsd"},
     {"optimizer", "optimizer.name: adamw, sgd or lion"},
     {"evals_per_epoch", "validation.freq counts steps"},
     {"saves_per_epoch", "checkpoint.interval counts steps"},

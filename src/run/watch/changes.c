@@ -12,24 +12,32 @@ struct sh_lr sh_changes_lr(const struct sh_config *cfg)
                           .warmup = cfg->lr_scheduler.warmup_steps,
                           .decay = cfg->lr_scheduler.decay_type,
                           .total = cfg->lr_scheduler.total_steps ? cfg->lr_scheduler.total_steps : cfg->training.steps,
-                          .decay_ratio = cfg->lr_scheduler.decay_ratio};
+                          .decay_ratio = cfg->lr_scheduler.decay_ratio,
+                          .shape = cfg->lr_scheduler.decay_shape,
+                          .power = cfg->lr_scheduler.power};
 }
 
 /* Compare schedules in everything but their end. The decay ratio counts only for the one decay that has it. */
 static bool same_shape(const struct sh_lr *a, const struct sh_lr *b)
 {
     return a->peak == b->peak && a->min_factor == b->min_factor && a->warmup == b->warmup && a->decay == b->decay &&
-           (a->decay != SH_DECAY_WSD || a->decay_ratio == b->decay_ratio);
+           (a->decay != SH_DECAY_WSD || (a->decay_ratio == b->decay_ratio && a->shape == b->shape)) &&
+           (a->decay != SH_DECAY_POWER || a->power == b->power);
 }
 
-/* Say why the learning rate jumps at a resume. A constant rate has no end that could move, so another total then
+static bool is_endless(enum sh_cfg_decay decay)
+{
+    return decay == SH_DECAY_CONSTANT || decay == SH_DECAY_POWER;
+}
+
+/* Say why the learning rate jumps at a resume. Such a rate has no end that could move, so another total then
  * changes nothing. "keeps it" is offered only if the end is all that differs: no single key would restore a changed
  * shape. */
 const char *sh_changes_schedule(const struct sh_config *before, const struct sh_config *now, int64_t step,
                                 char out[SH_CHANGES_TEXT])
 {
     struct sh_lr a = sh_changes_lr(before), b = sh_changes_lr(now);
-    bool shape = same_shape(&a, &b), end = a.total == b.total || (shape && b.decay == SH_DECAY_CONSTANT);
+    bool shape = same_shape(&a, &b), end = a.total == b.total || (shape && is_endless(b.decay));
     char ends[96] = "changed", keeps[64] = "";
 
     if (shape && end)
