@@ -11,8 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define READ_OUT "then put config.json and the tokenizer's files beside them, and give --model.hf=OUT"
-#define SAVE "save_pretrained('OUT'), and give --model.hf=OUT"
+/* The way in for what sherd-import reads. */
+#define BRING_IN "`sherd-import @ -o STATE` makes a state folder of it, with the moments"
+#define THEN ", and `sherd ckpt import STATE -o FOLDER` a checkpoint"
+#define BRING_IN_HF \
+    "`sherd-import @ -o STATE --hf DIR` makes a state folder of it, with the moments (DIR has the model's config.json)" THEN
 
 #define BRIDGE                                                                                     \
     "`from megatron.bridge import AutoBridge; AutoBridge.from_hf_pretrained('MODEL').export_ckpt(" \
@@ -23,40 +26,56 @@
 static const struct folder {
     const char *marks[2], *name, *cure;
 } folders[] = {
+    {{"state.json", "exp_avg*.safetensors"},
+     "a state folder",
+     "`sherd ckpt import @ -o FOLDER` makes a checkpoint of it"},
+    {{"trainer_state.json", "global_step*"}, "a checkpoint of Trainer with DeepSpeed", BRING_IN THEN},
+    {{"trainer_state.json", "pytorch_model_fsdp*"}, "a checkpoint of Trainer with FSDP", BRING_IN THEN},
+    {{"trainer_state.json", "optimizer.pt"}, "a checkpoint of Trainer", BRING_IN THEN},
     {{"model*.safetensors", "config.json"},
      "a folder of transformers",
      "--model.hf=@ starts a run from its weights (states of an optimizer are not read), and `sherd ckpt import @ -o "
      "FOLDER` makes a checkpoint of it"},
-    {{"pytorch_model_fsdp_0"},
-     "a sharded checkpoint of accelerate (FSDP)",
-     "`accelerate merge-weights @/pytorch_model_fsdp_0 OUT` makes safetensors of it; " READ_OUT},
-    {{"zero_to_fp32.py"},
-     "a ZeRO checkpoint of DeepSpeed",
-     "`python @/zero_to_fp32.py @ OUT --safe_serialization` makes safetensors of it; " READ_OUT},
-    {{"*zero_pp_rank_*_optim_states.pt"},
-     "a step of a ZeRO checkpoint of DeepSpeed",
-     "the folder above it has zero_to_fp32.py; `python zero_to_fp32.py . OUT --safe_serialization` there makes "
-     "safetensors of it; " READ_OUT},
+    {{"pytorch_model_fsdp*"}, "a checkpoint of accelerate (FSDP)", BRING_IN_HF},
+    {{"zero_to_fp32.py"}, "a ZeRO checkpoint of DeepSpeed", BRING_IN_HF},
+    {{"*zero_pp_rank_*_optim_states.pt"}, "a step of a ZeRO checkpoint of DeepSpeed", BRING_IN_HF},
+    {{"zero", "mp_rank_*_model_states.pt"}, "a universal checkpoint of DeepSpeed", BRING_IN_HF},
     {{"latest_checkpointed_iteration.txt"}, "a checkpoint of Megatron", BRIDGE},
     {{"common.pt", "*.distcp"}, "an iteration of a checkpoint of Megatron", BRIDGE},
     {{"mp_rank_*"},
      "an iteration of a checkpoint of Megatron in its former format",
      "load it in Megatron with --ckpt-convert-format torch_dist --ckpt-convert-save NEW, and give NEW here for what to "
      "do next"},
-    {{"*.distcp"},
-     "a distributed checkpoint of torch (DCP)",
-     "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch @ model.pt` makes one file of it; load that "
-     "with torch.load('model.pt', weights_only=True) into a model of transformers, " SAVE},
+    {{"*.distcp"}, "a distributed checkpoint of torch (DCP)", BRING_IN_HF},
+    {{".metadata"}, "a distributed checkpoint of torch (DCP) without its data", "name a folder that also has *.distcp"},
+    {{"ckpt.pt"}, "an output folder of nanoGPT", BRING_IN THEN},
+    {{"model_[0-9]*.bin", "state_[0-9]*_*.bin"}, "a log folder of llm.c", BRING_IN THEN},
+    {{NULL}, NULL, NULL},
+};
+
+/* Folders whose weights are read, but which have more. */
+#define LEAVE_OUT "; `sherd ckpt import @ --weights-only -o FOLDER` leaves them out"
+static const struct folder with_states[] = {
+    {{"state.json", "exp_avg*.safetensors"},
+     "the moments of a state folder",
+     "`sherd ckpt import @ -o FOLDER` reads them"},
+    {{"optimizer.pt"}, "optimizer.pt, states of an optimizer", BRING_IN THEN LEAVE_OUT},
+    {{"optimizer.bin"}, "optimizer.bin, states of an optimizer", BRING_IN THEN LEAVE_OUT},
+    {{"optimizer_0"}, "optimizer_0, states of an optimizer", BRING_IN THEN LEAVE_OUT},
+    {{"global_step*"}, "a step of DeepSpeed with states of an optimizer", BRING_IN THEN LEAVE_OUT},
+    {{NULL}, NULL, NULL},
 };
 
 /* Files, by their first bytes. */
 static const struct file {
     const char *begin, *name, *cure;
 } files[] = {
-    {"PK\3\4", "a file of torch.save(), a pickle",
-     "pickle is code, which is not run here; load it with torch.load('@', weights_only=True) into a model of "
-     "transformers, " SAVE},
-    {"\x80\2", "a pickle", "it is code, which is not run here; load it into a model of transformers, " SAVE},
+    {"PK\3\4", "a file of torch.save(), a pickle", "pickle is code, which is not run here; " BRING_IN_HF},
+    {"\x80\2", "a pickle",
+     "it is code, which is not run here; save the model with save_pretrained('OUT'), and give "
+     "--model.hf=OUT"},
+    {"\xc6\xd7\x34\x01", "a model of llm.c", "`sherd-import FOLDER -o STATE` reads the folder that it is in"},
+    {"\x8f\xd8\x34\x01", "a state of llm.c", "`sherd-import FOLDER -o STATE` reads the folder that it is in"},
     {"GGUF", "a file of GGUF", "give the folder of transformers that it was made of as --model.hf=DIR"},
 };
 
@@ -69,16 +88,17 @@ static bool has(char *const *names, int n, const char *form)
     return false;
 }
 
-static const struct folder *find_folder(char *const *names, int n)
+/* Looks at rows up to the one that is all zero. */
+static const struct folder *find_folder(const struct folder *row, char *const *names, int n)
 {
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
-        if (has(names, n, folders[i].marks[0]) && (!folders[i].marks[1] || has(names, n, folders[i].marks[1])))
-            return &folders[i];
+    for (; row->name; row++)
+        if (has(names, n, row->marks[0]) && (!row->marks[1] || has(names, n, row->marks[1])))
+            return row;
     return NULL;
 }
 
 /* NULL: none, or it cannot be read. */
-static const struct folder *look_into(DIR *dir)
+static const struct folder *look_into(DIR *dir, const struct folder *row)
 {
     char **names = NULL;
     int n = 0, cap = 0;
@@ -86,7 +106,7 @@ static const struct folder *look_into(DIR *dir)
         names = sh_grow(names, n, &cap, sizeof *names);
         names[n++] = sh_strdup(d->d_name);
     }
-    const struct folder *found = find_folder(names, n);
+    const struct folder *found = find_folder(row, names, n);
     while (n > 0)
         free(names[--n]);
     free(names);
@@ -121,10 +141,24 @@ static char *fill_in(const char *cure, const char *path)
     return text;
 }
 
+sh_rc sh_outside_states(const char *path)
+{
+    DIR *dir = opendir(path);
+    const struct folder *found = dir ? look_into(dir, with_states) : NULL;
+    if (dir)
+        closedir(dir);
+    if (!found)
+        return SH_OK;
+    char *cure = fill_in(found->cure, path);
+    sh_rc rc = sh_fail(SH_E_DATA, "%s also has %s, which are not read here: %s", path, found->name, cure);
+    free(cure);
+    return rc;
+}
+
 sh_rc sh_outside_refuse(const char *path)
 {
     DIR *dir = opendir(path);
-    const struct folder *folder = dir ? look_into(dir) : NULL;
+    const struct folder *folder = dir ? look_into(dir, folders) : NULL;
     const struct file *file = dir ? NULL : find_file(path);
     if (dir)
         closedir(dir);

@@ -6,6 +6,10 @@
 
 #include "src/base/err.h"
 
+/* For a folder whose weights can be read: SH_E_DATA if it also has states of an optimizer in files that are not read
+ * here, with the cure. */
+sh_rc sh_outside_states(const char *path);
+
 /* For a path that cannot be used: SH_E_DATA if it is known what it is, with the cure; SH_OK if not, and then the caller
  * says what is missing. */
 sh_rc sh_outside_refuse(const char *path);

@@ -217,6 +217,9 @@ static const struct sh_cmd_option ckpt[] = {
      "(off); default disk"},
     {.name = "--ignore", .value = "KEYS", .help = "import: keys of config.json to ignore (the same as "
      "model.hf_ignore)"},
+    {.name = "--moments", .help = "export: a state folder, for other trainers: also the moments and the step; "
+     "sherd-export makes their checkpoints of it"},
+    {.name = "--weights-only", .help = "import: leave out the states of an optimizer in the folder, and begin at step 0"},
     {.name = "--allow-nan", .help = "import: accept weights that are not finite, instead of refusing them"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
     {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K checkpoints"},

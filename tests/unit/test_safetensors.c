@@ -231,9 +231,8 @@ static void files_are_cut_where_they_are_full(void **state)
     char *text;
 
     (void)state;
-    assert_int_equal(sh_st_layout_make(t, 5, 40, &l), SH_OK);
+    assert_int_equal(sh_st_layout_make(t, 5, sh_st_stem_model, 1, 40, &l), SH_OK);
     assert_int_equal(l.index.n_files, 4);
-    assert_int_equal(l.total_bytes, 244);
     assert_string_equal(l.index.file[3].name, "model-00004-of-00004.safetensors");
     for (int i = 0; i < 5; i++)
         assert_int_equal(l.index.entry[i].file, file[i]);
@@ -249,12 +248,12 @@ static void files_are_cut_where_they_are_full(void **state)
             assert_int_equal(h.entry[k].at, l.index.entry[i + (i > 0) + k].at);
         free(h.entry);
     }
-    text = sh_st_layout_index_text(&l);
+    text = sh_st_layout_index_text(&l, 0);
     assert_non_null(strstr(text, "\"total_size\": 244"));
     assert_non_null(strstr(text, "\"d\": \"model-00003-of-00004.safetensors\""));
     free(text);
     sh_st_layout_free(&l);
-    assert_int_equal(sh_st_layout_make(t, 5, 1000, &l), SH_OK);
+    assert_int_equal(sh_st_layout_make(t, 5, sh_st_stem_model, 1, 1000, &l), SH_OK);
     assert_int_equal(l.index.n_files, 1);
     assert_string_equal(l.index.file[0].name, "model.safetensors");
     sh_st_layout_free(&l);
@@ -272,9 +271,9 @@ static void a_header_is_not_longer_than_is_read(void **state)
         t[i] = tensor("", SH_ST_U8, 1, 1);
         snprintf(t[i].name, sizeof t[i].name, "%0255d", i);
     }
-    assert_int_equal(sh_st_layout_make(t, N, N, &l), SH_E_USAGE);
+    assert_int_equal(sh_st_layout_make(t, N, sh_st_stem_model, 1, N, &l), SH_E_USAGE);
     assert_non_null(strstr(sh_error_text(), "at most 100000000 are allowed: give a smaller checkpoint.max_shard_size"));
-    assert_int_equal(sh_st_layout_make(t, N, N / 2, &l), SH_OK);
+    assert_int_equal(sh_st_layout_make(t, N, sh_st_stem_model, 1, N / 2, &l), SH_OK);
     assert_int_equal(l.index.n_files, 2);
     sh_st_layout_free(&l);
     free(t);
@@ -307,7 +306,7 @@ static void a_folder_appears_whole_or_not_at_all(void **state)
     assert_non_null(mkdtemp(top));
     snprintf(folder, sizeof folder, "%s/deep/out/", top);
     for (int commit = 0; commit < 3; commit++) {
-        assert_int_equal(sh_st_writing_begin(&w, folder, &t, 1, 1000, SH_ST_FROM_DISK), SH_OK);
+        assert_int_equal(sh_st_writing_begin(&w, folder, &t, 1, sh_st_stem_model, 1, 1000, SH_ST_FROM_DISK), SH_OK);
         assert_int_equal(sh_st_writing_create(&w), SH_OK);
         struct sh_move_part part = {
             .name = "a", .at = w.layout.index.entry[0].at, .elems = 16, .data = {.whole = data}};
@@ -326,7 +325,7 @@ static void a_folder_appears_whole_or_not_at_all(void **state)
         if (commit == 1)
             assert_int_equal(rmdir(folder), 0);
     }
-    assert_int_equal(sh_st_writing_begin(&w, folder, &t, 1, 1000, SH_ST_FROM_DISK), SH_E_USAGE);
+    assert_int_equal(sh_st_writing_begin(&w, folder, &t, 1, sh_st_stem_model, 1, 1000, SH_ST_FROM_DISK), SH_E_USAGE);
     assert_non_null(strstr(sh_error_text(), "exists already"));
     sh_st_writing_end(&w);
     assert_int_equal(sh_st_index_read(folder, &x), SH_OK);

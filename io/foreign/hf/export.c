@@ -6,6 +6,7 @@
 #include "io/foreign/hf/base.h"
 #include "io/foreign/hf/config/config.h"
 #include "io/foreign/hf/spread.h"
+#include "io/foreign/hf/state.h"
 #include "io/foreign/hf/stacked.h"
 #include "io/foreign/safetensors/write.h"
 #include "io/move/stages.h"
@@ -77,17 +78,28 @@ struct export
     const char *file; /* put everything in one file of this name; NULL: name files like save_pretrained() */
     const struct sh_config *cfg;
     const struct sh_ckpt_set *set;
+    const struct sh_ckpt_meta *meta; /* for a state folder */
+    int n_states;                    /* that are exported */
     const struct sh_hf_export *options;
     sh_rc (*beside)(const struct export *x); /* writes small files, after the tensors */
     struct sh_hf_base *base;                 /* for a merge */
     struct sh_hf_spread spread;              /* the layout's tensors, in its order */
-    struct sh_move_far far;
+    struct sh_move_far far;                  /* its numbers: state, then piece */
     struct sh_st_writing w;
 };
 
 static sh_rc beside_model(const struct export *x)
 {
     return write_beside(&x->w, x->cfg, x->options);
+}
+
+static sh_rc beside_state(const struct export *x)
+{
+    SH_TRY(beside_model(x));
+    char *text = sh_hf_state_text(x->cfg, x->meta, &x->spread);
+    sh_rc rc = sh_st_writing_note(&x->w, SH_HF_STATE_FILE, text);
+    free(text);
+    return rc;
 }
 
 static sh_rc beside_adapter(const struct export *x)
@@ -112,12 +124,13 @@ static sh_rc lay_out(void *arg)
     const struct sh_hf_family *f;
     SH_TRY(sh_hf_family_to_write(sh_family_of(x->cfg->model.family)->name, &f));
     SH_TRY(sh_hf_spread_make(f, x->set, NULL, &x->spread));
-    struct sh_st_entry *e = sh_calloc((size_t)x->spread.n + 1, sizeof *e);
-    for (int i = 0; i < x->spread.n; i++)
-        e[i] = describe(&x->spread.part[i], x->options->type);
+    int64_t n = (int64_t)x->spread.n * x->n_states;
+    struct sh_st_entry *e = sh_calloc((size_t)n + 1, sizeof *e);
+    for (int64_t i = 0; i < n; i++)
+        e[i] = describe(&x->spread.part[i % x->spread.n], x->options->type);
     /* Files of at most max_shard_bytes. */
-    sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, x->spread.n, x->file ? INT64_MAX : x->options->max_shard_bytes,
-                                   (int)x->options->verify);
+    sh_rc rc = sh_st_writing_begin(&x->w, x->folder, e, n, sh_hf_state_stem, x->n_states,
+                                   x->file ? INT64_MAX : x->options->max_shard_bytes, (int)x->options->verify);
     if (rc == SH_OK && x->file)
         snprintf(x->w.layout.index.file[0].name, sizeof x->w.layout.index.file[0].name, "%s", x->file);
     free(e);
@@ -137,18 +150,20 @@ static sh_rc share_name(void *arg)
     return sh_mesh_bcast(x->w.temp, sizeof x->w.temp, 0);
 }
 
-static sh_rc get_far(void *arg, int piece, int64_t first, int64_t n, float *to)
+static sh_rc get_far(void *arg, int number, int64_t first, int64_t n, float *to)
 {
     const struct sh_ckpt_set *set = ((const struct export *)arg)->set;
-    return set->far->get(set->far->arg, piece, SH_CKPT_MODEL, first - set->pieces[piece].begin, n, to);
+    int piece = number % set->n_pieces;
+    return set->far->get(set->far->arg, piece, number / set->n_pieces, first - set->pieces[piece].begin, n, to);
 }
 
-/* Neighbours in a tensor are neighbours in a file, up to its end: elements from `at` on, of [at, end), that are one range
- * of a file. *place: the range's first byte. What is not in memory is read block by block, so a range that begins inside
+/* Neighbours in a tensor are neighbours in a file, up to its end: elements of a state from `at` on, of [at, end), that
+ * are one range of a file. *place: the range's first byte. What is not in memory is read block by block, so a range that begins inside
  * a block ends with it. */
-static int64_t stretch(const struct export *x, int tensor, int64_t at, int64_t end, bool far, int *file, int64_t *place)
+static int64_t stretch(const struct export *x, int state, int tensor, int64_t at, int64_t end, bool far, int *file,
+                       int64_t *place)
 {
-    const struct sh_st_entry *entry = x->w.layout.index.entry;
+    const struct sh_st_entry *entry = x->w.layout.index.entry + (int64_t)state * x->spread.n;
     int64_t into, n;
     int k = sh_hf_spread_part(&x->spread, tensor, at, &into), last = x->spread.first[tensor + 1];
     *file = entry[k].file;
@@ -161,31 +176,40 @@ static int64_t stretch(const struct export *x, int tensor, int64_t at, int64_t e
     return n < end - at ? n : end - at;
 }
 
-/* Write this rank's pieces of the parameters, converted to the export's type. Messages have the names of the model's
+struct parts {
+    struct sh_move_part *part;
+    int n, cap;
+};
+
+static void add_piece(const struct export *x, int state, int piece, struct parts *to)
+{
+    const struct sh_ckpt_piece *p = &x->set->pieces[piece];
+    bool far = sh_floats_none(p->data[state]);
+    for (int64_t at = p->begin, end = at + p->elems, here; at < end; at += here) {
+        to->part = sh_grow(to->part, to->n, &to->cap, sizeof *to->part);
+        struct sh_move_part *part = &to->part[to->n++];
+        *part = (struct sh_move_part){.name = x->set->tensors[p->tensor].name,
+                                      .type = x->options->type,
+                                      .first = at,
+                                      .data = sh_floats_at(p->data[state], at - p->begin),
+                                      .far = far ? &x->far : NULL,
+                                      .number = state * x->set->n_pieces + piece};
+        here = part->elems = stretch(x, state, p->tensor, at, end, far, &part->file, &part->at);
+    }
+}
+
+/* Write this rank's pieces of the states, converted to the export's type. Messages have the names of the model's
  * tensors. */
 static sh_rc put(void *arg)
 {
     struct export *x = arg;
-    struct sh_move_part *part = NULL;
-    int n = 0, cap = 0;
+    struct parts parts = {0};
     x->far = (struct sh_move_far){.get = get_far, .arg = x};
-    for (int i = 0; i < x->set->n_pieces; i++) {
-        const struct sh_ckpt_piece *p = &x->set->pieces[i];
-        bool far = sh_floats_none(p->data[SH_CKPT_MODEL]);
-        for (int64_t at = p->begin, end = at + p->elems, here; at < end; at += here) {
-            part = sh_grow(part, n, &cap, sizeof *part);
-            part[n] = (struct sh_move_part){.name = x->set->tensors[p->tensor].name,
-                                            .type = x->options->type,
-                                            .first = at,
-                                            .data = sh_floats_at(p->data[SH_CKPT_MODEL], at - p->begin),
-                                            .far = far ? &x->far : NULL,
-                                            .number = i};
-            here = part[n].elems = stretch(x, p->tensor, at, end, far, &part[n].file, &part[n].at);
-            n++;
-        }
-    }
-    sh_rc rc = sh_st_writing_put(&x->w, part, n);
-    free(part);
+    for (int s = 0; s < x->n_states; s++)
+        for (int i = 0; i < x->set->n_pieces; i++)
+            add_piece(x, s, i, &parts);
+    sh_rc rc = sh_st_writing_put(&x->w, parts.part, parts.n);
+    free(parts.part);
     return rc;
 }
 
@@ -240,8 +264,20 @@ static sh_rc run(struct export *x)
 sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
                    const struct sh_hf_export *options)
 {
-    struct export x = {.folder = folder, .cfg = cfg, .set = set, .options = options, .beside = beside_model};
+    struct export x = {
+        .folder = folder, .cfg = cfg, .set = set, .options = options, .beside = beside_model, .n_states = 1};
     return run(&x);
+}
+
+/* AdamW's, in the order of the stems. */
+static sh_rc check_moments(const char *checkpoint, const struct sh_ckpt_states *states)
+{
+    bool same = states->n == sh_ckpt_states_1.n;
+    for (int i = 0; same && i < states->n; i++)
+        same = strcmp(states->name[i], sh_ckpt_states_1.name[i]) == 0;
+    return same ? SH_OK
+                : sh_fail(SH_E_USAGE, "%s: its states are not AdamW's exp_avg and exp_avg_sq, which a state folder has",
+                          checkpoint);
 }
 
 /* One process: each block is read when it is written, so a model larger than memory can be exported. */
@@ -298,13 +334,30 @@ static struct sh_ckpt_tensor tensor_there(const struct source *f, const struct s
     return t;
 }
 
+/* The file does not have the roles of tensors. Errors: SH_E_DATA: its tensors are not those of its configuration. */
+static sh_rc find_roles(const struct source *f, const struct sh_ckpt_set *model, struct sh_ckpt_tensor *t)
+{
+    for (int64_t i = 0; i < f->index.n; i++) {
+        int k = 0;
+        while (k < model->n_tensors && strcmp(model->tensors[k].name, t[i].name) != 0)
+            k++;
+        if (k == model->n_tensors)
+            return sh_fail(SH_E_DATA, "%s: %s is not a tensor of the model that its configuration describes", f->path,
+                           t[i].name);
+        t[i].role = model->tensors[k].role;
+    }
+    return SH_OK;
+}
+
 static sh_rc copy_all(struct source *f, struct export *x)
 {
     struct sh_ckpt_tensor *t = sh_calloc((size_t)f->index.n + 1, sizeof *t);
     struct sh_ckpt_set set = {.states = f->index.states, .tensors = t, .n_tensors = (int)f->index.n};
     for (int64_t i = 0; i < f->index.n; i++)
         t[i] = tensor_there(f, &f->index.entry[i], x->options->adapter);
-    sh_rc rc = run_far(x, set, &(struct sh_ckpt_far){.get = read_range, .arg = f});
+    sh_rc rc = x->options->moments ? find_roles(f, x->options->moments, t) : SH_OK;
+    if (rc == SH_OK)
+        rc = run_far(x, set, &(struct sh_ckpt_far){.get = read_range, .arg = f});
     for (int64_t i = 0; i < f->index.n; i++)
         free((void *)(uintptr_t)t[i].name);
     free(t);
@@ -321,8 +374,14 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
                        .file = options->adapter ? SH_HF_ADAPTER_FILE : NULL,
                        .cfg = cfg,
                        .options = options,
-                       .beside = options->adapter ? beside_adapter : beside_model};
+                       .meta = &f.index.meta,
+                       .n_states = options->moments ? SH_HF_STATES : 1,
+                       .beside = options->adapter   ? beside_adapter
+                                 : options->moments ? beside_state
+                                                    : beside_model};
     sh_rc rc = sh_ckpt_index_read(checkpoint, &f.index);
+    if (rc == SH_OK && options->moments)
+        rc = check_moments(checkpoint, &f.index.states);
     if (rc == SH_OK)
         rc = sh_ckpt_index_open_data(&f.index, checkpoint, &f.fd);
     if (rc == SH_OK)
@@ -345,7 +404,8 @@ sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct 
                        const struct sh_ckpt_set *set, const struct sh_hf_export *options)
 {
     struct sh_hf_base base;
-    struct export x = {.folder = folder, .cfg = cfg, .options = options, .beside = beside_merged, .base = &base};
+    struct export x = {
+        .folder = folder, .cfg = cfg, .options = options, .beside = beside_merged, .base = &base, .n_states = 1};
     sh_rc rc = sh_hf_base_open(checkpoint, options->base, options->packed, cfg, set, &base);
     if (rc == SH_OK)
         rc = run_far(&x, *set, &(struct sh_ckpt_far){.get = read_merged, .arg = &base});

@@ -18,7 +18,10 @@ struct sh_hf_export {
     const char *tokenizer;     /* without source: folder with the tokenizer and generation_config.json; NULL: none */
     bool adapter;              /* export an adapter checkpoint into a folder in PEFT's format */
     bool packed;               /* when merging: onto the base as packed in four bits, not onto its original numbers */
-    const char *base;          /* for adapters: folder or checkpoint of the base; NULL: the one the checkpoint names */
+    const struct sh_ckpt_set
+        *moments;     /* export a state folder (state.h): the moments too, in float32. The tensors of the
+                                          model, with their roles; NULL: the weights alone */
+    const char *base; /* for adapters: folder or checkpoint of the base; NULL: the one the checkpoint names */
 };
 
 /* Export from the memory of all ranks: data[SH_CKPT_MODEL] of the set's pieces, which cover each element once. Each
@@ -30,7 +33,7 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
 
 /* Export from a checkpoint file, block by block, each compared with its digest. Memory: 33 MiB in addition to the
  * indices, whatever the file's size. `cfg`: the file's own. Local, serial. Errors: as above; SH_E_DATA: the file is
- * damaged. */
+ * damaged; SH_E_USAGE: moments are asked for, and the file's states are not AdamW's. */
 sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct sh_config *cfg,
                         const struct sh_hf_export *options);
 

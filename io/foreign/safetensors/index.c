@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *const sh_st_stem_model[1] = {"model"};
+
 /* Whether the folder has an entry of this name. */
 static bool exists(const char *folder, const char *name)
 {
@@ -237,9 +239,9 @@ static sh_rc take_map(struct sh_st_index *x, const char *folder, const char *pat
 }
 
 /* The JSON is freed again; the index has copies of the names. */
-static sh_rc read_map(struct sh_st_index *x, const char *folder)
+static sh_rc read_map(struct sh_st_index *x, const char *folder, const char *index)
 {
-    char *path = sh_path_join(folder, SH_ST_INDEX);
+    char *path = sh_path_join(folder, index);
     json_t *root;
     sh_rc rc = sh_json_load(path, SH_ST_INDEX_MAX, &root);
     if (rc == SH_OK) {
@@ -250,20 +252,37 @@ static sh_rc read_map(struct sh_st_index *x, const char *folder)
     return rc;
 }
 
-/* If both layouts are there, the single file is used, as in transformers. */
-static sh_rc read_folder(struct sh_st_index *x, const char *folder)
+char *sh_st_index_name(const char *stem)
 {
-    if (!exists(folder, SH_ST_ALONE))
-        return exists(folder, SH_ST_INDEX) ? read_map(x, folder) : no_weights(folder);
-    add_file(x, SH_ST_ALONE);
-    return read_files(x, folder);
+    return sh_strfmt("%s.safetensors.index.json", stem);
+}
+
+/* If both layouts are there, the single file is used, as in transformers. */
+static sh_rc read_folder(struct sh_st_index *x, const char *folder, const char *alone, const char *index)
+{
+    if (exists(folder, alone)) {
+        add_file(x, alone);
+        return read_files(x, folder);
+    }
+    if (exists(folder, index))
+        return read_map(x, folder, index);
+    return strcmp(alone, SH_ST_ALONE) == 0 ? no_weights(folder)
+                                           : sh_fail(SH_E_DATA, "%s has neither %s nor %s", folder, alone, index);
+}
+
+sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out)
+{
+    return sh_st_index_read_stem(folder, sh_st_stem_model[0], out);
 }
 
 /* On success the caller frees *out with sh_st_index_free(). */
-sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out)
+sh_rc sh_st_index_read_stem(const char *folder, const char *stem, struct sh_st_index *out)
 {
     struct sh_st_index x = {0};
-    sh_rc rc = read_folder(&x, folder);
+    char *alone = sh_strfmt("%s.safetensors", stem), *index = sh_st_index_name(stem);
+    sh_rc rc = read_folder(&x, folder, alone, index);
+    free(alone);
+    free(index);
     if (rc == SH_OK)
         *out = x;
     else

@@ -12,6 +12,9 @@ enum { SH_ST_FILE_MAX = 255, SH_ST_FILES_MAX = 10000, SH_ST_INDEX_MAX = 64 << 20
 #define SH_ST_ALONE "model.safetensors"
 #define SH_ST_INDEX "model.safetensors.index.json"
 
+/* How the names of a model's files begin. */
+extern const char *const sh_st_stem_model[1];
+
 struct sh_st_file {
     char name[SH_ST_FILE_MAX + 1];
     int64_t bytes;
@@ -30,6 +33,12 @@ bool sh_st_has_weights(const char *folder);
  * in the index: file names that contain a path, a missing file, a tensor that is only in the file or only in the index,
  * or in two files. */
 sh_rc sh_st_index_read(const char *folder, struct sh_st_index *out);
+
+/* The same for the files of another stem: STEM.safetensors, or what STEM.safetensors.index.json names. */
+sh_rc sh_st_index_read_stem(const char *folder, const char *stem, struct sh_st_index *out);
+
+/* "STEM.safetensors.index.json", freed with free(). */
+char *sh_st_index_name(const char *stem);
 
 /* Read a single file of the folder. Local. Errors: SH_E_DATA: the rules of header.h. */
 sh_rc sh_st_index_read_one(const char *folder, const char *file, struct sh_st_index *out);

@@ -16,35 +16,45 @@ static int64_t bytes_of(const struct sh_st_entry *e)
 }
 
 /* Distribute the tensors over files in their order; a file is closed before it would exceed max_bytes. A tensor that is
- * larger than that gets its own file. Example: 3, 4 and 5 GB with at most 8 GB per file give files of 7 and 5 GB. */
+ * larger than that gets its own file, and each stem begins a new one. Example: 3, 4 and 5 GB with at most 8 GB per file give files of 7 and 5 GB. */
 static void share_out(struct sh_st_layout *l, int64_t max_bytes)
 {
-    int64_t used = 0;
+    int64_t used = 0, share = l->index.n / l->n_stems;
     struct sh_st_index *x = &l->index;
     x->n_files = 1;
     for (int64_t i = 0; i < x->n; i++) {
         struct sh_st_entry *e = &x->entry[i];
-        if (used > 0 && used + bytes_of(e) > max_bytes) {
+        if ((used > 0 && used + bytes_of(e) > max_bytes) || (i > 0 && i % share == 0)) {
             x->n_files++;
             used = 0;
         }
         e->file = (int32_t)x->n_files - 1;
         e->at = used; /* offset after the header */
         used += bytes_of(e);
-        l->total_bytes += bytes_of(e);
-        l->total_elems += e->elems;
     }
 }
 
-/* Name the files like save_pretrained(); a single file has no number. */
-static void name_files(struct sh_st_index *x)
+int sh_st_layout_files(const struct sh_st_layout *l, int stem, int *first)
 {
-    x->file = sh_calloc((size_t)x->n_files, sizeof *x->file);
-    for (int i = 0; i < x->n_files; i++)
-        if (x->n_files == 1)
-            strcpy(x->file[i].name, SH_ST_ALONE);
-        else
-            snprintf(x->file[i].name, sizeof x->file[i].name, "model-%05d-of-%05d.safetensors", i + 1, (int)x->n_files);
+    int64_t share = l->index.n / l->n_stems;
+    *first = share ? l->index.entry[stem * share].file : 0;
+    return share ? l->index.entry[(stem + 1) * share - 1].file - *first + 1 : 1;
+}
+
+/* Name the files like save_pretrained(); a single file has no number. */
+static void name_files(struct sh_st_layout *l)
+{
+    l->index.file = sh_calloc((size_t)l->index.n_files, sizeof *l->index.file);
+    for (int s = 0; s < l->n_stems; s++) {
+        int first, n = sh_st_layout_files(l, s, &first);
+        for (int i = 0; i < n; i++) {
+            struct sh_st_file *f = &l->index.file[first + i];
+            if (n == 1)
+                snprintf(f->name, sizeof f->name, "%s.safetensors", l->stem[s]);
+            else
+                snprintf(f->name, sizeof f->name, "%s-%05d-of-%05d.safetensors", l->stem[s], i + 1, n);
+        }
+    }
 }
 
 /* Offsets here count from the end of the header: place() adds the header's length later. */
@@ -105,9 +115,10 @@ static sh_rc place(struct sh_st_layout *l)
 }
 
 /* On success free *out with sh_st_layout_free(). */
-sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max_bytes, struct sh_st_layout *out)
+sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, const char *const *stem, int n_stems,
+                        int64_t max_bytes, struct sh_st_layout *out)
 {
-    struct sh_st_layout l = {.index.n = n};
+    struct sh_st_layout l = {.index.n = n, .stem = stem, .n_stems = n_stems};
     SH_TRY(check_names(tensor, n));
     l.index.entry = sh_calloc((size_t)n + 1, sizeof *l.index.entry);
     /* Places are filled in by share_out() and place(). */
@@ -118,7 +129,7 @@ sh_rc sh_st_layout_make(const struct sh_st_entry *tensor, int64_t n, int64_t max
         return sh_fail(SH_E_USAGE, "more than %d files: make them larger than %lld bytes", DIGITS_MAX,
                        (long long)max_bytes);
     }
-    name_files(&l.index);
+    name_files(&l);
     l.header = sh_calloc((size_t)l.index.n_files, sizeof *l.header);
     l.header_bytes = sh_calloc((size_t)l.index.n_files, sizeof *l.header_bytes);
     sh_rc rc = place(&l);
@@ -140,19 +151,25 @@ void sh_st_layout_free(struct sh_st_layout *l)
     *l = (struct sh_st_layout){0};
 }
 
-/* model.safetensors.index.json; the caller frees it. */
-char *sh_st_layout_index_text(const struct sh_st_layout *l)
+/* The caller frees it. */
+char *sh_st_layout_index_text(const struct sh_st_layout *l, int stem)
 {
     const struct sh_st_index *x = &l->index;
+    int64_t share = x->n / l->n_stems, total_bytes = 0, total_elems = 0;
+    const struct sh_st_entry *e = x->entry + stem * share;
     char *text = NULL;
     size_t bytes;
     FILE *f = sh_memstream(&text, &bytes);
+    for (int64_t i = 0; i < share; i++) {
+        total_bytes += bytes_of(&e[i]);
+        total_elems += e[i].elems;
+    }
     /* This is the form that save_pretrained() writes, so a diff of two exports shows only differences in weights. */
     fprintf(
         f, "{\n  \"metadata\": {\n    \"total_parameters\": %lld,\n    \"total_size\": %lld\n  },\n  \"weight_map\": {",
-        (long long)l->total_elems, (long long)l->total_bytes);
-    for (int64_t i = 0; i < x->n; i++)
-        fprintf(f, "%s\n    \"%s\": \"%s\"", i ? "," : "", x->entry[i].name, x->file[x->entry[i].file].name);
+        (long long)total_elems, (long long)total_bytes);
+    for (int64_t i = 0; i < share; i++)
+        fprintf(f, "%s\n    \"%s\": \"%s\"", i ? "," : "", e[i].name, x->file[e[i].file].name);
     fprintf(f, "\n  }\n}\n");
     fclose(f);
     return text;

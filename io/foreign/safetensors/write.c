@@ -36,7 +36,7 @@ static sh_rc refuse_existing(const char *folder)
 
 /* Local, on every rank: all ranks compute the same layout, so it need not be sent. Nothing is created yet. */
 sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const struct sh_st_entry *tensor, int64_t n,
-                          int64_t max_bytes, int verify)
+                          const char *const *stem, int n_stems, int64_t max_bytes, int verify)
 {
     struct stat st;
     *w = (struct sh_st_writing){.verify = verify, .lock = -1};
@@ -44,7 +44,7 @@ sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const str
     if (lstat(w->folder, &st) == 0)
         /* lstat(): a dangling link is in the way as well. */
         return refuse_existing(w->folder);
-    SH_TRY(sh_st_layout_make(tensor, n, max_bytes, &w->layout));
+    SH_TRY(sh_st_layout_make(tensor, n, stem, n_stems, max_bytes, &w->layout));
     w->file = sh_calloc((size_t)w->layout.index.n_files, sizeof *w->file);
     w->path = sh_calloc((size_t)w->layout.index.n_files, sizeof *w->path);
     for (int64_t i = 0; i < w->layout.index.n_files; i++)
@@ -216,16 +216,26 @@ static sh_rc give_name(const struct sh_st_writing *w)
     return sh_fail(SH_E_DATA, "rename %s to %s: %s", w->temp, w->folder, strerror(errno));
 }
 
+/* A single file needs no index. */
+static sh_rc write_index(const struct sh_st_writing *w, int stem)
+{
+    char *text, *name;
+    int first;
+    if (sh_st_layout_files(&w->layout, stem, &first) == 1)
+        return SH_OK;
+    text = sh_st_layout_index_text(&w->layout, stem);
+    name = sh_st_index_name(w->layout.stem[stem]);
+    sh_rc rc = sh_st_writing_note(w, name, text);
+    free(name);
+    free(text);
+    return rc;
+}
+
 /* Rank 0, after all ranks have synced and compared. The model exists from the moment of the rename. */
 sh_rc sh_st_writing_commit(struct sh_st_writing *w)
 {
-    /* A single file needs no index. */
-    if (w->layout.index.n_files > 1) {
-        char *text = sh_st_layout_index_text(&w->layout);
-        sh_rc rc = sh_st_writing_note(w, SH_ST_INDEX, text);
-        free(text);
-        SH_TRY(rc);
-    }
+    for (int i = 0; i < w->layout.n_stems; i++)
+        SH_TRY(write_index(w, i));
     SH_TRY(sh_output_sync(path_of(w, 0))); /* the names of the files are the folder's data */
     SH_TRY(give_name(w));
     w->created = false;

@@ -28,7 +28,7 @@ struct sh_st_writing {
 
 /* Lay out the files; creates nothing yet. Errors: SH_E_USAGE: the folder exists; others as sh_st_layout_make(). */
 sh_rc sh_st_writing_begin(struct sh_st_writing *w, const char *folder, const struct sh_st_entry *tensor, int64_t n,
-                          int64_t max_bytes, int verify);
+                          const char *const *stem, int n_stems, int64_t max_bytes, int verify);
 
 /* Create the folder and all files, reserve their space and write their headers. Errors: SH_E_DATA. */
 sh_rc sh_st_writing_create(struct sh_st_writing *w);

@@ -2,6 +2,7 @@
  * the run is refused, because a fresh start would quietly throw away the training behind them. */
 #include "src/run/run.h"
 
+#include "io/file/outside.h"
 #include "io/foreign/safetensors/write.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
@@ -178,12 +179,23 @@ out:
     return rc;
 }
 
+/* States of an optimizer in the folder may be what the user is after. */
+static void warn_of_states(const char *folder)
+{
+    if (sh_outside_states(folder) == SH_OK)
+        return;
+    sh_log_warn("%s", sh_error_text());
+    sh_error_clear();
+}
+
 /* Without weights a run would begin with random ones, which nobody asked for. */
 static sh_rc load_hf(struct sh_run *r)
 {
     const char *folder = r->cfg.hf.assets_path;
 
     SH_TRY(sh_run_load_hf(r));
+    if (r->mesh->rank == 0)
+        warn_of_states(folder);
     note_path(&r->parameters_from, folder);
     sh_log_info("a new run with the parameters of %s", folder);
     return sh_provenance_begin(r, folder);

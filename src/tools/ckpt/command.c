@@ -14,11 +14,11 @@
 /* Tensors shown in a diff, unless all are requested: a training step changes every tensor. */
 enum { DIFFERENCES = 5 };
 
-/* A NULL ends `options` if there are fewer than ten. */
+/* A NULL ends `options` if there are fewer than eleven. */
 struct verb {
     const char *name, *arguments;
     int n_arguments;
-    const char *options[10]; /* options of the command's table that apply to this verb */
+    const char *options[11]; /* options of the command's table that apply to this verb */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
@@ -217,9 +217,9 @@ static const struct verb verbs[] = {
      "FILE -o DIR",
      1,
      {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--merge-base",
-      "--base"},
+      "--base", "--moments"},
      run_export},
-    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--trust"}, run_import},
+    {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--weights-only", "--trust"}, run_import},
 };
 
 /* An option of another verb is refused, not ignored: --keep-latest with ls would look as if it had an effect. */

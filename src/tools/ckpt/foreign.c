@@ -1,9 +1,12 @@
 /* sherd ckpt export and import: between a checkpoint and a folder of transformers. */
 #include "src/cmd/cmd.h"
 
+#include "io/file/outside.h"
 #include "io/foreign/hf/export.h"
 #include "io/foreign/hf/import.h"
+#include "io/foreign/hf/state.h"
 #include "io/foreign/safetensors/index.h"
+#include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
@@ -106,6 +109,18 @@ static sh_rc check_merge_base(const char *form, bool merges)
     return SH_OK;
 }
 
+/* The moments go on from the numbers that they were made with, so those are whole as well. */
+static sh_rc check_moments(const struct sh_cmd_args *args)
+{
+    static const char *const others[] = {"--adapter", "--merge", "--dtype"};
+
+    for (size_t i = 0; option(args, "--moments") && i < sizeof others / sizeof *others; i++)
+        if (option(args, others[i]))
+            return sh_fail(SH_E_USAGE, "sherd ckpt export: --moments writes a whole state in float32; leave out %s",
+                           others[i]);
+    return SH_OK;
+}
+
 /* Check that the request matches what the file holds. *base: the base that the file names. */
 static sh_rc check_request(const struct sh_cmd_args *args, const char *file, const struct sh_ckpt_meta *meta,
                            char **base)
@@ -156,29 +171,47 @@ static sh_rc find_base(const char *given, char **path)
     return sh_newest_find(given, path);
 }
 
-/* The tensors come from a program for one sequence: it declares them without any data. */
-static sh_rc merge(const char *file, const char *out, const struct sh_config *cfg, const struct sh_hf_export *options)
-{
-    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
-    struct sh_program *p = sh_program_create(SH_F32);
+/* The tensors of a model, from a program for one sequence, which declares them without any data. */
+struct model {
+    struct sh_program *p;
     struct sh_ckpt_tensor *tensors;
     bool *packed;
+    struct sh_ckpt_set set;
+};
+
+static void open_model(const struct sh_config *cfg, struct model *m)
+{
+    const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
+
+    m->p = sh_program_create(SH_F32);
+    sh_model_emit(&cfg->model, &batch, m->p);
+    m->tensors = sh_calloc((size_t)m->p->n_saved + 1, sizeof *m->tensors);
+    m->packed = sh_calloc((size_t)m->p->n_saved + 1, sizeof *m->packed);
+    list_tensors(m->p, m->tensors);
+    if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
+        mark_packed(cfg, &batch, m->tensors, m->p->n_saved, m->packed);
+    m->set = (struct sh_ckpt_set){
+        .states = sh_ckpt_states_1, .tensors = m->tensors, .n_tensors = m->p->n_saved, .packed = m->packed};
+}
+
+static void close_model(struct model *m)
+{
+    free(m->packed);
+    free(m->tensors);
+    sh_program_destroy(m->p);
+}
+
+static sh_rc write_folder(const struct sh_cmd_args *args, const char *file, const char *out,
+                          const struct sh_config *cfg, struct sh_hf_export options)
+{
+    struct model m;
     sh_rc rc;
 
-    sh_model_emit(&cfg->model, &batch, p);
-    tensors = sh_calloc((size_t)p->n_saved + 1, sizeof *tensors);
-    packed = sh_calloc((size_t)p->n_saved + 1, sizeof *packed);
-    list_tensors(p, tensors);
-    if (cfg->lora.quantize_base == SH_QUANTIZE_NF4)
-        mark_packed(cfg, &batch, tensors, p->n_saved, packed);
-    rc =
-        sh_hf_merge_file(file, out, cfg,
-                         &(struct sh_ckpt_set){
-                             .states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_saved, .packed = packed},
-                         options);
-    free(packed);
-    free(tensors);
-    sh_program_destroy(p);
+    open_model(cfg, &m);
+    options.moments = option(args, "--moments") ? &m.set : NULL;
+    rc = option(args, "--merge") ? sh_hf_merge_file(file, out, cfg, &m.set, &options)
+                                 : sh_hf_export_file(file, out, cfg, &options);
+    close_model(&m);
     return rc;
 }
 
@@ -193,6 +226,7 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
     sh_rc rc;
 
     SH_TRY_OUT(check_merge_base(merge_base, option(args, "--merge")));
+    SH_TRY_OUT(check_moments(args));
     SH_TRY_OUT(check_request(args, file, meta, &noted));
     if (base)
         SH_TRY_OUT(find_base(base, &given));
@@ -207,7 +241,7 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
                                          .adapter = option(args, "--adapter") != NULL,
                                          .packed = merge_base && strcmp(merge_base, "nf4") == 0,
                                          .base = given ? given : noted};
-    rc = option(args, "--merge") ? merge(file, out, &cfg, &options) : sh_hf_export_file(file, out, &cfg, &options);
+    rc = write_folder(args, file, out, &cfg, options);
 out:
     free(beside.hash);
     free(beside.hf_config);
@@ -235,36 +269,82 @@ sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file)
 
 /* ---- import ---- */
 
+/* A folder of transformers, and of a state folder also what state.json says. */
+struct import {
+    const char *from, *to;
+    struct sh_hf_import_options options;
+    struct sh_hf_state state; /* with options.moments */
+};
+
+/* The keys that a run needs in order to go on as the other trainer would have. */
+enum { STATE_KEYS = 6 };
+static void list_keys(const struct sh_hf_state *s, char *keys[STATE_KEYS])
+{
+    keys[0] = sh_strfmt("optimizer.lr=%.17g", s->lr);
+    keys[1] = sh_strfmt("optimizer.beta1=%.17g", s->beta1);
+    keys[2] = sh_strfmt("optimizer.beta2=%.17g", s->beta2);
+    keys[3] = sh_strfmt("optimizer.eps=%.17g", s->eps);
+    keys[4] = sh_strfmt("optimizer.weight_decay=%.17g", s->weight_decay);
+    keys[5] = sh_strdup("optimizer.name=AdamW");
+}
+
 /* The notes of the checkpoint: its origin, and what exports and users of the tokenizer need to know about that
  * folder. */
-static sh_rc list_notes(struct sh_config *cfg, char **notes)
+static sh_rc list_notes(const struct import *m, struct sh_config *cfg, char **notes)
 {
     char hash[SH_RUN_HASH] = "", *hf_config = NULL, *kept;
 
     SH_TRY(sh_run_tokenizer_find(cfg, hash, &hf_config));
     kept = sh_run_tokenizer_notes(hash, hf_config, NULL);
-    *notes = sh_strfmt("parameters: of a folder of transformers\n%s", kept);
+    *notes = m->options.moments ? sh_strfmt("parameters: of a state folder: %s\n%s", m->state.source, kept)
+                                : sh_strfmt("parameters: of a folder of transformers\n%s", kept);
     free(hf_config);
     free(kept);
     return SH_OK;
 }
 
-/* The new checkpoint has zero moments, as before the first step. */
-static sh_rc import(const char *from, const char *folder, const struct sh_hf_import_options *options,
-                    struct sh_config *cfg, const struct sh_program *p)
+/* To standard error, as the path of the file is the output. */
+static void say_how_to_go_on(const struct sh_hf_state *s, const struct sh_config *cfg)
+{
+    sh_log_info("step %lld, %lld updates, with moments; a run goes on as that one did with --optimizer.lr=%.9g "
+                "--optimizer.beta1=%.9g --optimizer.beta2=%.9g --optimizer.eps=%.9g --optimizer.weight_decay=%.9g "
+                "--optimizer.decay_all=%s, and its schedule of the learning rate",
+                (long long)s->step, (long long)s->updates, s->lr, s->beta1, s->beta2, s->eps, s->weight_decay,
+                cfg->optimizer.decay_all ? "true" : "false");
+    if (s->samples < 0)
+        sh_log_info("it is not known which data that run has used: the data starts from its beginning");
+}
+
+static struct sh_ckpt_meta meta_of(const struct import *m)
+{
+    const struct sh_hf_state *s = &m->state;
+
+    if (!m->options.moments)
+        return (struct sh_ckpt_meta){0}; /* as before the first step */
+    return (struct sh_ckpt_meta){.step = s->step,
+                                 .updates = s->updates,
+                                 .samples = s->samples < 0 ? 0 : s->samples,
+                                 .tokens = s->tokens < 0 ? 0 : s->tokens};
+}
+
+static sh_rc import_tensors(const struct import *m, struct sh_config *cfg, const struct sh_program *p)
 {
     struct sh_ckpt_tensor *tensors = sh_calloc((size_t)p->n_saved + 1, sizeof *tensors);
     struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = tensors, .n_tensors = p->n_saved};
-    struct sh_ckpt_meta meta = {0};
+    struct sh_ckpt_meta meta = meta_of(m);
     char *family = NULL, *path = NULL;
     sh_rc rc;
 
     list_tensors(p, tensors);
-    SH_TRY_OUT(list_notes(cfg, &meta.notes));
     SH_TRY_OUT(sh_config_get(cfg, "model.family", &family));
+    if (m->options.moments)
+        SH_TRY_OUT(sh_hf_import_decays(m->from, family, &set, &m->state, &cfg->optimizer.decay_all));
+    SH_TRY_OUT(list_notes(m, cfg, &meta.notes));
     SH_TRY_OUT(sh_stored_config(cfg, 1, &meta.config));
-    SH_TRY_OUT(sh_hf_import(from, family, options, &set, &meta, folder, &path));
+    SH_TRY_OUT(sh_hf_import(m->from, family, &m->options, &set, &meta, m->to, &path));
     printf("%s\n", path);
+    if (m->options.moments)
+        say_how_to_go_on(&m->state, cfg);
 out:
     free(meta.config);
     free(meta.notes);
@@ -276,27 +356,60 @@ out:
 
 /* The folder's own configuration gives the model, by the same key as in a run; no other part of a configuration is
  * needed. */
-sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
+static sh_rc import(const struct import *m, const char *ignore)
 {
-    const char *from = args->positional[1], *out = option(args, "-o"), *ignore = option(args, "--ignore");
-    const struct sh_hf_import_options options = {.trust = trust, .allow_nan = option(args, "--allow-nan") != NULL};
     const struct sh_model_batch batch = {.batch = 1, .seq = 1, .out = SH_MODEL_LOSS};
-    char *keys[] = {sh_strfmt("model.hf_assets_path=%s", from), sh_strfmt("model.hf_ignore=%s", ignore ? ignore : "")};
+    char *keys[2 + STATE_KEYS] = {sh_strfmt("model.hf_assets_path=%s", m->from),
+                                  sh_strfmt("model.hf_ignore=%s", ignore ? ignore : "")};
+    int n = m->options.moments ? 2 + STATE_KEYS : 2;
     struct sh_program *p = NULL;
     struct sh_config cfg;
     struct sh_model model;
     sh_rc rc;
 
-    SH_TRY_OUT(wants_output("import", out));
-    SH_TRY_OUT(sh_config_load(NULL, 2, (const char *const *)keys, &cfg));
+    if (m->options.moments)
+        list_keys(&m->state, keys + 2);
+    SH_TRY_OUT(sh_config_load(NULL, n, (const char *const *)keys, &cfg));
     model = cfg.model;
     SH_TRY_OUT(sh_model_check(&model, &batch));
     p = sh_program_create(SH_F32);
     sh_model_emit(&model, &batch, p);
-    rc = import(from, out, &options, &cfg, p);
+    rc = import_tensors(m, &cfg, p);
 out:
     sh_program_destroy(p);
-    free(keys[0]);
-    free(keys[1]);
+    while (n > 0)
+        free(keys[--n]);
+    return rc;
+}
+
+/* A state folder is read as such, and states in files that cannot be read are not passed over. */
+static sh_rc read_state(struct import *m, bool weights_only)
+{
+    char *path;
+    sh_rc rc;
+
+    if (weights_only)
+        return SH_OK;
+    if (!sh_hf_state_is(m->from))
+        return sh_st_has_weights(m->from) ? sh_outside_states(m->from) : SH_OK;
+    path = sh_path_join(m->from, SH_HF_STATE_FILE);
+    rc = sh_ckpt_trusted(path, m->options.trust);
+    free(path);
+    SH_TRY(rc);
+    m->options.moments = true;
+    return sh_hf_state_read(m->from, &m->state);
+}
+
+sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust)
+{
+    struct import m = {.from = args->positional[1],
+                       .to = option(args, "-o"),
+                       .options = {.trust = trust, .allow_nan = option(args, "--allow-nan") != NULL}};
+    sh_rc rc;
+
+    SH_TRY(wants_output("import", m.to));
+    SH_TRY(read_state(&m, option(args, "--weights-only") != NULL));
+    rc = import(&m, option(args, "--ignore"));
+    sh_hf_state_free(&m.state);
     return rc;
 }
