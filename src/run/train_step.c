@@ -8,6 +8,7 @@
 #include "src/run/run.h"
 #include "src/run/tree.h"
 #include "src/run/watch/gpus.h"
+#include "src/run/watch/hunt.h"
 
 #include <math.h>
 
@@ -21,20 +22,20 @@ static int64_t own_sequences(const struct sh_train *t, int64_t *first)
     return share;
 }
 
-/* Read micro-step m of that part; what follows is read ahead. */
-static sh_rc read_micro_step(struct sh_train *t, int m)
+/* Read micro-step m of that part; what follows is read ahead.
+ *   first  out  its first sequence */
+static sh_rc read_micro_step(struct sh_train *t, int m, int64_t *first)
 {
     struct sh_feed *f = &t->feed;
-    int64_t first, share = own_sequences(t, &first), at = m * f->sequences, unmasked, begin = sh_now_ns();
+    int64_t share = own_sequences(t, first), at = m * f->sequences, unmasked, begin = sh_now_ns();
     bool last = at + f->sequences == share;
 
-    first += at;
-    SH_TRY(sh_data_read(f->data, first, f->sequences, f->tokens, f->targets, f->docs, &unmasked));
+    *first += at;
+    SH_TRY(sh_data_read(f->data, *first, f->sequences, f->tokens, f->targets, f->docs, &unmasked));
     t->read_targets += unmasked;
-    sh_data_prefetch(f->data, last ? first - at + t->global_batch : first + f->sequences, f->sequences, f->with_docs,
+    sh_data_prefetch(f->data, last ? *first - at + t->global_batch : *first + f->sequences, f->sequences, f->with_docs,
                      last ? share : 0);
     sh_feed_put(t->r, f);
-    sh_fingerprint_micro_step(&t->fingerprint, first);
     t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
 }
@@ -89,11 +90,14 @@ static sh_rc prepare(struct sh_train *t)
     enum { FAILED, TARGETS, REQUESTS };
     double sums[REQUESTS + SH_STOPPING_REQUESTS];
     sh_rc rc = sh_metrics_result(t->metrics);
+    int64_t first;
 
     if (rc == SH_OK)
         rc = count_targets(t);
     if (rc == SH_OK)
-        rc = read_micro_step(t, 0);
+        rc = read_micro_step(t, 0, &first);
+    if (rc == SH_OK)
+        sh_fingerprint_micro_step(&t->fingerprint, first);
     sums[FAILED] = rc != SH_OK;
     sums[TARGETS] = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape) ? counted(t) : 0;
     sh_stopping_step(&t->stopping);
@@ -127,11 +131,34 @@ static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict
 static void run_micro_step(struct sh_train *t, int m)
 {
     const struct sh_program *p = t->r->p;
-    sh_rc rc = m == 0 ? SH_OK : read_micro_step(t, m); /* prepare() has read the first */
+    int64_t first;
+    sh_rc rc = m == 0 ? SH_OK : read_micro_step(t, m, &first); /* prepare() has read the first */
 
     if (rc != SH_OK)
         sh_stop(rc);
+    if (m > 0)
+        sh_fingerprint_micro_step(&t->fingerprint, first);
     sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
+}
+
+/* Run the micro-steps of a step that changes nothing again, to say where the first number that is not finite comes
+ * from. What they leave behind is written anew by the next step. */
+static sh_rc find_nan(struct sh_train *t)
+{
+    const struct sh_program *p = t->r->p;
+    struct sh_hunt hunt;
+
+    sh_hunt_begin(&hunt, t->r);
+    for (int m = 0; m < t->r->build.options.micro_steps; m++) {
+        int64_t first;
+        sh_rc rc = read_micro_step(t, m, &first);
+
+        if (rc != SH_OK)
+            sh_stop(rc);
+        sh_hunt_micro_step(&hunt, m, first);
+        sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
+    }
+    return sh_hunt_end(&hunt);
 }
 
 /* Leaves the sum over this rank's micro-steps in the program's loss; with tree_sums, summed in the same tree as their
@@ -240,6 +267,14 @@ static void leave_out(struct sh_train *t, struct sh_step_metrics *m)
         sh_exec_settle(t->r->exec);
 }
 
+/* A loss scale that can still be lowered is the reason of an overflow. */
+static bool hunts(const struct sh_train *t, const struct sh_step_metrics *m)
+{
+    bool scale = sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm) && t->loss_scale.scale > 1;
+
+    return t->r->cfg.debug.find_nan && !scale && !(isfinite(m->loss) && isfinite(m->grad_norm));
+}
+
 /* Compute gradients and, if these are good, the update. A batch in which no target counts has neither loss nor
  * gradients: the state stays as it is, and the guard is not asked. */
 static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
@@ -253,6 +288,8 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
     forward_backward(t, &m->loss, &m->grad_norm);
     sh_routers_take(&t->routers, t->r, step_tokens(t), &m->routers);
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
+    if (hunts(t, m))
+        SH_TRY(find_nan(t));
     if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))
         return overflow(t, m);
     SH_TRY(judge(t, m->loss, m->grad_norm, verdict));

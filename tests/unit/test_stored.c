@@ -93,6 +93,7 @@ static const struct row machine[] = {
     {"profiling.trace", "trace.json", NULL},
     {"profiling.trace_first_step", "5", NULL},
     {"profiling.trace_steps", "5", NULL},
+    {"debug.find_nan", "true", NULL},
     {"debug.fingerprint", "f.jsonl", NULL},
     {"debug.fingerprint_steps", "5", "debug.fingerprint=f.jsonl"},
     {"fault.replica_check_every", "7", NULL},

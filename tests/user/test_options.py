@@ -261,6 +261,7 @@ ROWS = {
     'debug.row_block': Row(3, 'plan'),
     'debug.moe_force_load_balance': Row('true', 'steps', needs=MOE),
     'debug.sync_ops': Row('true', 'refused'),
+    'debug.find_nan': Row('true', 'fault/test_wrong.py'),
     'debug.fingerprint': Row('f.jsonl', 'mesh/test_fingerprint.py'),
     'debug.fingerprint_steps': Row('2-3', 'mesh/test_fingerprint.py'),
 }

@@ -267,16 +267,6 @@ static sh_rc write_step(const struct sh_fingerprint *f, const struct sh_fingerpr
 
 /* ---- around a step ---- */
 
-static struct sh_print_batch batch_of(const struct sh_run *r)
-{
-    const struct sh_mesh_shape *m = &r->mesh->shape;
-
-    return (struct sh_print_batch){.sequences = r->build.batch.batch,
-                                   .tokens = r->cfg.training.seq_len,
-                                   .parts = sh_group_size(m, m->context),
-                                   .part = sh_group_index(m, m->context)};
-}
-
 static void forget_step(struct sh_fingerprint *f)
 {
     struct sh_fingerprint_step *s = f->recording;
@@ -321,7 +311,10 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
     if (!cfg->debug.fingerprint[0] || !sh_str_lists(cfg->debug.fingerprint_steps, r->step + 1))
         return SH_OK;
     f->recording = s = sh_calloc(1, sizeof *s);
-    *s = (struct sh_fingerprint_step){.r = r, .step = r->step + 1, .batch = batch_of(r)};
+    *s = (struct sh_fingerprint_step){.r = r,
+                                      .step = r->step + 1,
+                                      .batch =
+                                          sh_print_batch_of(&r->build.batch, cfg->training.seq_len, &r->mesh->shape)};
     sh_print_rows_make(r->p, &s->batch, &s->rows);
     s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
     sh_exec_settle(r->exec);

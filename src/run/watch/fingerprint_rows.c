@@ -26,8 +26,16 @@ bool sh_print_cut(const struct sh_tensor *t, const struct sh_print_batch *batch,
     return true;
 }
 
-/* Rows of experts lie in the order of their experts, which depends on who computes what. */
-static bool sorts_rows(enum sh_op_kind kind)
+struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens,
+                                        const struct sh_mesh_shape *mesh)
+{
+    return (struct sh_print_batch){.sequences = batch->batch,
+                                   .tokens = tokens,
+                                   .parts = sh_group_size(mesh, mesh->context),
+                                   .part = sh_group_index(mesh, mesh->context)};
+}
+
+bool sh_print_sorts_rows(enum sh_op_kind kind)
 {
     switch ((int)kind) {
     case SH_OP_ROW_GATHER:
@@ -48,9 +56,9 @@ static bool is_recorded(const struct sh_program *p, const struct sh_op *op, int 
     struct sh_print_cut cut;
     bool floats = t->dtype == SH_F32 || t->dtype == SH_BF16 || t->dtype == SH_F16;
 
-    return floats && (t->mem == SH_MEM_ACT || t->mem == SH_MEM_ACT_GRAD) && !op->tiles && !sorts_rows(op->kind) &&
-           p->streams[op->stream].runs == SH_RUNS_KERNELS && !sh_op_info(op->kind)->marker &&
-           sh_print_cut(t, batch, &cut);
+    return floats && (t->mem == SH_MEM_ACT || t->mem == SH_MEM_ACT_GRAD) && !op->tiles &&
+           !sh_print_sorts_rows(op->kind) && p->streams[op->stream].runs == SH_RUNS_KERNELS &&
+           !sh_op_info(op->kind)->marker && sh_print_cut(t, batch, &cut);
 }
 
 /* ---- names ---- */

@@ -4,6 +4,8 @@
 #ifndef SH_WATCH_FINGERPRINT_ROWS_H
 #define SH_WATCH_FINGERPRINT_ROWS_H
 
+#include "src/mesh/shape.h"
+#include "src/model/model.h"
 #include "src/program/program.h"
 
 struct sh_print_row {
@@ -35,6 +37,13 @@ struct sh_print_batch {
     int64_t sequences, tokens; /* of a sequence: all */
     int parts, part;
 };
+
+/* Of a run's micro-steps. */
+struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens,
+                                        const struct sh_mesh_shape *mesh);
+
+/* Whether an operation's rows lie in the order of their experts, which depends on who computes what. */
+bool sh_print_sorts_rows(enum sh_op_kind kind);
 
 void sh_print_rows_make(const struct sh_program *p, const struct sh_print_batch *batch, struct sh_print_rows *out);
 void sh_print_rows_free(struct sh_print_rows *rows);

@@ -1,0 +1,171 @@
+#include "src/run/watch/hunt.h"
+
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/run/run.h"
+#include "src/run/watch/fingerprint_rows.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One number of a tensor in the host's memory. */
+static double number(const void *data, enum sh_dtype dtype, int64_t i)
+{
+    switch ((int)dtype) {
+    case SH_F64: return ((const double *)data)[i];
+    case SH_F32: return (double)((const float *)data)[i];
+    case SH_BF16: return (double)sh_bf16_to_f32(((const sh_bf16 *)data)[i]);
+    case SH_F16: return (double)sh_f16_to_f32(((const sh_f16 *)data)[i]);
+    default: return 0;
+    }
+}
+
+/* The first number that is not finite: its place, or -1; and the largest magnitude of those before it. */
+static int64_t find_bad(const struct sh_run *r, int tensor, double *largest, double *bad)
+{
+    const struct sh_tensor *t = &r->p->tensors[tensor];
+    int64_t n = sh_tensor_elems(t), at = -1;
+    const void *data = sh_exec_data(r->exec, tensor);
+    void *copy = NULL;
+
+    if (r->device->gpu) {
+        copy = sh_calloc((size_t)sh_tensor_bytes(t) + 1, 1);
+        sh_exec_get_at(r->exec, copy, data, sh_tensor_bytes(t));
+        data = copy;
+    }
+    for (int64_t i = 0; i < n && at < 0; i++) {
+        double x = number(data, t->dtype, i);
+
+        if (!isfinite(x)) {
+            at = i;
+            *bad = x;
+        } else if (fabs(x) > *largest)
+            *largest = fabs(x);
+    }
+    free(copy);
+    return at;
+}
+
+/* Where element `at` of a tensor belongs: to a sequence of the run, if it has rows of tokens. */
+static void print_place(const struct sh_hunt *h, int tensor, int64_t at, FILE *out)
+{
+    const struct sh_run *r = h->r;
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    struct sh_print_batch batch = sh_print_batch_of(&r->build.batch, r->cfg.training.seq_len, m);
+    struct sh_print_cut c;
+
+    if (sh_print_cut(&r->p->tensors[tensor], &batch, &c)) {
+        int64_t here = c.rows * c.width;
+
+        fprintf(out, "element %lld of sequence %lld", (long long)(c.first * c.width + at % here),
+                (long long)(h->first + at / here));
+    } else
+        fprintf(out, "element %lld", (long long)at);
+}
+
+/* An input in the storage of an output is overwritten. */
+static bool is_kept(const struct sh_program *p, const struct sh_op *op, int tensor)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE && sh_tensor_root(p, op->out[k]) == sh_tensor_root(p, tensor))
+            return false;
+    return true;
+}
+
+static void print_inputs(const struct sh_hunt *h, const struct sh_op *op, FILE *out)
+{
+    const struct sh_program *p = h->r->p;
+    double largest = 0, bad;
+
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        if (op->in[i] != SH_NONE && is_kept(p, op, op->in[i]) && find_bad(h->r, op->in[i], &largest, &bad) >= 0) {
+            fprintf(out, "; it read %g in %s", bad, p->tensors[op->in[i]].name);
+            return;
+        }
+    fprintf(out, "; what it read is finite, and at most %.3g", largest);
+}
+
+/* Called by the executor after each operation. Of rows sorted by expert some are not written. */
+static void look(void *arg, int op)
+{
+    struct sh_hunt *h = arg;
+    const struct sh_program *p = h->r->p;
+    const struct sh_op *o = &p->ops[op];
+
+    if (h->found >= 0 || p->streams[o->stream].runs != SH_RUNS_KERNELS || sh_op_info(o->kind)->marker ||
+        sh_print_sorts_rows(o->kind))
+        return;
+    for (int k = 0; k < SH_OP_MAX_OUT && h->found < 0; k++) {
+        double largest = 0, bad;
+        int64_t at = o->out[k] == SH_NONE ? -1 : find_bad(h->r, o->out[k], &largest, &bad);
+        char label[SH_OP_LABEL];
+        FILE *out;
+
+        if (at < 0)
+            continue;
+        h->found = h->place + op;
+        sh_program_label(p, o, label);
+        out = fmemopen(h->text, sizeof h->text, "w");
+        if (!out)
+            return;
+        fprintf(out, "%s makes %g in %s, ", label, bad, p->tensors[o->out[k]].name);
+        print_place(h, o->out[k], at, out);
+        print_inputs(h, o, out);
+        fprintf(out, "; rank %d on %s", h->r->mesh->rank, h->r->mesh->host);
+        fclose(out);
+    }
+}
+
+void sh_hunt_begin(struct sh_hunt *h, struct sh_run *r)
+{
+    *h = (struct sh_hunt){.r = r, .found = -1};
+    sh_exec_set_look(r->exec, look, h);
+}
+
+void sh_hunt_micro_step(struct sh_hunt *h, int micro_step, int64_t first)
+{
+    h->place = (int64_t)micro_step * h->r->p->n_ops;
+    h->first = first;
+}
+
+struct answer {
+    int64_t found;
+    char text[SH_HUNT_TEXT];
+};
+
+/* On rank 0. A failure that does not show again was not one of the program. */
+static void say(const struct sh_hunt *h, const struct answer *all, int n)
+{
+    int first = -1, ranks = 0;
+
+    for (int i = 0; i < n; i++)
+        if (all[i].found >= 0) {
+            ranks++;
+            if (first < 0 || all[i].found < all[first].found)
+                first = i;
+        }
+    if (first < 0)
+        sh_log_warn("step %lld: run again, all numbers are finite: memory or a processor of some node has failed for a "
+                    "moment",
+                    (long long)h->r->step + 1);
+    else
+        sh_log_warn("step %lld: first not finite: %s%s", (long long)h->r->step + 1, all[first].text,
+                    ranks > 1 ? "; other ranks have some, too" : "");
+}
+
+sh_rc sh_hunt_end(struct sh_hunt *h)
+{
+    int n = sh_mesh_ranks(&h->r->mesh->shape);
+    struct answer mine = {.found = h->found}, *all = sh_calloc((size_t)n, sizeof *all);
+    sh_rc rc;
+
+    memcpy(mine.text, h->text, sizeof mine.text);
+    sh_exec_set_look(h->r->exec, NULL, NULL);
+    rc = sh_mesh_gather(&mine, sizeof mine, all);
+    if (rc == SH_OK && h->r->mesh->rank == 0)
+        say(h, all, n);
+    free(all);
+    return rc;
+}

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""A kernel that is wrong once, on one rank: `sherd diff` names the operation, or what it went into if that has no record;
+debug.find_nan names it too, if what it makes is not a number. Prints TAP."""
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
+import job
+import tiny
+
+PROGRAM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests/fault/sherd_wrong'
+STEPS = 4
+BASE = {'training.steps': STEPS, 'training.global_batch_size': 8, 'training.local_batch_size': 2, 'lr_scheduler.total_steps': 10,
+        'checkpoint.enable': False, 'comm.shared_memory': 'off', 'training.reproducible': 'mesh'}
+PRINTS = {'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': f'1-{STEPS}'}
+MODELS = {
+    'llama on one rank': (0, tiny.MODELS['llama']),
+    'gpt2 over 2, bfloat16, recomputed': (2, {**tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16',
+                                              'activation_checkpoint.mode': 'full'}),
+}
+WAYS = ('scale', 'tile', 'shift', 'element', 'skip')
+MUTANTS = 6 if job.FEW else 20
+NANS = 8 if job.FEW else 30
+NAMED = 0.95  # of the mutants, at least
+# What has no record of its own: gradients on their way to a sum, and what the update reads and writes.
+LATER = {'gradient': ('bwd_w', 'bias_bwd', 'embed_bwd', 'accumulate', 'lora_bwd'), 'next step': ('adamw', 'sumsq', 'exact_round', 'cast', 'copy')}
+
+
+def run(folder, ranks, config, **env):
+    """Standard error of a run that is meant to end well or, without a number, with the guard's status."""
+    folder = job.prepare(folder, {'job.dump_folder': 'out', 'training.dataset_path': tokens, **config})
+    words = job.command(ranks, ['train', 'c.yaml'])
+    words[words.index(os.environ['SHERD'])] = str(PROGRAM)
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, timeout=job.SECONDS,
+                          env={**job.environment(ranks), **{f'WRONG_{name}': str(value) for name, value in env.items()}})
+    if done.returncode not in (0, 6):
+        raise job.Failed(f'{env}: exit {done.returncode}\n{done.stderr}')
+    return done.stderr
+
+
+def count_calls(ranks, config):
+    """How many kernels had been called before each step, and in all."""
+    return [int(word) for word in re.search(r'^calls (.*)', run('count', ranks, config, CALL='count'), re.M)[1].split()]
+
+
+def first_difference():
+    done = subprocess.run([os.environ['SHERD'], 'diff', '--json', 'right/f.jsonl', 'wrong/f.jsonl'], capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def named(label, step, found):
+    """Whether the record is that of the operation "backward layers.0 linear_bwd_x", or of the first thing made of it."""
+    phase, *block, kind = label.split()
+    for later, kinds in LATER.items():
+        if kind.endswith(kinds):
+            return found['name'].startswith('gradient ') if later == 'gradient' else found['step'] > step
+    return found['step'] == step and found['kind'] == kind and found['name'].startswith(phase + ' ')
+
+
+def case_mutants(ranks, model):
+    config = {**model, **BASE, **PRINTS}
+    calls = count_calls(ranks, config)
+    run('right', ranks, config)
+    draw, tried, missed = random.Random(ranks + 17), 0, []
+    while tried < MUTANTS:
+        call, how = draw.randrange(calls[1], calls[STEPS]), WAYS[tried % len(WAYS)]
+        step = max(i for i in range(1, STEPS) if calls[i] <= call)
+        text = run('wrong', ranks, config, CALL=call, HOW=how, RANK=ranks // 2)
+        label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
+        found = first_difference()
+        if change == 'nothing' or (how == 'skip' and found['equal']):
+            continue
+        tried += 1
+        if found['equal'] or not named(label, step, found):
+            missed.append(f'{how}, call {call} in step {step}, {label}: {found}')
+    return missed if tried - len(missed) < NAMED * tried else []
+
+
+def case_nan(ranks, model):
+    """The operation is named, with its rank, and the step changes nothing; one that is not wrong again is told apart."""
+    config = {**model, **BASE, 'debug.find_nan': True, 'guard.action': 'skip'}
+    calls = count_calls(ranks, config)
+    draw, wrong, tried = random.Random(ranks + 5), [], 0
+    while tried < NANS:
+        call = draw.randrange(calls[1], calls[2])
+        text = run('nan', ranks, config, CALL=call, HOW='nan', RANK=ranks // 2, AGAIN=tried % 3 > 0)
+        label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
+        said = re.search(r'step 1: (first not finite: .*|run again, all numbers are finite.*)', text)
+        if change == 'nothing' or not said:  # it did not reach the loss or the norm
+            continue
+        tried += 1
+        if tried % 3 == 1:
+            right = said[1].startswith('run again')
+        else:
+            right = said[1].startswith(f'first not finite: {label} makes nan in ') and f'; rank {ranks // 2} on ' in said[1]
+        wrong += [f'call {call}, {label}: {said[0]}'] * (not right)
+    return wrong
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    rows = [(name, *row) for name, row in MODELS.items() if row[0] == 0 or job.can_launch()]
+    sys.exit(job.run_cases([(f'a wrong kernel, {name}', case_mutants, *row) for name, *row in rows]
+                           + [(f'no number, {name}', case_nan, *row) for name, *row in rows]))

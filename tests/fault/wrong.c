@@ -1,0 +1,133 @@
+/* Linked into sherd_wrong, which is `sherd` with one wrong kernel: after call WRONG_CALL of a kernel on rank WRONG_RANK its
+ * output is damaged, as WRONG_HOW says, and "LABEL DAMAGE" goes to standard error: the operation, and whether any bit has
+ * changed. With WRONG_AGAIN=True every later call of that operation is damaged, too. With WRONG_CALL=count rank 0 says at the end how many calls there were before each step: "calls 0 57 93". */
+#include "kernels/rows.h"
+#include "src/comm/comm.h"
+#include "src/device/device.h"
+#include "tests/fault/shim.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 8 };
+
+static char label[64] = "start", wrong[64];
+static long calls[STEPS + 1]; /* at the begin of each step */
+static long n_calls;
+
+void __real_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
+void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
+sh_rc __real_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call);
+sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call);
+
+static void say_calls(void)
+{
+    fprintf(stderr, "calls");
+    for (int i = 0; i <= STEPS; i++)
+        fprintf(stderr, " %ld", calls[i]);
+    fprintf(stderr, " %ld\n", n_calls);
+}
+
+void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing)
+{
+    snprintf(label, sizeof label, "%s", doing);
+    for (int64_t i = step; i > 0 && i <= STEPS && !calls[i]; i--)
+        calls[i] = n_calls;
+    __real_sh_comm_note(c, step, doing);
+}
+
+/* The first output that is an array of floats. */
+static const struct sh_operand *choose(const struct sh_op_call *call, int64_t *n)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        const struct sh_operand *o = &call->out[k];
+
+        *n = 1;
+        for (int i = 0; i < o->ndim; i++)
+            *n *= o->dim[i];
+        if (o->data && *n > 1 && (o->dtype == SH_F32 || o->dtype == SH_BF16))
+            return o;
+    }
+    return NULL;
+}
+
+static void put(const struct sh_operand *o, int64_t i, float v)
+{
+    if (o->dtype == SH_F32)
+        ((float *)o->data)[i] = v;
+    else
+        ((sh_bf16 *)o->data)[i] = sh_f32_to_bf16(v);
+}
+
+static float get(const struct sh_operand *o, int64_t i)
+{
+    return o->dtype == SH_F32 ? ((const float *)o->data)[i] : sh_bf16_to_f32(((const sh_bf16 *)o->data)[i]);
+}
+
+static void damage(const struct sh_operand *o, int64_t n, const char *how)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!strcmp(how, "scale"))
+            put(o, i, 1.5F * get(o, i));
+        else if (!strcmp(how, "tile") && i >= n / 2 && i < n / 2 + 16)
+            put(o, i, 0);
+        else if (!strcmp(how, "shift") && i + 1 < n)
+            put(o, i, get(o, i + 1));
+        else if (!strcmp(how, "element") && i == n / 3)
+            put(o, i, 2 * get(o, i) + 1e-3F);
+        else if (!strcmp(how, "nan") && i == n / 3)
+            put(o, i, NAN);
+}
+
+static void say(FILE *out, bool changed)
+{
+    if (out)
+        fprintf(out, "wrong: %s: %s\n", label, changed ? "changed" : "nothing");
+}
+
+/* out: where to say it; NULL: nowhere. */
+static sh_rc run_wrong(sh_kernel kernel, const struct sh_op_call *call, const char *how, FILE *out)
+{
+    int64_t n, bytes;
+    const struct sh_operand *o = choose(call, &n);
+    char *before;
+    sh_rc rc;
+
+    if (o && !strcmp(how, "skip")) {
+        say(out, true);
+        return SH_OK;
+    }
+    rc = __real_sh_rows_run(kernel, call);
+    if (!o) {
+        say(out, false);
+        return rc;
+    }
+    bytes = n * sh_dtype_bytes(o->dtype);
+    before = malloc((size_t)bytes);
+    if (!before)
+        abort();
+    memcpy(before, o->data, (size_t)bytes);
+    damage(o, n, how);
+    say(out, memcmp(before, o->data, (size_t)bytes) != 0);
+    free(before);
+    return rc;
+}
+
+sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
+{
+    const char *which = getenv("WRONG_CALL"), *rank = getenv("WRONG_RANK"), *again = getenv("WRONG_AGAIN");
+
+    if (kernel == sh_device_cpu.kernels->prepare)
+        return __real_sh_rows_run(kernel, call);
+    if (n_calls++ == 0 && which && !strcmp(which, "count") && shim_rank() == 0)
+        atexit(say_calls);
+    if (!which || !strcmp(which, "count") || shim_rank() != (rank ? atoi(rank) : 0))
+        return __real_sh_rows_run(kernel, call);
+    if (n_calls - 1 == atol(which)) {
+        snprintf(wrong, sizeof wrong, "%s", again && !strcmp(again, "True") ? label : "");
+        return run_wrong(kernel, call, getenv("WRONG_HOW"), stderr);
+    }
+    return strcmp(wrong, label) ? __real_sh_rows_run(kernel, call) : run_wrong(kernel, call, getenv("WRONG_HOW"), NULL);
+}
