@@ -4,6 +4,7 @@
  * Attention counts only the (query, key) pairs that the causal mask leaves, T(T+1)/2 of T*T, since no others need to
  * be looked at, and of these only the ones inside the window. Document masks leave still fewer pairs, but the shapes
  * do not tell. */
+#include "kernels/muon.h"
 #include "kernels/rows.h"
 
 static double bytes(const struct sh_operand *t)
@@ -67,6 +68,16 @@ static double share_of_pairs(const struct sh_op_call *c)
     return 1 - hidden / (T * (T + 1) / 2);
 }
 
+/* Of the matrices that this rank has, which no letters describe. */
+static double flops_of_matrices(const struct sh_op_call *c)
+{
+    double flops = 0;
+
+    for (int i = 0; c->kind == SH_OP_ORTHO && i < c->attr->ortho.count; i++)
+        flops += sh_matrix_flops(&c->matrices[i], c->attr->ortho.steps);
+    return flops;
+}
+
 struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
 {
     const struct sh_op_shape *s = sh_op_shape(call->kind);
@@ -76,7 +87,8 @@ struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
     if (sh_op_info(call->kind)->marker || share_of_rows(call) == 0)
         return cost;
     sh_shape_letters(call, &letters);
-    cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call) * share_of_rows(call);
+    cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call) * share_of_rows(call) +
+                 flops_of_matrices(call);
     for (int i = 0; i < s->n_in; i++)
         cost.bytes += touched(call, &s->in[i], &call->in[i], &letters);
     for (int i = 0; i < s->n_out; i++)

@@ -1,4 +1,4 @@
-/* SGD and Lion, the updates that keep one number per parameter: the factors that are the same for all elements of a
+/* SGD, Lion and Muon, the updates that keep one number per parameter: the factors that are the same for all elements of a
  * run, computed once, in double, on the host; the update rules; and where the parameters are. Valid C, C++ and CUDA. */
 #ifndef SH_KERNELS_MOMENTUM_H
 #define SH_KERNELS_MOMENTUM_H
@@ -7,6 +7,8 @@
 
 struct sh_momentum_factors {
     float grad_scale, beta1, beta2, grad1, grad2, decay, keep, lr;
+    float momentum, fresh; /* of Muon; fresh is 1 - momentum */
+    bool nesterov;
 };
 
 static inline struct sh_momentum_factors sh_momentum_factors_of(const struct sh_op_scalars *s, bool decay)
@@ -20,6 +22,9 @@ static inline struct sh_momentum_factors sh_momentum_factors_of(const struct sh_
     f.decay = decay ? s->weight_decay : 0.0f;
     f.keep = (float)(decay ? 1 - (double)s->lr * (double)s->weight_decay : 1);
     f.lr = s->lr;
+    f.momentum = s->momentum;
+    f.fresh = (float)(1 - (double)s->momentum);
+    f.nesterov = s->nesterov;
     return f;
 }
 
@@ -40,6 +45,15 @@ SH_FLOATS void sh_lion_elem(float *p, float *m, float grad, const struct sh_mome
     u = u > 0 ? 1.0f : u < 0 ? -1.0f : u;
     *p = *p * f->keep - f->lr * u;
     *m = f->beta2 * *m + f->grad2 * g;
+}
+
+/* The momentum of Muon, before the matrices are made orthogonal: m is a mean of gradients, and the step looks ahead by one
+ * gradient with nesterov. */
+SH_FLOATS void sh_muon_elem(float *u, float *m, const struct sh_momentum_factors *f)
+{
+    float g = *u * f->grad_scale;
+    *m = f->momentum * *m + f->fresh * g;
+    *u = f->nesterov ? f->fresh * g + f->momentum * *m : *m;
 }
 
 static inline struct sh_floats sh_momentum_params(const struct sh_op_call *call)

@@ -54,9 +54,14 @@ static const struct sh_attr_field route_attrs[] = {
     FIELD(route, forced), {0}};
 static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
 static const struct sh_attr_field exchange_attrs[] = {
-    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave), {0}};
+    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
+    FIELD(exchange, first_cut), FIELD(exchange, cuts), {0}};
 static const struct sh_attr_field row_attrs[] = {FIELD(rows, expected), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
+static const struct sh_attr_field ortho_attrs[] = {
+    FIELD(ortho, kind), FIELD(ortho, steps), FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all),
+    FIELD(ortho, count_all), FIELD(ortho, first_cut), FIELD(ortho, origin), FIELD(ortho, most_short),
+    FIELD(ortho, most_long), {0}};
 
 /* As a double, for printing and for the letters of shapes; sizes are below 2^53. */
 double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)
@@ -236,6 +241,12 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "16MF", .attrs = row_attrs, APART},
     [SH_OP_ROW_ADD] =
         {.shape = "a [M,C] act, b [M,C] act, first [g] i32 -> y [M,C] act", .flops = "MC", .attrs = row_attrs, OVER(0)},
+    [SH_OP_MUON_MOMENTUM] =
+        {.shape = "-> u [n] f32 inout, m [n] state inout", .flops = "6n", .attrs = run_attrs, .runs = true, APART},
+    [SH_OP_ORTHO] = {.shape = "-> u [n] f32 inout", .attrs = ortho_attrs, APART},
+    [SH_OP_MUON_APPLY] =
+        {.shape = "u [n] f32 -> p [n] master inout, r [n] i16 inout opt:bf16",
+         .flops = "3n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =

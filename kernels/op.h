@@ -49,6 +49,10 @@
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
  * p K / P on. With P > K that is one head, of which P / K ranks have a copy. A part has queries, keys, values.
  *
+ * ORTHO replaces each matrix X that call->matrices lists by scale U, where U is what a polynomial makes of X / |X|, its
+ * Frobenius norm: attr->ortho.steps times X = a X + b (X X') X + c (X X')^2 X, with the coefficients of kernels/muon.h.
+ * Its singular values come near 1. |X| is a sum in f64; if it is 0, U is 0. Elements of no matrix are left alone.
+ *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
 #ifndef SH_KERNELS_OP_H
@@ -148,7 +152,10 @@ extern "C" {
     KERNEL(EXPERT_LINEAR_BWD_W, expert_linear_bwd_w) /* dw[g mod E] = dy' x; 0 if the expert has no rows */                \
     KERNEL(SWIGLU_ROWS, swiglu_rows)        /* as SWIGLU, times the weight of the row's entry, or of the row */                   \
     KERNEL(SWIGLU_ROWS_BWD, swiglu_rows_bwd)  /* dweight: the sum of dh silu(gate) up over a row */               \
-    KERNEL(ROW_ADD, row_add)                /* as ADD, over the live rows */
+    KERNEL(ROW_ADD, row_add)                /* as ADD, over the live rows */                                          \
+    KERNEL(MUON_MOMENTUM, muon_momentum)    /* g = grad_scale u, m = mean of g, u = m, or the next one as nesterov has it */ \
+    KERNEL(ORTHO, ortho)                    /* each matrix to its orthogonal factor, times the row's scale; see above */ \
+    KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -169,6 +176,16 @@ struct sh_decay_run {
     bool decay;
     uint64_t tensor; /* sh_rng_name() of the tensor's name */
     int64_t origin;  /* where the tensor begins; negative: in an earlier shard */
+};
+
+/* A matrix [out,in] among the elements of a unit, or `repeat` of them: copy k has element (r, c) at
+ *   at + k stride + (r / block * block_stride + r % block) row_step + c col_step
+ * so rows may lie in blocks, as queries do where a head's keys follow them. */
+struct sh_matrix {
+    int64_t at, out, in, row_step, col_step;
+    int64_t block, block_stride;
+    int64_t repeat, stride;
+    float scale;
 };
 
 /* Which parameters of a unit an update is of: all, the matrices of its linear products, or all but those. */
@@ -234,7 +251,15 @@ struct sh_op_attr {
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */
-        } runs;                                    /* ADAMW, SGD, LION */
+        } runs;                                    /* ADAMW, SGD, LION, MUON_MOMENTUM, MUON_APPLY */
+        struct {
+            int kind, steps;                       /* enum sh_cfg_coefficients */
+            int first, count;                      /* its rows in the program's table of matrices: those of this rank */
+            int first_all, count_all;              /* those of all ranks */
+            int first_cut;                         /* as of the exchange that brings them; -1: all are here */
+            int64_t origin;                        /* which element of the unit is the first of u */
+            int64_t most_short, most_long;         /* the largest sides of all ranks' matrices */
+        } ortho;                                   /* ORTHO */
         struct {
             int parts;                             /* adapted matrices of y's stack: part i has rows [R i, R (i + 1))
                                                       of a, and the width[i] rows of b after the earlier parts' */
@@ -260,7 +285,10 @@ struct sh_op_attr {
             int64_t row_elems;                     /* with parts: elements of a row */
             bool back;                             /* to where the rows are at home */
             int64_t expected;                      /* rows that a rank is expected to send, for prices; 0: all; -1: none */
-            int wave;                              /* from 0 on; for labels */
+            int wave;                              /* from 0 on; for labels, and units whose updates go together */
+            int first_cut, cuts;                   /* without parts, if cuts is not 0: the numbers in the program's table
+                                                      of cuts, one more than ranks. A rank has an equal chunk of x, and
+                                                      place j gets elements [cut j, cut j + 1) of the whole; or back */
         } exchange;                                /* ALL_TO_ALL */
         struct {
             int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
@@ -284,7 +312,8 @@ double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *
 struct sh_op_scalars {
     double loss_scale;   /* 1 / unmasked target tokens of the global batch; in f16 times a power of two */
     double router_scale; /* the same with all tokens of the global batch, masked or not: routers see all of them */
-    float lr, beta1, beta2, adam_eps, weight_decay;
+    float lr, beta1, beta2, adam_eps, weight_decay, momentum;
+    bool nesterov;
     double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
     float grad_scale;      /* clipping divided by the loss's scale: gradients are multiplied by it before the update */
     uint64_t seed, update; /* seed and t, for the random bits that round states in bf16 (kernels/states.h) */
@@ -302,8 +331,9 @@ struct sh_op_call {
     enum sh_op_kind kind;
     const struct sh_op_attr *attr;
     const struct sh_op_scalars *scalars;
-    const struct sh_decay_run *runs; /* ADAMW: attr->runs.count rows */
-    const double *divisors;          /* ROPE_TABLE: attr->rope.divisors rows; NULL: none */
+    const struct sh_decay_run *runs;  /* ADAMW: attr->runs.count rows */
+    const double *divisors;           /* ROPE_TABLE: attr->rope.divisors rows; NULL: none */
+    const struct sh_matrix *matrices; /* ORTHO: attr->ortho.count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work; /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;

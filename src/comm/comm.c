@@ -186,7 +186,7 @@ static sh_rc check_parts(const struct sh_comm *c, const struct sh_coll *coll)
     sh_rc rc;
 
     SH_REQUIRE(coll->kind == SH_OP_ALL_TO_ALL && p->send_room >= 0 && p->recv_room >= 0);
-    SH_REQUIRE(p->rows && p->row_elems > 0);
+    SH_REQUIRE(p->cuts || (p->rows && p->row_elems > 0));
     if (!coll->queue)
         return SH_OK;
     part = sh_calloc((size_t)size, 2 * sizeof *part);

@@ -52,6 +52,17 @@ static const char *label(const struct sh_coll *coll)
     return coll->label ? coll->label : "";
 }
 
+/* The elements of the array that are in the chunk of one rank and between the cuts of another. */
+static struct sh_part_extent common(const struct sh_coll *coll, int chunk, int owner)
+{
+    int64_t begin = chunk * coll->count, end = begin + coll->count;
+    const int64_t *cuts = coll->parts->cuts;
+
+    begin = cuts[owner] > begin ? cuts[owner] : begin;
+    end = cuts[owner + 1] < end ? cuts[owner + 1] : end;
+    return (struct sh_part_extent){begin, end > begin ? end - begin : 0};
+}
+
 /* Elements that the rank at place `from` sends to the one at place `to`. */
 static int64_t elems_between(const struct sh_coll *coll, int size, int from, int to)
 {
@@ -59,6 +70,8 @@ static int64_t elems_between(const struct sh_coll *coll, int size, int from, int
 
     if (!p)
         return coll->count;
+    if (p->cuts)
+        return p->back ? common(coll, to, from).n : common(coll, from, to).n;
     return p->rows[p->back ? (int64_t)to * size + from : (int64_t)from * size + to] * p->row_elems;
 }
 
@@ -84,8 +97,10 @@ static int64_t begin_of(const struct walk *w, int peer)
 {
     const struct sh_coll_parts *p = w->coll->parts;
 
-    if (!p || !p->at || w->sends == p->back)
+    if (!p || w->sends == p->back || (!p->at && !p->cuts))
         return w->end;
+    if (p->cuts)
+        return common(w->coll, w->rank, peer).begin - w->rank * w->coll->count;
     return p->at[(int64_t)w->rank * w->size + peer] * p->row_elems;
 }
 
@@ -140,6 +155,8 @@ bool sh_part_none(const struct sh_coll *coll, int size)
 
     if (!p)
         return coll->count == 0;
+    if (p->cuts)
+        return p->cuts[0] == p->cuts[size];
     for (int64_t i = 0; i < (int64_t)size * size; i++)
         if (p->rows[i])
             return false;

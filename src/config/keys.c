@@ -92,6 +92,15 @@ static const char optimizer_help[] =
 #include "src/config/optim.inc"
 #undef OPTIM
     ". A checkpoint holds the states of its optimizer, so another one cannot resume it.";
+static words coefficients_words = {
+    {"simple", SH_ORTHO_SIMPLE}, {"quintic", SH_ORTHO_QUINTIC}, {"polar_express", SH_ORTHO_POLAR_EXPRESS}, {NULL, 0}};
+static words split_words = {
+    {"qkv", SH_MUON_SPLIT_QKV}, {"heads", SH_MUON_SPLIT_HEADS}, {"none", SH_MUON_SPLIT_NONE}, {NULL, 0}};
+/* Words from torch.optim.Muon. */
+static words adjust_words = {{"original", SH_ADJUST_ORIGINAL},
+                             {"match_rms_adamw", SH_ADJUST_MATCH_RMS_ADAMW},
+                             {"spectral_unclamped", SH_ADJUST_SPECTRAL_UNCLAMPED},
+                             {NULL, 0}};
 static words decay_words = {
     {"constant", SH_DECAY_CONSTANT}, {"linear", SH_DECAY_LINEAR}, {"cosine", SH_DECAY_COSINE}, {"sqrt", SH_DECAY_SQRT},
     {"exp", SH_DECAY_EXP},           {"power", SH_DECAY_POWER},   {"wsd", SH_DECAY_WSD},       {NULL, 0}};

@@ -41,6 +41,7 @@ struct sh_param_info {
     bool residual;      /* its product is added to the residual stream, so its initial values are smaller */
     bool experts;       /* [E,O,I]: a matrix for each expert, of which a token has some */
     bool linear;        /* a linear product as PEFT means it: a module that all-linear adapts */
+    bool matrix;        /* of a product between hidden features: what an optimizer of whole matrices takes */
     bool packs;         /* a matrix that a frozen base in four bits keeps packed */
     bool adapter;       /* trained alongside frozen parameters */
 };

@@ -58,10 +58,23 @@ static double counted_whole(const struct sh_program *p, const struct sh_op *op)
     return expected == 0 ? (double)sh_tensor_bytes(x) : fmax(expected, 0) * sh_dtype_bytes(x->dtype);
 }
 
+/* Bytes of the rank that owns most, but at least those of a chunk, which each rank sends. */
+static double largest_cut(const struct sh_program *p, const struct sh_op *op)
+{
+    const int64_t *cuts = sh_program_cuts(p, op);
+    int64_t most = sh_program_part_elems(p, op, 1);
+
+    for (int i = 0; i + 1 < op->attr.exchange.cuts; i++)
+        most = cuts[i + 1] - cuts[i] > most ? cuts[i + 1] - cuts[i] : most;
+    return (double)(most * sh_dtype_bytes(p->tensors[op->out[0]].dtype));
+}
+
 double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
 {
     if (sh_program_counts_rows(op))
         return counted_whole(p, op);
+    if (sh_program_cuts(p, op)) /* the largest part of the whole takes longest */
+        return largest_cut(p, op);
     return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]]);
 }
 

@@ -60,6 +60,11 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(h, (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems));
     else if (sh_op_has_rows(op->kind))
         h = mix(h, (uint64_t)op->attr.rows.expected);
+    else if (op->kind == SH_OP_ORTHO)
+        h = mix(mix(h, (uint64_t)op->attr.ortho.first << 32 | (uint64_t)op->attr.ortho.count),
+                (uint64_t)op->attr.ortho.steps);
+    else if (sh_program_cuts(p, op))
+        h = mix(h, (uint64_t)op->attr.exchange.first_cut);
     for (int i = 0; i < info->n_in; i++)
         h = mix_tensor(h, p, op->in[i]);
     for (int i = 0; i < info->n_out; i++)
@@ -74,7 +79,7 @@ static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
     const struct sh_segment *w = &r->p->segment;
     bool rows = op->unit == SH_NONE && op->kind != SH_OP_ALL_REDUCE;
 
-    if (sh_program_counts_rows(op))
+    if (sh_program_counts_rows(op) || sh_program_cuts(r->p, op))
         return r->p->tensors[sh_tensor_root(r->p, op->in[0])].space == SH_SPACE_PEERS;
     return w->ranks && !rows && (op->attr.group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }

@@ -23,7 +23,7 @@ struct sh_exec {
     void *queue, *copies;          /* queues of the operations, and of copies alongside them */
     void *before_copies, *copied;  /* events */
     struct sh_op_call *calls;      /* [ops] */
-    struct sh_coll_parts *parts;   /* [ops] of exchanges of counted rows */
+    struct sh_coll_parts *parts;   /* [ops] of exchanges of counted rows, or by cuts */
     struct sh_counts *counts;      /* of those rows, as the host knows them; NULL: it reads the tensors */
     int64_t *tickets;              /* [ops] of collectives and moves under way or done; 0: had nothing to do */
     char (*labels)[SH_EXEC_LABEL]; /* [ops] "backward layers.3 linear_bwd_x" */
@@ -47,6 +47,15 @@ static void make_queues(struct sh_exec *e)
     e->copied = e->device->event_create(false);
     if (e->device->gpu && sh_program_moves(e->p))
         e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
+}
+
+/* Where the whole is cut is known. */
+static struct sh_coll_parts parts_by_cuts(const struct sh_program *p, const struct sh_op *op)
+{
+    return (struct sh_coll_parts){.cuts = sh_program_cuts(p, op),
+                                  .back = op->attr.exchange.back,
+                                  .send_room = sh_tensor_elems(&p->tensors[op->in[0]]),
+                                  .recv_room = sh_tensor_elems(&p->tensors[op->out[0]])};
 }
 
 /* How many rows each rank has for each, and where, is the result of an operation; where it will lie is known. */
@@ -84,6 +93,8 @@ static sh_rc make_calls(struct sh_exec *e)
     for (int i = 0; i < p->n_ops; i++)
         if (sh_program_counts_rows(&p->ops[i]))
             e->parts[i] = parts_of(p, &p->ops[i], &e->calls[i]);
+        else if (sh_program_cuts(p, &p->ops[i]))
+            e->parts[i] = parts_by_cuts(p, &p->ops[i]);
     return SH_OK;
 }
 
@@ -229,7 +240,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
                            .count = sh_program_part_elems(e->p, op, sh_comm_group_size(e->comm, op->attr.group)),
-                           .parts = sh_program_counts_rows(op) ? &e->parts[i] : NULL,
+                           .parts = e->parts[i].rows || e->parts[i].cuts ? &e->parts[i] : NULL,
                            .queue = e->queue,
                            .label = e->labels[i]};
 

@@ -12,6 +12,15 @@
 #include <stdint.h>
 
 struct sh_update;
+struct sh_update_wave;
+
+/* How matrices are made orthogonal. */
+struct sh_ortho {
+    enum sh_cfg_coefficients kind;
+    int steps;
+    enum sh_cfg_muon_split split; /* what counts as one matrix */
+    enum sh_cfg_adjust adjust;    /* factor of the step by the matrix's sides */
+};
 
 /* An optimizer: a row of src/config/optim.inc. An elementwise operation reads the gradient and updates in place; the
  * operands are
@@ -25,6 +34,7 @@ struct sh_optim {
     enum sh_op_kind op;         /* of sh_optim_each */
     bool whole;                 /* emit is called twice for a unit: for its matrices, whose gradients it may gather, and
                                    for the others */
+    void (*finish)(const struct sh_update_wave *w); /* then for the matrices of several units at once; NULL: nothing */
     int n_states;               /* in addition to the master parameters */
     const char *state[SH_STATES_MAX]; /* torch's names; in checkpoints /optimizer/NAME. Zero at first */
 };
@@ -32,6 +42,10 @@ struct sh_optim {
 
 /* The emitter of elementwise optimizers: the row's operation on this rank's chunk. */
 void sh_optim_each(const struct sh_update *u);
+
+/* Muon's: AdamW of the others and the momentum of matrices; then whole matrices at their owners, and the step. */
+void sh_optim_muon(const struct sh_update *u);
+void sh_optim_muon_finish(const struct sh_update_wave *w);
 
 /* The row for a value of optimizer.name. */
 const struct sh_optim *sh_optim_of(int word);

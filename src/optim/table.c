@@ -21,6 +21,8 @@ void sh_optim_scalars(const struct sh_config *cfg, int64_t update, struct sh_op_
     s->beta1 = (float)cfg->optimizer.beta1;
     s->beta2 = (float)cfg->optimizer.beta2;
     s->adam_eps = (float)cfg->optimizer.eps;
+    s->momentum = (float)cfg->optimizer.momentum;
+    s->nesterov = cfg->optimizer.nesterov;
     s->weight_decay = (float)cfg->optimizer.weight_decay;
     s->beta1_pow = pow(cfg->optimizer.beta1, (double)update);
     s->beta2_pow = pow(cfg->optimizer.beta2, (double)update);

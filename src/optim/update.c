@@ -2,14 +2,9 @@
 
 #include "src/program/saved.h"
 
-static bool is_matrix(enum sh_param_role role)
-{
-    return role < SH_PARAM_LINEARS && !sh_param_info(role)->vector;
-}
-
 bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param)
 {
-    return of == SH_RUNS_ALL || (of == SH_RUNS_MATRICES) == is_matrix(sh_saved_of(p, param)->role);
+    return of == SH_RUNS_ALL || (of == SH_RUNS_MATRICES) == sh_param_info(sh_saved_of(p, param)->role)->matrix;
 }
 
 /* The shard pass adds the runs, which leave all other elements of the chunk alone. */

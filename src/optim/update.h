@@ -3,11 +3,15 @@
 #ifndef SH_OPTIM_UPDATE_H
 #define SH_OPTIM_UPDATE_H
 
+#include "src/config/model.h"
+#include "src/mesh/shape.h"
+#include "src/optim/matrices.h"
 #include "src/optim/optim.h"
 #include "src/program/program.h"
 
 struct sh_update {
     struct sh_program *p;
+    const struct sh_model *model;
     const struct sh_optim *optim;
     int unit;
     enum sh_runs_of of; /* which of the unit's parameters; all, unless the row asks for whole matrices */
@@ -19,6 +23,23 @@ bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct s
 
 /* Append an elementwise update of those parameters in this rank's chunk, from `grad` [chunk] f32. */
 void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad);
+
+/* Neighbouring units whose matrices are updated at once; all are cut over the same ranks. */
+struct sh_update_wave {
+    struct sh_program *p;
+    const struct sh_model *model;
+    const struct sh_ortho *ortho;
+    const int *unit;
+    int n, ranks;
+    int number; /* of the wave, from 0 on */
+};
+
+/* How many units a wave should have, given one with all of them. */
+int sh_optim_wave_units(const struct sh_update_wave *all);
+
+/* Set which matrices this rank has, and where they lie, in all waves of a program: it was built for another rank, or has
+ * just been built. */
+void sh_optim_place_owned(struct sh_program *p, const struct sh_mesh_shape *mesh);
 
 /* The chunks [chunk] f32 of all ranks, end to end as in the unit; and of such a whole unit this rank's chunk. */
 int sh_optim_gather(const struct sh_update *u, int chunk);

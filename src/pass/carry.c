@@ -22,9 +22,11 @@ struct carry {
     const struct sh_build *b;
     struct sh_program *p;
     const struct sh_section *update, *first;
-    int *use;   /* [units] operation of the micro-step that is the unit's first use; SH_NONE: it has no update */
-    int *begin; /* [units] the operation before which its update stands */
-    int *order; /* [n_order] units with an update in the order of first use */
+    int *use;     /* [units] operation of the micro-step that is the unit's first use; SH_NONE: it has no update */
+    int *begin;   /* [units] the operation before which its update stands */
+    int *lead;    /* [units] the unit with which it is updated at once, the first of its wave; else itself */
+    int *order;   /* [n_order] those units, if they have an update, in the order of first use */
+    bool *listed; /* [units] it is among them */
     int n_order;
     int *place; /* [operations of UPDATE] where the operation is in the micro-step now */
     int *copy;  /* [tensors of the old program] the tensor that replaces it here; SH_NONE: none yet */
@@ -77,9 +79,29 @@ static void put_in_order(struct carry *c, int unit)
     c->order[at] = unit;
 }
 
+/* Units that exchange matrices in one wave are updated together, ahead of the first use of any. */
+static void find_waves(struct carry *c)
+{
+    const struct sh_op *first = NULL;
+
+    for (int i = 0; i < c->p->n_units; i++)
+        c->lead[i] = i;
+    for (int i = 0; i < c->update->n_ops; i++) {
+        const struct sh_op *op = op_of(c, c->update, i);
+
+        if (!sh_program_cuts(c->p, op))
+            continue;
+        if (!first || first->attr.exchange.wave != op->attr.exchange.wave)
+            first = op;
+        c->lead[op->unit] = first->unit;
+    }
+}
+
 static void find_places(struct carry *c)
 {
     int ahead = c->b->options.forward_prefetch;
+
+    find_waves(c);
 
     for (int i = 0; i < c->update->n_ops; i++) {
         const struct sh_op *op = op_of(c, c->update, i);
@@ -87,7 +109,17 @@ static void find_places(struct carry *c)
         if ((!sh_op_info(op->kind)->runs && op->kind != SH_OP_ROUTE_BIAS) || c->use[op->unit] != SH_NONE)
             continue;
         c->use[op->unit] = first_use(c, &c->p->units[op->unit]);
-        put_in_order(c, op->unit);
+    }
+    for (int i = 0; i < c->p->n_units; i++)
+        if (c->use[i] != SH_NONE && c->use[i] < c->use[c->lead[i]])
+            c->use[c->lead[i]] = c->use[i];
+    for (int i = 0; i < c->update->n_ops; i++) {
+        int unit = op_of(c, c->update, i)->unit;
+
+        if (unit != SH_NONE && c->use[unit] != SH_NONE && c->lead[unit] == unit && !c->listed[unit]) {
+            c->listed[unit] = true;
+            put_in_order(c, unit);
+        }
     }
     for (int k = 0; k < c->n_order; k++)
         c->begin[c->order[k]] = c->use[c->order[k > ahead ? k - ahead : 0]];
@@ -137,11 +169,18 @@ static bool waits_for_gather(const struct carry *c, int i)
     return op->kind == SH_OP_WAIT && op_of(c, c->update, op->attr.waits_for)->kind == SH_OP_ALL_GATHER;
 }
 
-/* Carry the waits for gathers of one unit's update, or the rest of that update. */
+static bool is_part_of(const struct carry *c, int i, int unit)
+{
+    int of = op_of(c, c->update, i)->unit;
+
+    return of != SH_NONE && c->lead[of] == unit;
+}
+
+/* Carry the waits for gathers of one unit's update, or of its wave's, or the rest of that update. */
 static void carry_unit(struct carry *c, int unit, bool waits)
 {
     for (int i = 0; i < c->update->n_ops; i++)
-        if (op_of(c, c->update, i)->unit == unit && waits_for_gather(c, i) == waits)
+        if (is_part_of(c, i, unit) && waits_for_gather(c, i) == waits)
             carry_op(c, i);
 }
 
@@ -199,6 +238,8 @@ sh_rc sh_pass_carry(const struct sh_build *b, struct sh_program *p)
     c.first = &p->sections[first];
     c.use = filled(p->n_units);
     c.begin = filled(p->n_units);
+    c.lead = filled(p->n_units);
+    c.listed = sh_calloc((size_t)p->n_units + 1, sizeof *c.listed);
     c.order = filled(p->n_units);
     c.place = filled(c.update->n_ops);
     c.copy = filled(p->n_tensors);
@@ -212,6 +253,8 @@ out:
     free(c.use);
     free(c.begin);
     free(c.order);
+    free(c.lead);
+    free(c.listed);
     free(c.place);
     free(c.copy);
     free(c.op);

@@ -7,6 +7,14 @@ static uint64_t mix(uint64_t h, int64_t v)
     return sh_mix64(h ^ (uint64_t)v);
 }
 
+/* What a rank gets differs; where the whole is cut does not. */
+static uint64_t mix_cuts(uint64_t h, const struct sh_program *p, const struct sh_op *op)
+{
+    for (int i = 0; i < op->attr.exchange.cuts; i++)
+        h = mix(h, sh_program_cuts(p, op)[i]);
+    return mix(h, op->attr.exchange.back);
+}
+
 /* Only collectives, and tiles, whose size changes bits: ranks may differ in what they compute (threads, scratch), but must start the same collectives in
  * the same order with the same sizes, or they hang. */
 uint64_t sh_pass_hash(const struct sh_program *p)
@@ -27,7 +35,7 @@ uint64_t sh_pass_hash(const struct sh_program *p)
             h = mix(h, op->attr.group);
             h = mix(h, op->stream);
             h = mix(h, op->unit);
-            h = mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
+            h = sh_program_cuts(p, op) ? mix_cuts(h, p, op) : mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
             if (sh_program_counts_rows(op))
                 h = mix(mix(h, op->attr.exchange.row_elems), op->attr.exchange.back);
         }

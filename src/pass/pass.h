@@ -89,6 +89,7 @@ struct sh_pass_options {
     int micro_steps;              /* per training step */
     bool training;                /* gradients and optimizer state exist */
     const struct sh_optim *optim; /* when training */
+    struct sh_ortho ortho;        /* how it makes matrices orthogonal, if it does */
     enum sh_dtype state_dtype;    /* of the optimizer's states: f32, or bf16, rounded stochastically */
     bool snapshot;                /* room for a copy of the state that is saved while training continues */
     bool reproducible;    /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over

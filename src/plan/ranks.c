@@ -109,6 +109,10 @@ static struct coll coll_of(const struct sh_program *p, int section, int op)
     c.in_type = in == SH_NONE ? SH_F32 : p->tensors[in].dtype;
     c.out_type = p->tensors[out].dtype;
     c.counted = sh_program_counts_rows(&c.copy) ? p->tensors[c.copy.in[1]].dim[1] : 0;
+    if (sh_program_cuts(p, &c.copy)) { /* what a rank gets is its own; the hash has the cuts */
+        c.counted = c.copy.attr.exchange.cuts - 1;
+        c.in_elems = c.out_elems = sh_program_part_elems(p, &c.copy, 1);
+    }
     return c;
 }
 
@@ -309,6 +313,12 @@ static sh_rc note_squares(struct check *c, const struct sh_op *op)
     return SH_OK;
 }
 
+/* Whether an operation moves parameters, not only what will move them. */
+static bool moves_params(const struct sh_program *p, const struct sh_op *op)
+{
+    return sh_op_info(op->kind)->runs && p->tensors[op->out[0]].mem != SH_MEM_GRAD;
+}
+
 /* Note what an operation updates. Its runs lie end to end from the beginning of that, unless it is of some parameters
  * only; no two overlap. Replicas update the same, so one of them is enough. */
 static sh_rc note_update(struct check *c, int i, const struct sh_op *op)
@@ -344,7 +354,7 @@ static sh_rc note_parts(struct check *c)
 
             if (op->kind == SH_OP_SUMSQ && op->unit != SH_NONE)
                 SH_TRY(note_squares(c, op));
-            else if (sh_op_info(op->kind)->runs && !sh_program_carried(section, op))
+            else if (moves_params(c->p, op) && !sh_program_carried(section, op))
                 SH_TRY(note_update(c, i, op));
         }
     }

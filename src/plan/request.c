@@ -224,8 +224,8 @@ static enum sh_dtype dtype_of(int precision)
     return dtypes[precision];
 }
 
-/* Refuse what does not work with float16, or on GPUs. */
-static sh_rc check_device(const struct sh_config *cfg, bool gpu)
+/* Refuse what does not work with float16, or not yet on GPUs. */
+static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
 {
     const struct {
         bool there;
@@ -238,6 +238,10 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu)
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    if (gpu && train && cfg->optimizer.name == SH_OPTIM_MUON)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.name=muon: the kernel that makes matrices orthogonal is for CPUs, but the "
+                       "job runs on GPUs; give adamw, or training.device=cpu");
     return SH_OK;
 }
 
@@ -417,7 +421,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     /* `parts`: the number of ranks with different data. These, not all ranks, divide the batch. */
     int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
 
-    SH_TRY(check_device(cfg, gpu));
+    SH_TRY(check_device(cfg, gpu, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
@@ -434,6 +438,10 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .micro_steps = micro_steps,
                     .training = purpose == SH_TO_TRAIN,
                     .optim = sh_optim_of(cfg->optimizer.name),
+                    .ortho = {.kind = cfg->optimizer.muon_coefficients,
+                              .steps = cfg->optimizer.ns_steps,
+                              .split = cfg->optimizer.muon_split,
+                              .adjust = cfg->optimizer.adjust_lr_fn},
                     .state_dtype = dtype_of(cfg->optimizer.state_dtype),
                     .snapshot = purpose == SH_TO_TRAIN &&
                                 sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),

@@ -54,6 +54,8 @@ void sh_program_destroy(struct sh_program *p)
     free(p->sections);
     free(p->runs);
     free(p->divisors);
+    free(p->matrices);
+    free(p->cuts);
     free(p->groups);
     free(p);
 }
@@ -127,6 +129,16 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
 int sh_program_add_divisor(struct sh_program *p, double divisor)
 {
     return APPEND(p->divisors, p->n_divisors, p->cap_divisors, divisor);
+}
+
+int sh_program_add_matrix(struct sh_program *p, struct sh_matrix matrix)
+{
+    return APPEND(p->matrices, p->n_matrices, p->cap_matrices, matrix);
+}
+
+int sh_program_add_cut(struct sh_program *p, int64_t elems)
+{
+    return APPEND(p->cuts, p->n_cuts, p->cap_cuts, elems);
 }
 
 /* Takes the parameters that are appended next, until another unit starts. Tensors that only some strategies have
@@ -344,6 +356,11 @@ bool sh_program_counts_rows(const struct sh_op *op)
     return op->kind == SH_OP_ALL_TO_ALL && op->in[1] != SH_NONE;
 }
 
+const int64_t *sh_program_cuts(const struct sh_program *p, const struct sh_op *op)
+{
+    return op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.cuts ? p->cuts + op->attr.exchange.first_cut : NULL;
+}
+
 int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks)
 {
     int64_t elems = sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]), sent;
@@ -352,6 +369,8 @@ int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op
         sent = sh_tensor_elems(&p->tensors[op->in[0]]);
         return sent < elems ? sent : elems;
     }
+    if (sh_program_cuts(p, op)) /* the chunk, which is equal on all ranks */
+        return sh_tensor_elems(&p->tensors[op->attr.exchange.back ? op->out[0] : op->in[0]]);
     return op->kind == SH_OP_ALL_TO_ALL ? elems / ranks : elems;
 }
 
@@ -441,6 +460,8 @@ void sh_program_call(const struct sh_program *p, const struct sh_op *op, const s
         call->runs = p->runs + op->attr.runs.first;
     if (op->kind == SH_OP_ROPE_TABLE && op->attr.rope.divisors)
         call->divisors = p->divisors + op->attr.rope.first_divisor;
+    if (op->kind == SH_OP_ORTHO)
+        call->matrices = p->matrices + op->attr.ortho.first;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         operand(p, op->in[i], b, &call->in[i]);
     for (int i = 0; i < SH_OP_MAX_OUT; i++)

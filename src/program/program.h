@@ -244,6 +244,8 @@ struct sh_program {
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
     double *divisors; int n_divisors, cap_divisors; /* of rotary frequencies */
+    struct sh_matrix *matrices; int n_matrices, cap_matrices; /* that ORTHO makes orthogonal; places are those of units */
+    int64_t *cuts; int n_cuts, cap_cuts; /* of exchanges between equal chunks and other parts (kernels/op.h) */
     struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
     struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none if nothing is trained */
     enum sh_dtype act;     /* compute type */
@@ -288,6 +290,8 @@ int sh_program_add_saved(struct sh_program *p, const struct sh_saved *saved);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_divisor(struct sh_program *p, double divisor);
+int sh_program_add_matrix(struct sh_program *p, struct sh_matrix matrix);
+int sh_program_add_cut(struct sh_program *p, int64_t elems);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */
 int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 
@@ -344,6 +348,8 @@ int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
 /* Whether it is an ALL_TO_ALL of counted rows: an operation before it says how many each rank has for each. */
 bool sh_program_counts_rows(const struct sh_op *op);
+/* The cuts of an ALL_TO_ALL between equal chunks and other parts, one more than ranks; NULL: it is another. */
+const int64_t *sh_program_cuts(const struct sh_program *p, const struct sh_op *op);
 /* Elements of one rank's part of a collective over `ranks` ranks: what it gives to a gather, or to each other rank, or
  * gets from a scatter. Of counted rows: the most that one rank can have for another. */
 int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks);

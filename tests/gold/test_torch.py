@@ -20,6 +20,8 @@ LOSS_BOUND = 1e-5        # relative, each step
 GRADIENT_BOUND = 2e-5    # norm of the difference by norm, each tensor; seen: 2e-6
 CHANGE_BOUND = 1e-4      # the same, of the change in 20 steps; seen: 2.4e-5. A beta2 of 0.951 for 0.95 is 4e-4 off
 LION_BOUND = 5e-3        # a sign that differs in float32 moves an element by two steps of twenty
+MUON_BOUND = 5e-4        # small singular values of a step grow, and their rounding with them
+BOUNDS = {'Lion': LION_BOUND, 'muon': MUON_BOUND}
 BF16_BOUND = 1e-2        # seen: 1.5e-3
 GAP = 3e-5               # of scores, where experts are chosen: a choice that float32 makes differently is no rounding
 
@@ -50,6 +52,7 @@ EXPERTS = {**LLAMA, 'training.local_batch_size': 1, 'model.n_experts': 8, 'model
 ALL_EXPERTS = {key: value for key, value in EXPERTS.items() if key != 'model.ffn_dim'}
 GROUPS = {'model.router': 'sigmoid', 'model.route_groups': 4, 'model.route_top_groups': 2, 'model.route_norm': True,
           'model.route_scale': 2.5}
+MUON = {'optimizer.name': 'muon', 'optimizer.momentum': 0.9}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 MASKED = {'data.target_mask': 'must'}
 MODELS = {
@@ -64,6 +67,15 @@ MODELS = {
     'llama, yarn, ends not rounded': {**LLAMA, **YARN, 'model.rope_truncate': False, 'model.rope_attention_factor': 1.3},
     'llama, SGD': {**LLAMA, 'optimizer.name': 'SGD', 'optimizer.lr': 0.5},
     'llama, Lion': {**LLAMA, 'optimizer.name': 'Lion', 'optimizer.lr': 2e-4},
+    'llama, Muon': {**LLAMA, **MUON},
+    'llama, Muon of heads, polar express': {**LLAMA, **MUON, 'optimizer.muon_split': 'heads', 'optimizer.nesterov': False,
+                                            'optimizer.muon_coefficients': 'polar_express'},
+    'gpt2, Muon': {**GPT2, **MUON, 'optimizer.adjust_lr_fn': 'spectral_unclamped'},
+    'gpt2, Muon of fused matrices': {**GPT2, **MUON, 'optimizer.muon_split': 'none', 'optimizer.adjust_lr_fn': 'original'},
+    'phi3, Muon': {**LLAMA, **MUON, 'model.family': 'phi3', 'optimizer.muon_coefficients': 'quintic', 'optimizer.ns_steps': 6},
+    'phi3, Muon of heads': {**LLAMA, **MUON, 'model.family': 'phi3', 'optimizer.muon_split': 'heads'},
+    'qwen3_moe, Muon': {**ALL_EXPERTS, **MUON, 'model.family': 'qwen3_moe', 'model.route_norm': True,
+                        'moe.aux_loss_coeff': 0.1},
     'llama, biases': {**LLAMA, 'model.attention_bias': True, 'model.mlp_bias': True},
     'mistral': {**LLAMA, 'model.family': 'mistral', 'model.head_dim': 24},
     'qwen2': {**LLAMA, 'model.family': 'qwen2', 'model.tie_word_embeddings': True},
@@ -107,7 +119,7 @@ MODELS |= {'qwen2_moe, tiled': {**EXPERTS, **BLOCKS, 'model.family': 'qwen2_moe'
            'llama, many rows': {**LLAMA, 'model.n_layers': 1, 'training.local_batch_size': 256,
                                 'training.global_batch_size': 256}}
 # Of the seeds from 20 on, the first that leaves the gap.
-SEEDS = {'qwen2_moe': 21, 'qwen2_moe, tiled': 22, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
+SEEDS = {'qwen3_moe, Muon': 22, 'qwen2_moe': 21, 'qwen2_moe, tiled': 22, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
           'mesh.replicate': 2}
 
@@ -221,7 +233,7 @@ def compare_run(m, steps, path):
             + job.differ('gradient norm', [step['grad_norm'] for step in steps], norms, GRADIENT_BOUND)
             + job.differ('rate', [step['lr'] for step in steps],
                          [torch_reference.learning_rate(i, m.c) for i in range(STEPS)], 1e-12)
-            + compare_tensors(changed, expected, LION_BOUND if m.c.get('optimizer.name') == 'Lion' else CHANGE_BOUND))
+            + compare_tensors(changed, expected, BOUNDS.get(m.c.get('optimizer.name'), CHANGE_BOUND)))
 
 
 def case_format(name):
@@ -292,7 +304,8 @@ def case_bf16(name):
 
 
 # Features shared with Llama and GPT-2 are tested with those: meshes, precision, the format.
-OPTIMIZERS = ('llama, SGD', 'llama, Lion')
+MUONS = tuple(name for name in MODELS if 'Muon' in name)
+OPTIMIZERS = ('llama, SGD', 'llama, Lion', *MUONS)
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'mixtral, one expert',
             'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')
@@ -313,7 +326,7 @@ def cases():
              and (name in FEW_MODELS or not job.FEW)
              and (name not in FAMILIES or function in OF_FAMILIES)
              and (name not in WITH_EXPERTS or function is not case_bf16)
-             and (name not in OPTIMIZERS or function is case_one_rank)]
+             and (name not in OPTIMIZERS or function is case_one_rank or (name in MUONS and function is case_hybrid))]
     found += [(f'{name}: tiles of {rows} rows', case_tiles, name, ranks, rows)
               for name, ranks, rows in TILED[::5 if job.FEW else 1] if job.can_launch() or not ranks]
     return found + [(f'{name}: on {ranks} ranks', case_context, name, ranks, changes)

@@ -325,7 +325,91 @@ class Lion(torch.optim.Optimizer):
                 m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
 
 
+# Of Keller Jordan and torch; of Emerging-Optimizers; of Amsel et al., arXiv:2505.16932, which expects a smaller norm.
+COEFFICIENTS = {
+    'simple': (1, [(3.4445, -4.7750, 2.0315)]),
+    'quintic': (1, [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
+                    (2.8366, -3.0525, 1.2012)]),
+    'polar_express': (1.02, [(8.1566, -22.4833, 15.8788), (4.0429, -2.8089, 0.5000), (3.8917, -2.7725, 0.5061),
+                             (3.2858, -2.3681, 0.4645), (2.3465, -1.7098, 0.4232)]),
+}
+ADJUST = {'original': lambda out, into: max(1, out / into) ** 0.5, 'match_rms_adamw': lambda out, into: 0.2 * max(out, into) ** 0.5,
+          'spectral_unclamped': lambda out, into: (out / into) ** 0.5}
+
+
+def orthogonal(x, kind, steps):
+    room, triples = COEFFICIENTS[kind]
+    turned = x.shape[0] > x.shape[1]
+    x = (x.T if turned else x) / (x.norm() * room)
+    for step in range(steps):
+        a, b, c = triples[min(step, len(triples) - 1)]
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if turned else x
+
+
+def is_matrix(name, x):
+    return x.ndim > 1 and not any(part in name for part in ('embed', 'wte', 'wpe', 'lm_head', 'mlp.gate.weight', 'expert_gate'))
+
+
+def product_matrices(name, x, c):
+    """The matrices [out,in] of products, as views: what a file fuses is cut, unless optimizer.muon_split says otherwise."""
+    split, dim = c.get('optimizer.muon_split', 'qkv'), c['model.head_dim']
+    if x.ndim == 3:
+        return [part for expert in x for part in (expert.chunk(2) if 'gate_up' in name and split != 'none' else [expert])]
+    x = x.T if c['model.family'] == 'gpt2' else x
+    if split == 'none':
+        return [x]
+    if 'gate_up_proj' in name:
+        return x.chunk(2)
+    kv = c.get('model.n_kv_heads', c['model.n_heads'])
+    fused = 'c_attn' in name or 'qkv_proj' in name
+    parts = x.split([c['model.n_heads'] * dim, kv * dim, kv * dim]) if fused else [x]
+    apart = split == 'heads' and (fused or any(part in name for part in QKV))
+    return [head for part in parts for head in part.split(dim)] if apart else parts
+
+
+class Muon(torch.optim.Optimizer):
+    """torch.optim.Muon in float64, for each matrix in a tensor."""
+
+    def __init__(self, named, c):
+        super().__init__([{'params': [x for _, x in named], 'weight_decay': c['optimizer.weight_decay']}], {'lr': 1})
+        self.name, self.c = {x: name for name, x in named}, c
+
+    @torch.no_grad()
+    def step(self):
+        c, group = self.c, self.param_groups[0]
+        mu = c['optimizer.momentum']
+        for p in group['params']:
+            m = self.state[p].setdefault('exp_avg', torch.zeros_like(p))
+            m.lerp_(p.grad, 1 - mu)
+            step = (1 - mu) * p.grad + mu * m if c.get('optimizer.nesterov', True) else m
+            p.mul_(1 - group['lr'] * group['weight_decay'])
+            for at, u in zip(product_matrices(self.name[p], p, c), product_matrices(self.name[p], step, c)):
+                u = orthogonal(u, c.get('optimizer.muon_coefficients', 'simple'), c.get('optimizer.ns_steps', 5))
+                at.sub_(group['lr'] * ADJUST[c.get('optimizer.adjust_lr_fn', 'match_rms_adamw')](*u.shape) * u)
+
+
+class Both:
+    """Two optimizers as one."""
+
+    def __init__(self, *parts):
+        self.parts, self.param_groups = parts, [group for part in parts for group in part.param_groups]
+
+    def zero_grad(self):
+        for part in self.parts:
+            part.zero_grad()
+
+    def step(self):
+        for part in self.parts:
+            part.step()
+
+
 def make_optimizer(w, c):
+    if c.get('optimizer.name') == 'muon':
+        named = [(name, x) for name, x in w.items() if is_matrix(name, x)]
+        rest = {name: x for name, x in w.items() if not is_matrix(name, x)}
+        return Both(Muon(named, c), make_optimizer(rest, {**c, 'optimizer.name': 'AdamW'}))
     matrices = [x for x in w.values() if x.ndim > 1]
     vectors = [x for x in w.values() if x.ndim == 1]
     groups = [{'params': matrices, 'weight_decay': c['optimizer.weight_decay']},

@@ -31,6 +31,14 @@ static int64_t bytes_of(const struct sim_rank *r, int tensor)
     return sh_tensor_bytes(&r->p->tensors[tensor]);
 }
 
+/* Bytes of a collective's result; if ranks own different parts, those of a chunk, which is equal on all. */
+static int64_t result_bytes(const struct sim_rank *r, const struct sh_op *op)
+{
+    if (!sh_program_cuts(r->p, op))
+        return bytes_of(r, op->out[0]);
+    return sh_program_part_elems(r->p, op, 1) * sh_dtype_bytes(r->p->tensors[op->out[0]].dtype);
+}
+
 static bool is_collective(const struct sim_rank *r, int i)
 {
     return sh_op_info(r->p->ops[i].kind)->async;
@@ -74,11 +82,11 @@ static void come(struct sim *s, int rank, int i, const struct sh_section *sectio
     if (!m->member) {
         m->size = sh_group_size(&r->mesh, op->attr.group);
         m->kind = op->kind;
-        m->bytes = bytes_of(r, op->out[0]);
+        m->bytes = result_bytes(r, op);
         m->member = sh_calloc((size_t)m->size, sizeof *m->member);
     }
     assert_int_equal(m->kind, op->kind);
-    assert_int_equal(m->bytes, bytes_of(r, op->out[0]));
+    assert_int_equal(m->bytes, result_bytes(r, op));
     m->member[sh_group_index(&r->mesh, op->attr.group)] =
         (struct sim_member){rank, i, op->attr.after == SH_NONE ? SH_NONE : section->first_op + op->attr.after};
     r->flights[i].meeting = m;
@@ -206,6 +214,35 @@ static char *carried(const struct sim *s, const struct sim_meeting *m, const cha
     return out;
 }
 
+/* What the member at place k has after an exchange by cuts, between equal chunks of an array and other parts of it. */
+static char *recut(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
+{
+    struct sim_flight *f = flight_of(s, &m->member[k], m->member[k].op);
+    const struct sim_rank *r = &s->ranks[m->member[k].rank];
+    const struct sh_op *op = &r->p->ops[m->member[k].op];
+    const int64_t *cuts = sh_program_cuts(r->p, op);
+    int64_t size = sh_dtype_bytes(r->p->tensors[op->out[0]].dtype), chunk = m->bytes / size, copied = 0;
+    bool back = op->attr.exchange.back;
+    char *out = f->before;
+
+    f->before = NULL;
+    assert_int_equal(op->attr.exchange.cuts, m->size + 1);
+    for (int other = 0; other < m->size; other++) {
+        int i = back ? k : other, j = back ? other : k; /* elements in the chunk of i, between the cuts of j */
+        int64_t begin = cuts[j] > i * chunk ? cuts[j] : i * chunk;
+        int64_t end = cuts[j + 1] < (i + 1) * chunk ? cuts[j + 1] : (i + 1) * chunk;
+        int64_t in_chunk = begin - i * chunk, in_part = begin - cuts[j];
+
+        if (begin >= end)
+            continue;
+        memcpy(out + (back ? in_chunk : in_part) * size, gifts[other] + (back ? in_part : in_chunk) * size,
+               (size_t)((end - begin) * size));
+        copied += end - begin;
+    }
+    assert_true(back || copied == cuts[k + 1] - cuts[k]);
+    return out;
+}
+
 /* What the member at place k receives: its part of what each member sent. */
 static char *exchanged(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
 {
@@ -214,6 +251,8 @@ static char *exchanged(const struct sim *s, const struct sim_meeting *m, const c
 
     if (flight_of(s, &m->member[k], m->member[k].op)->parts)
         return carried(s, m, gifts, k);
+    if (sh_program_cuts(s->ranks[m->member[k].rank].p, &s->ranks[m->member[k].rank].p->ops[m->member[k].op]))
+        return recut(s, m, gifts, k);
     out = sh_calloc((size_t)m->bytes + 1, 1);
 
     for (int i = 0; i < m->size; i++)
@@ -281,6 +320,8 @@ void sim_coll_start(struct sim_rank *r, int i)
     if (op->kind == SH_OP_ALL_TO_ALL && op->in[1] != SH_NONE) {
         f->parts = sh_calloc((size_t)bytes_of(r, op->in[1]), 1);
         memcpy(f->parts, r->arena + r->p->tensors[op->in[1]].offset_bytes, (size_t)bytes_of(r, op->in[1]));
+    }
+    if (f->parts || sh_program_cuts(r->p, op)) {
         f->before = sh_calloc((size_t)bytes_of(r, op->out[0]) + 1, 1);
         memset(f->before, SIM_POISON, (size_t)bytes_of(r, op->out[0]));
         if (op->attr.accumulate)
@@ -313,5 +354,7 @@ void sim_coll_finish(struct sim_rank *r, int i, const struct sh_section *section
                  i - section->first_op);
     if (!goes_on(r, i, section))
         memcpy(r->arena + r->p->tensors[op->out[0]].offset_bytes, f->meeting->all ? f->meeting->all : f->received,
-               (size_t)(op->kind == SH_OP_ALL_GATHER ? f->meeting->size * f->sent_bytes : f->meeting->bytes));
+               (size_t)(op->kind == SH_OP_ALL_GATHER ? f->meeting->size * f->sent_bytes
+                        : sh_program_cuts(r->p, op)  ? bytes_of(r, op->out[0])
+                                                     : f->meeting->bytes));
 }

@@ -500,14 +500,19 @@ static void test_idle_beside_words(void **state)
         const char *beside, *key, *wrong;
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
-         "--optimizer.beta2: has no effect without optimizer.name=adamw or lion"},
+         "--optimizer.beta2: has no effect without optimizer.name=adamw or lion or muon"},
         {"training.mixed_precision_param=bfloat16", "training.loss_scale=1024",
          "--training.loss_scale: has no effect without training.mixed_precision_param=float16"},
         {"training.mixed_precision_param=float32", "training.loss_scale_init=1024",
          "--training.loss_scale_init: has no effect without training.mixed_precision_param=float16 and "
          "training.loss_scale=dynamic"},
-        {"optimizer.name=sgd", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
-        {"optimizer.name=Lion", "optimizer.eps=1e-6", "--optimizer.eps: has no effect without optimizer.name=adamw"},
+        {"optimizer.name=sgd", "optimizer.eps=1e-6",
+         "--optimizer.eps: has no effect without optimizer.name=adamw or muon"},
+        {"optimizer.name=Lion", "optimizer.eps=1e-6",
+         "--optimizer.eps: has no effect without optimizer.name=adamw or muon"},
+        {"optimizer.name=adamw", "optimizer.ns_steps=6",
+         "--optimizer.ns_steps: has no effect without optimizer.name=muon"},
+        {"optimizer.name=Muon", "optimizer.ns_steps=6", NULL},
         {"model.name=debug-moe", "model.ffn_dim=64",
          "--model.ffn_dim: has no effect: all blocks have experts; give model.expert_ffn_dim"},
         {"model.name=debug-moe", "moe.capacity_factor=1.25",

@@ -285,6 +285,7 @@ static const struct {
     {"adamw", SH_OP_ADAMW, {"exp_avg", "exp_avg_sq"}},
     {"sgd", SH_OP_SGD, {"momentum_buffer"}},
     {"lion", SH_OP_LION, {"exp_avg"}},
+    {"muon", SH_OP_ADAMW, {"exp_avg", "exp_avg_sq"}},
 };
 
 /* The operands of an operation are g; p, the states, the low halves: as optim.h documents for code that fills
@@ -306,7 +307,7 @@ static void optimizers(void **unused)
         assert_int_equal(cfg.optimizer.name, i);
         assert_non_null(o->name);
         assert_int_equal(o->op, known[i].op);
-        assert_true(o->emit == sh_optim_each && !o->whole);
+        assert_true(o->whole ? o->finish != NULL : o->emit == sh_optim_each);
         assert_in_range(o->n_states, 0, SH_STATES_MAX);
         assert_int_equal(op->n_in, 1);
         assert_int_equal(op->n_out, o->n_states + 2);
@@ -320,13 +321,16 @@ static void optimizers(void **unused)
 
 static void scalars_are_those_of_the_update(void **unused)
 {
-    struct sh_config cfg = {.optimizer = {.beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3, .weight_decay = 0.125}};
+    struct sh_config cfg = {
+        .optimizer = {
+            .beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3, .weight_decay = 0.125, .momentum = 0.75, .nesterov = true}};
     struct sh_op_scalars s = {.lr = 3, .grad_scale = 7};
 
     (void)unused;
     sh_optim_scalars(&cfg, 3, &s);
     assert_true(s.beta1_pow == 0.125 && s.beta2_pow == 0.015625);
     assert_true(s.beta1 == 0.5f && s.beta2 == 0.25f && s.adam_eps == 1e-3f && s.weight_decay == 0.125f);
+    assert_true(s.momentum == 0.75f && s.nesterov);
     assert_true(s.update == 3 && s.lr == 3 && s.grad_scale == 7);
 }
 

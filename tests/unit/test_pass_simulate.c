@@ -549,6 +549,16 @@ static void with_whole_matrices(void **state)
     optim = NULL;
 }
 
+/* Each mesh with whole matrices at their owners. One rank makes all of them. */
+static void with_muon(void **state)
+{
+    (void)state;
+    optim = sh_optim_of(SH_OPTIM_MUON);
+    check_model(&(void *){(void *)(uintptr_t)&tiny_models[1]});
+    check_model(&(void *){(void *)(uintptr_t)&tiny_models[5]});
+    optim = NULL;
+}
+
 /* A dense block, then blocks with experts, of which a token has some and all have one. */
 static const struct tiny_model with_experts = {"qwen2_moe",
                                                {.family = SH_FAMILY_QWEN2_MOE,
@@ -1255,6 +1265,7 @@ int main(void)
         cmocka_unit_test(rows_make_a_round_trip),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(with_whole_matrices),
+        cmocka_unit_test(with_muon),
         cmocka_unit_test(slices_change_no_bit),
         cmocka_unit_test(gradients_away_change_no_bit),
         cmocka_unit_test(parameters_away_change_no_bit),

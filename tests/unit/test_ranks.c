@@ -81,16 +81,19 @@ static void spread_experts(struct sh_build *b)
 }
 
 /* Trained as a whole; with adapters; with adapters on packed weights; as a whole with updates carried into the next
- * step; with an optimizer that needs whole matrices; and with experts on several ranks. */
-enum { WAYS = 6 };
+ * step; with an optimizer that needs whole matrices; with experts on several ranks; and with whole matrices at their
+ * owners, updates carried or not. */
+enum { WAYS = 8 };
 static void train_by(int way, struct sh_build *b)
 {
-    b->offload.carry = way == 3;
+    b->offload.carry = way == 3 || way == 7;
     if (way == 1 || way == 2)
         b->batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
     b->packed = way == 2;
     if (way == 4)
         b->options.optim = &tiny_cubic;
+    if (way >= 6)
+        b->options.optim = sh_optim_of(SH_OPTIM_MUON);
     if (way == 5)
         spread_experts(b);
     if (b->packed) /* matrices must be whole blocks */

@@ -213,6 +213,12 @@ static const struct row state[] = {
     {"optimizer.eps", "1e-6", NULL},
     {"optimizer.weight_decay", "0.2", NULL},
     {"optimizer.decay_all", "true", NULL},
+    {"optimizer.momentum", "0.9", "optimizer.name=muon"},
+    {"optimizer.nesterov", "false", "optimizer.name=muon"},
+    {"optimizer.muon_coefficients", "quintic", "optimizer.name=muon"},
+    {"optimizer.ns_steps", "6", "optimizer.name=muon"},
+    {"optimizer.adjust_lr_fn", "original", "optimizer.name=muon"},
+    {"optimizer.muon_split", "heads", "optimizer.name=muon"},
     {"optimizer.state_dtype", "bfloat16", NULL},
     {"lr_scheduler.warmup_steps", "5", NULL},
     {"lr_scheduler.decay_type", "linear", NULL},
@@ -401,6 +407,9 @@ static const char *need_of(const char *change)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (!strcmp(rows[i].change, change))
             return rows[i].needs;
+    for (size_t i = 0; i < STATE; i++) /* a key that has no effect without another needs it with any word */
+        if (!strncmp(change, state[i].key, strcspn(change, "=")) && !state[i].key[strcspn(change, "=")])
+            return state[i].needs;
     return NULL;
 }
 

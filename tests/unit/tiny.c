@@ -111,6 +111,7 @@ struct sh_build tiny_build(const struct tiny_model *m, int batch)
                                          .micro_steps = 1,
                                          .training = true,
                                          .optim = sh_optim_of(SH_OPTIM_ADAMW),
+                                         .ortho = {.steps = 5, .adjust = SH_ADJUST_MATCH_RMS_ADAMW},
                                          .forward_prefetch = 1,
                                          .backward_prefetch = 1},
                              .kernels = &sh_kernels_ref,

@@ -41,6 +41,7 @@ HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 HALF = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**30}
 TRACE = {'profiling.trace': 'trace.json'}
+MUON = {'optimizer.name': 'muon'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 DEEP = {'model.n_layers': 6, 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'training.seq_len': 16}
 OFTEN = {'checkpoint.interval': 1}
@@ -177,6 +178,12 @@ ROWS = {
     'optimizer.eps': Row(1e-6, 'steps'),
     'optimizer.weight_decay': Row(0.3, 'steps'),
     'optimizer.decay_all': Row('true', 'steps'),
+    'optimizer.momentum': Row(0.9, 'steps', needs=MUON),
+    'optimizer.nesterov': Row('false', 'steps', needs=MUON),
+    'optimizer.muon_coefficients': Row('quintic', 'steps', needs=MUON),
+    'optimizer.ns_steps': Row(6, 'steps', needs=MUON),
+    'optimizer.adjust_lr_fn': Row('original', 'steps', needs=MUON),
+    'optimizer.muon_split': Row('heads', 'steps', needs=MUON),
     'optimizer.state_dtype': Row('bfloat16', 'plan'),
     'lr_scheduler.warmup_steps': Row(2, 'steps'),
     'lr_scheduler.decay_type': Row('linear', 'steps'),

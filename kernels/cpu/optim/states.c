@@ -113,7 +113,7 @@ void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct
     int place = sh_random_place(random, i);
     uint32_t words[WORDS];
 
-    if (call->out[1].dtype == SH_F32)
+    if (n_states == 0 || call->out[1].dtype == SH_F32)
         return;
     draw_words(&b, (place + n + TURN - 1) / TURN * TURN, words);
     for (int k = 0; k < n_states; k++)

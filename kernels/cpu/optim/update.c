@@ -42,7 +42,7 @@ static void update_piece(const struct update *u, const struct sh_random *random,
     enum { STRIDE = SH_CPU_STRIDE, AHEAD = SH_CPU_AHEAD, BYTES = STRIDE * (int)sizeof(float) };
     char *upper = sh_floats_array(u->p, 0), *lower = sh_floats_array(u->p, 1);
     int64_t size = sh_floats_bytes(u->p, 1);
-    const float *g = u->call->in[0].data;
+    const float *g = u->call->in[0].data ? u->call->in[0].data : u->p.whole; /* a rule may need none */
     struct sh_cpu_states s;
 
     for (int64_t i = at; i < at + n; i += STRIDE) {

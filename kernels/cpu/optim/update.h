@@ -6,7 +6,8 @@
 
 #include "kernels/op.h"
 
-/* n elements, at most SH_CPU_STRIDE, in place: parameters, the states in the order of the row, and their gradient.
+/* n elements, at most SH_CPU_STRIDE, in place: parameters, the states in the order of the row, and their gradient, if the
+ * operation has one.
  * `factors`: the rule's, the same for all elements of a run. */
 typedef void sh_cpu_rule(float *p, float *const *state, const float *grad, int64_t n, const void *factors);
 

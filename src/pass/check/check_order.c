@@ -128,14 +128,17 @@ static void fill(struct sh_check *c, int t, int root)
         c->filled[root] = end;
 }
 
-/* By storage: a write to a view gives the whole tensor a value, unless it is one that is written in parts. */
+/* By storage: a write to a view gives the whole tensor a value, unless it is one that is written in parts. What a carried
+ * update leaves in persistent tensors is of the step before. */
 static void mark_written(struct sh_check *c, const struct sh_op *op)
 {
+    bool carried = sh_program_carried(c->section, op);
+
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         if (op->out[k] != SH_NONE) {
             int root = sh_tensor_root(c->p, op->out[k]);
 
-            c->written[root] = true;
+            c->written[root] |= !carried || !c->p->tensors[root].persistent;
             fill(c, op->out[k], root);
             c->changed[root] |= c->home[root] != SH_NONE;
         }
@@ -180,7 +183,7 @@ static sh_rc check_carried(struct sh_check *c, int i)
     }
     if (!sh_op_info(op->kind)->runs)
         return SH_OK;
-    if (c->written[source_of(c, op->in[0])])
+    if (c->written[source_of(c, op->in[0] == SH_NONE ? op->out[0] : op->in[0])])
         return sh_check_broken(c, i, "takes the gradient of a later step");
     if (c->used[source_of(c, op->out[0])])
         return sh_check_broken(c, i, "updates what was already used");

@@ -1,6 +1,7 @@
 /* The program of a rank, built from the micro-steps on logical tensors: state, then sections in their order. Only
  * micro-steps of a tree differ by their place; without a tree, those between first and last are one section that
  * repeats. */
+#include "src/optim/update.h"
 #include "src/pass/build.h"
 #include "src/pass/shard/shard.h"
 #include "src/program/saved.h"
@@ -75,26 +76,44 @@ static sh_rc add_cached(const struct sh_build *b, const struct sh_program *prefi
     return rc;
 }
 
-/* Whole matrices are gathered from gradients on the device, by messages. */
+/* Whole matrices come from gradients on the device; a row without a second step gathers them by messages. */
 static sh_rc check_whole(const struct sh_build *b)
 {
     const struct sh_offload *o = &b->offload;
-    bool away = o->optimizer_16 || o->gradients || o->parameters || o->carry;
+    const struct sh_optim *optim = b->options.optim;
+    bool away = o->gradients || o->parameters || o->optimizer_16 || (!optim->finish && o->carry);
 
-    if (!b->options.training || !b->options.optim->whole || !(away || b->options.segment_ranks))
+    if (!b->options.training || !optim->whole || !(away || (!optim->finish && b->options.segment_ranks)))
         return SH_OK;
     return sh_fail(SH_E_USAGE, "optimizer.name: %s updates whole matrices, which %s does not allow; give %s",
-                   b->options.optim->name, away ? "offload" : "comm.shared_memory",
+                   optim->name, away ? "offload" : "comm.shared_memory",
                    away ? "offload.optimizer=none, offload.gradients=none, offload.parameters=none"
                         : "comm.shared_memory=off");
+}
+
+/* Whether a matrix is whole: experts of a rank are. */
+static bool is_whole(const struct sh_param *param)
+{
+    return param->n_bands == 0 || (param->ndim == 3 && param->cut == 0);
 }
 
 /* Check what the ranks hold of the saved tensors. */
 static sh_rc check_params(const struct sh_build *b, const struct sh_program *micro)
 {
+    bool any = false;
+
     SH_TRY(sh_saved_check(micro));
-    for (int i = 0; b->options.training && b->options.optim->whole && i < micro->n_params; i++)
-        SH_REQUIRE(micro->params[i].n_bands == 0); /* bands of a matrix are not the matrix */
+    for (int i = 0; b->options.training && b->options.optim->whole && i < micro->n_params; i++) {
+        const struct sh_param *param = &micro->params[i];
+
+        SH_REQUIRE(is_whole(param)); /* bands of a matrix are not the matrix */
+        any |= param->trainable && sh_optim_has(micro, SH_RUNS_MATRICES, param);
+    }
+    if (b->options.training && b->options.optim->whole && !any)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.name: %s updates the matrices of blocks, and none of them is trained; give "
+                       "adamw",
+                       b->options.optim->name);
     return SH_OK;
 }
 

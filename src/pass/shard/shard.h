@@ -21,6 +21,10 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out);
 void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out);
 void sh_shard_update(const struct sh_build *b, struct sh_program *out);
 
+/* Append what follows from a unit's new masters: the cast to what is computed with, and the gather of a full copy that
+ * stays. */
+void sh_shard_refresh(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase);
+
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 

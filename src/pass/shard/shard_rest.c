@@ -29,6 +29,12 @@ static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
         sh_program_append(p, cast);
 }
 
+void sh_shard_refresh(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
+{
+    cast_master(p, unit, phase);
+    gather_resident(opt, p, unit, phase);
+}
+
 static void copy_divisors(const struct sh_program *micro, struct sh_program *p, struct sh_op *op)
 {
     int from = op->attr.rope.first_divisor;
@@ -58,10 +64,8 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
 {
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
-    for (int i = 0; i < out->n_units; i++) {
-        cast_master(out, i, SH_PHASE_INIT);
-        gather_resident(opt, out, i, SH_PHASE_INIT);
-    }
+    for (int i = 0; i < out->n_units; i++)
+        sh_shard_refresh(opt, out, i, SH_PHASE_INIT);
 }
 
 /* Sum over a group; over one rank there is nothing to sum. */
@@ -155,7 +159,7 @@ struct sh_range sh_shard_updated(const struct sh_program *p, const struct sh_op 
     bool all = op->out[0] == u->compute || op->out[0] == u->master || p->tensors[op->out[0]].base == SH_NONE;
     int64_t begin = all ? 0 : p->tensors[op->out[0]].base_elems;
 
-    return (struct sh_range){begin, begin + p->tensors[op->in[0]].dim[0]};
+    return (struct sh_range){begin, begin + p->tensors[op->in[0] == SH_NONE ? op->out[0] : op->in[0]].dim[0]};
 }
 
 /* Add the run of a parameter, or, if it has random bits, one for each run of its saved tensor. */
@@ -218,73 +222,6 @@ void sh_shard_renew_runs(const struct sh_pass_options *opt, struct sh_program *p
             set_runs(opt, p, p->ops[i].unit, &p->ops[i]);
 }
 
-static bool has_params(const struct sh_program *p, const struct sh_unit *u, enum sh_runs_of of)
-{
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-        if (sh_optim_has(p, of, &p->params[i]))
-            return true;
-    return false;
-}
-
-/* The operations of the optimizer's row for one unit. */
-static void emit_update(const struct sh_pass_options *opt, struct sh_program *out, int unit)
-{
-    struct sh_update u = {.p = out,
-                          .optim = opt->optim,
-                          .unit = unit,
-                          .chunks = sh_shard_chunks(opt, &out->units[unit]),
-                          .index = sh_shard_index(opt, &out->units[unit])};
-    int first = out->n_ops;
-
-    if (opt->optim->whole)
-        for (u.of = SH_RUNS_OTHERS; u.of <= SH_RUNS_MATRICES; u.of++) {
-            if (has_params(out, &out->units[unit], u.of))
-                opt->optim->emit(&u);
-        }
-    else
-        opt->optim->emit(&u);
-    for (int i = first; i < out->n_ops; i++)
-        if (sh_op_info(out->ops[i].kind)->runs)
-            set_runs(opt, out, unit, &out->ops[i]);
-}
-
-/* The biases of one router; `load`: the first of its loads in what routers report. The same on all ranks, since the
- * loads are. */
-static void move_biases(struct sh_program *out, int unit, int64_t load, float step)
-{
-    struct sh_op op = sh_program_op(SH_OP_ROUTE_BIAS);
-    const char *name = out->units[unit].name;
-    int64_t experts = out->units[unit].elems;
-
-    op.attr.route.experts = (int)experts;
-    op.attr.route.step = step;
-    op.in[0] = sh_shard_view(out, out->port[SH_PORT_ROUTERS], load, 1, &experts, name);
-    op.out[0] = sh_shard_view(out, out->units[unit].compute, 0, 1, &experts, name);
-    op.phase = SH_PHASE_UPDATE;
-    op.unit = unit;
-    sh_program_append(out, op);
-}
-
-/* A trained unit's update is on the rank's chunk only. A resident full copy is gathered right after, so that the next
- * step finds it. */
-void sh_shard_update(const struct sh_build *b, struct sh_program *out)
-{
-    const struct sh_pass_options *opt = &b->options;
-    int64_t load = SH_ROUTER_LOSSES;
-
-    sh_program_add_section(out, SH_SECTION_UPDATE, 1);
-    for (int i = 0; i < out->n_units; i++) {
-        if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0)
-            move_biases(out, i, load, b->batch.balance.step);
-        load += out->units[i].balances ? out->units[i].elems : 0;
-        if (!sh_program_descends(&out->units[i]))
-            continue;
-        emit_update(opt, out, i);
-        cast_master(out, i, SH_PHASE_UPDATE);
-        gather_resident(opt, out, i, SH_PHASE_UPDATE);
-    }
-}
-
 /* A view of this rank's own elements starts elsewhere on another rank. */
 static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
 {
@@ -308,6 +245,13 @@ static void move_bands(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
+/* Whether an update is from this rank's part of a whole unit (sh_optim_own). */
+static bool reads_own_part(const struct sh_program *p, const struct sh_op *op)
+{
+    return sh_op_info(op->kind)->runs && op->attr.runs.of == SH_RUNS_MATRICES && op->in[0] != SH_NONE &&
+           p->tensors[op->in[0]].base != SH_NONE && p->tensors[op->in[0]].mem != SH_MEM_GRAD;
+}
+
 /* The operations that read a rank's own elements have the same indices on all ranks. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
 {
@@ -325,9 +269,10 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
         }
         if (op->kind == SH_OP_ROUTE_WAVE)
             op->attr.wave.place = sh_group_index(&opt->mesh, opt->mesh.expert);
-        if (sh_op_info(op->kind)->runs && op->attr.runs.of == SH_RUNS_MATRICES && p->tensors[op->in[0]].base != SH_NONE)
+        if (reads_own_part(p, op))
             p->tensors[op->in[0]].base_elems = p->units[op->unit].chunk * sh_shard_index(opt, &p->units[op->unit]);
     }
+    sh_optim_place_owned(p, &opt->mesh);
     sh_shard_renew_runs(opt, p);
     if (p->segment.ranks)
         p->segment.rank = opt->segment_rank;

@@ -1,0 +1,13 @@
+/* The matrices of linear products that a parameter holds: by its role, whatever a file fuses. Pure, local. */
+#ifndef SH_OPTIM_MATRICES_H
+#define SH_OPTIM_MATRICES_H
+
+#include "src/config/model.h"
+#include "src/optim/optim.h"
+#include "src/program/program.h"
+
+/* Append the matrices of a parameter to the program's table; their places are those in the parameter's unit. */
+void sh_matrices_add(struct sh_program *p, const struct sh_param *param, const struct sh_model *m,
+                     const struct sh_ortho *how);
+
+#endif

@@ -1,0 +1,18 @@
+/* Who makes which matrices of a unit orthogonal. Whole matrices go to one rank; those of a rank follow each other in the
+ * unit, and ranks have theirs in their order, so that one exchange by cuts brings them. Pure, local; the same on all
+ * ranks. */
+#ifndef SH_OPTIM_OWNERS_H
+#define SH_OPTIM_OWNERS_H
+
+/* Place n matrices on ranks so that the largest load is as small as it can be; loads are added to.
+ *   work   in     [n] in the order of the unit
+ *   load   inout  [ranks]
+ *   place  out    [n], ascending */
+void sh_owners_place(const double *work, int n, int ranks, double *load, int *place);
+
+/* How many units to treat at once so that the busiest rank has at most a few percent more than the mean, or the number
+ * with which it has least.
+ *   work   [sum of n] unit after unit; n [units] */
+int sh_owners_wave(const double *work, const int *n, int units, int ranks);
+
+#endif

@@ -1,0 +1,329 @@
+/* Muon's operations: momentum and step by hand and against the reference, with any cut of a shard; and orthogonal factors
+ * of matrices that lie in any way among other elements. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/muon.h"
+#include "tests/op/optest.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
+
+static struct sh_op_scalars scalars_of(bool nesterov)
+{
+    return (struct sh_op_scalars){.lr = 0.125f,
+                                  .weight_decay = 0.25f,
+                                  .momentum = 0.75f,
+                                  .nesterov = nesterov,
+                                  .grad_scale = 0.5f,
+                                  .seed = 11,
+                                  .update = 7};
+}
+
+/* n elements in three runs, with gaps; the states in a type. */
+static void begin(struct optest *t, enum sh_op_kind kind, int64_t n, enum sh_dtype states)
+{
+    optest_begin(t, kind);
+    t->scalars = scalars_of(true);
+    if (kind == SH_OP_MUON_APPLY)
+        optest_in(t, 0, SH_F32, DIMS(n));
+    optest_out(t, 0, SH_F32, DIMS(n));
+    optest_add_to(t, 0);
+    if (kind == SH_OP_MUON_MOMENTUM) {
+        optest_out(t, 1, states, DIMS(n));
+        optest_add_to(t, 1);
+    }
+    t->attr.runs.count = 3;
+    t->runs[0] = (struct sh_decay_run){.end = n / 3, .decay = true, .tensor = sh_rng_name("a")};
+    t->runs[1] = (struct sh_decay_run){.begin = n / 2, .end = n - n / 5, .tensor = sh_rng_name("b"), .origin = -9};
+    t->runs[2] = (struct sh_decay_run){.begin = n - n / 5, .end = n, .decay = true, .tensor = sh_rng_name("c")};
+}
+
+/* g = 0.5 * 8 is 4, m = 0.75 * 2 + 0.25 * 4, and one more step of it with nesterov. */
+static void momentum_by_hand(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++)
+        for (int nesterov = 0; nesterov < 2; nesterov++) {
+            struct optest t;
+
+            begin(&t, SH_OP_MUON_MOMENTUM, 15, SH_F32);
+            t.scalars = scalars_of(nesterov);
+            optest_set(&t.call.out[0], 0, 8);
+            optest_set(&t.call.out[1], 0, 2);
+            optest_run(&t, devices[d], 1);
+            assert_true(optest_get(&t.call.out[1], 0) == 2.5);
+            assert_true(optest_get(&t.call.out[0], 0) == (nesterov ? 0.25 * 4 + 0.75 * 2.5 : 2.5));
+            optest_end(&t);
+        }
+}
+
+/* The decay is lr * weight_decay, whatever the step. */
+static void step_by_hand(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+
+        begin(&t, SH_OP_MUON_APPLY, 15, SH_F32);
+        for (int64_t i = 0; i < 15; i++) {
+            optest_set(&t.call.in[0], i, 4);
+            optest_set(&t.call.out[0], i, 8);
+        }
+        optest_run(&t, devices[d], 1);
+        assert_true(optest_get(&t.call.out[0], 0) == 8 * (1 - 0.125 * 0.25) - 0.5); /* decays */
+        assert_true(optest_get(&t.call.out[0], 6) == 8);                            /* in no run */
+        assert_true(optest_get(&t.call.out[0], 8) == 7.5);                          /* does not decay */
+        optest_end(&t);
+    }
+}
+
+static void as_reference(void **state)
+{
+    static const int64_t lengths[] = {15, 1000, 20011};
+    static const enum sh_op_kind kinds[] = {SH_OP_MUON_MOMENTUM, SH_OP_MUON_APPLY};
+
+    (void)state;
+    optest_seed(3);
+    for (int i = 0; i < 6; i++) {
+        struct optest ref, cpu, halves, joined;
+
+        begin(&ref, kinds[i % 2], lengths[i / 2], SH_F32);
+        optest_copy(&cpu, &ref);
+        optest_run(&ref, &sh_kernels_ref, 1);
+        optest_run(&cpu, &sh_kernels_cpu, 2);
+        for (int o = 0; o <= (kinds[i % 2] == SH_OP_MUON_MOMENTUM); o++)
+            optest_close(&ref, &cpu, o, 16);
+        optest_end(&ref);
+        optest_end(&cpu);
+        if (kinds[i % 2] == SH_OP_MUON_MOMENTUM)
+            continue;
+        begin(&cpu, kinds[i % 2], lengths[i / 2], SH_F32);
+        optest_split_params(&halves, &cpu);
+        optest_run(&cpu, &sh_kernels_cpu, 2);
+        optest_run(&halves, &sh_kernels_cpu, 3);
+        optest_join_params(&joined, &halves);
+        optest_same(&cpu, &joined, 0);
+        optest_end(&cpu);
+        optest_end(&halves);
+        optest_end(&joined);
+    }
+}
+
+/* States in bfloat16 are rounded by bits of the element, so threads do not show. */
+static void narrow_states(void **state)
+{
+    (void)state;
+    optest_seed(4);
+    for (int d = 0; d < 2; d++) {
+        struct optest a, b;
+
+        begin(&a, SH_OP_MUON_MOMENTUM, 3000, SH_BF16);
+        optest_copy(&b, &a);
+        optest_run(&a, devices[d], 1);
+        b.scalars.update++;
+        optest_run(&b, devices[d], 2);
+        optest_same(&a, &b, 0);
+        assert_true(memcmp(a.call.out[1].data, b.call.out[1].data, 3000 * sizeof(sh_bf16)) != 0);
+        optest_end(&a);
+        optest_end(&b);
+    }
+}
+
+/* ---- orthogonal factors ---- */
+
+static void begin_matrices(struct optest *t, int kind, int64_t n, int64_t origin, const struct sh_matrix *of, int count)
+{
+    optest_begin(t, SH_OP_ORTHO);
+    optest_out(t, 0, SH_F32, DIMS(n));
+    optest_add_to(t, 0);
+    t->attr.ortho.kind = kind;
+    t->attr.ortho.steps = 5;
+    t->attr.ortho.count = count;
+    t->attr.ortho.origin = origin;
+    t->call.matrices = of;
+    for (int i = 0; i < count; i++) {
+        int64_t a = sh_matrix_short(&of[i]), b = sh_matrix_long(&of[i]);
+
+        t->attr.ortho.most_short = a > t->attr.ortho.most_short ? a : t->attr.ortho.most_short;
+        t->attr.ortho.most_long = b > t->attr.ortho.most_long ? b : t->attr.ortho.most_long;
+    }
+}
+
+/* A matrix of rows end to end. */
+static struct sh_matrix plain(int64_t at, int64_t out, int64_t in)
+{
+    return (struct sh_matrix){.at = at,
+                              .out = out,
+                              .in = in,
+                              .row_step = in,
+                              .col_step = 1,
+                              .block = out,
+                              .block_stride = out,
+                              .repeat = 1,
+                              .stride = out * in,
+                              .scale = 1};
+}
+
+/* Wide, tall, square and a vector; columns of a wider matrix; blocks of two rows, every six, that begin at the third;
+ * three copies. Between and around them lie other elements. */
+enum { LAYOUTS = 6, ROOM = 1500 };
+static const struct sh_matrix layouts[LAYOUTS] = {
+    {105, 7, 11, 11, 1, 7, 7, 1, 77, 1}, {182, 13, 5, 5, 1, 13, 13, 1, 65, 0.5f}, {250, 8, 8, 8, 1, 8, 8, 1, 64, 2},
+    {320, 1, 9, 9, 1, 1, 1, 1, 9, 1},    {340, 4, 6, 1, 12, 4, 4, 1, 4, 1},       {450, 6, 9, 9, 1, 2, 6, 3, 162, 1},
+};
+
+static void layouts_as_reference(void **state)
+{
+    (void)state;
+    optest_seed(5);
+    for (int kind = 0; kind < SH_ORTHO_KINDS; kind++) {
+        struct optest ref, cpu, moved;
+
+        begin_matrices(&ref, kind, ROOM, 100, layouts, LAYOUTS);
+        optest_copy(&cpu, &ref);
+        optest_copy(&moved, &ref);
+        optest_shift(&moved, 3);
+        optest_run(&ref, &sh_kernels_ref, 1);
+        optest_run(&cpu, &sh_kernels_cpu, 1);
+        optest_run(&moved, &sh_kernels_cpu, 3);
+        optest_within(&ref, &cpu, 0, 2e-4, 2e-4);
+        optest_same(&cpu, &moved, 0);
+        optest_end(&ref);
+        optest_end(&cpu);
+        optest_end(&moved);
+    }
+}
+
+/* Elements of no matrix stay as they are: those that no layout names. */
+static void others_stay(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        bool named[ROOM] = {false};
+        struct optest t, was;
+
+        begin_matrices(&t, SH_ORTHO_SIMPLE, ROOM, 100, layouts, LAYOUTS);
+        optest_copy(&was, &t);
+        for (int i = 0; i < LAYOUTS; i++)
+            for (int64_t k = 0; k < layouts[i].repeat; k++)
+                for (int64_t e = 0; e < layouts[i].out * layouts[i].in; e++) {
+                    int64_t n = sh_matrix_long(&layouts[i]);
+                    int64_t at = sh_matrix_place(&layouts[i], k, e / n, e % n) - 100;
+
+                    assert_false(named[at]); /* no element belongs to two */
+                    named[at] = true;
+                }
+        optest_run(&t, devices[d], 2);
+        for (int i = 0; i < ROOM; i++)
+            assert_true((optest_get(&t.call.out[0], i) == optest_get(&was.call.out[0], i)) == !named[i]);
+        optest_end(&t);
+        optest_end(&was);
+    }
+}
+
+/* How far U U' is from the unit matrix, in its largest element. */
+static double off_unit(const struct sh_operand *u, int m, int n)
+{
+    double most = 0;
+
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < m; j++) {
+            double sum = i == j ? -1 : 0;
+
+            for (int k = 0; k < n; k++)
+                sum += optest_get(u, i * n + k) * optest_get(u, j * n + k);
+            most = fmax(most, fabs(sum));
+        }
+    return most;
+}
+
+/* quintic and polar_express come near to singular values of 1, however small the matrix is; simple only around it. */
+static void becomes_orthogonal(void **state)
+{
+    static const double bound[SH_ORTHO_KINDS] = {0.6, 0.05, 0.3}, size[] = {1, 1e-30, 1e20};
+    const struct sh_matrix of = plain(0, 8, 40);
+
+    (void)state;
+    optest_seed(6);
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3 * SH_ORTHO_KINDS; i++) {
+            struct optest t;
+
+            begin_matrices(&t, i / 3, 320, 0, &of, 1);
+            optest_scale(&t.call.out[0], size[i % 3]);
+            optest_run(&t, devices[d], 2);
+            if (off_unit(&t.call.out[0], 8, 40) > bound[i / 3])
+                fail_msg("kind %d, size %g: %g off", i / 3, size[i % 3], off_unit(&t.call.out[0], 8, 40));
+            optest_end(&t);
+        }
+}
+
+static void odd_matrices(void **state)
+{
+    const struct sh_matrix of = plain(0, 5, 6);
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+
+        begin_matrices(&t, SH_ORTHO_SIMPLE, 30, 0, &of, 1);
+        optest_scale(&t.call.out[0], 0);
+        optest_run(&t, devices[d], 1);
+        for (int i = 0; i < 30; i++)
+            assert_true(optest_get(&t.call.out[0], i) == 0);
+        optest_set(&t.call.out[0], 4, NAN);
+        optest_run(&t, devices[d], 1);
+        assert_true(isnan(optest_get(&t.call.out[0], 4)) && isnan(optest_get(&t.call.out[0], 29)));
+        optest_end(&t);
+    }
+}
+
+/* More steps use the last triple again, and change the result. */
+static void steps_count(void **state)
+{
+    const struct sh_matrix of = plain(0, 5, 6);
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct optest five, seven;
+
+        begin_matrices(&five, SH_ORTHO_QUINTIC, 30, 0, &of, 1);
+        optest_copy(&seven, &five);
+        seven.attr.ortho.steps = 7;
+        optest_run(&five, devices[d], 1);
+        optest_run(&seven, devices[d], 1);
+        assert_true(memcmp(five.call.out[0].data, seven.call.out[0].data, 30 * sizeof(float)) != 0);
+        optest_end(&five);
+        optest_end(&seven);
+    }
+}
+
+/* Three products a step: 4 m^2 n + 2 m^3 operations. */
+static void cost_of_rows(void **state)
+{
+    const struct sh_matrix of[2] = {plain(0, 4, 10), plain(40, 10, 4)};
+    struct optest t;
+
+    (void)state;
+    begin_matrices(&t, SH_ORTHO_SIMPLE, 80, 0, of, 2);
+    assert_true(sh_op_cost(&t.call).flops == 2 * 5 * (4 * 16 * 10 + 2 * 64));
+    optest_end(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(momentum_by_hand),   cmocka_unit_test(step_by_hand),         cmocka_unit_test(as_reference),
+        cmocka_unit_test(narrow_states),      cmocka_unit_test(layouts_as_reference), cmocka_unit_test(others_stay),
+        cmocka_unit_test(becomes_orthogonal), cmocka_unit_test(odd_matrices),         cmocka_unit_test(steps_count),
+        cmocka_unit_test(cost_of_rows),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
