@@ -7,6 +7,8 @@
 #include "kernels/muon.h"
 #include "kernels/rows.h"
 
+#include <math.h>
+
 static double bytes(const struct sh_operand *t)
 {
     double n = t->ndim > 0 ? sh_dtype_bytes(t->dtype) : 0;
@@ -94,4 +96,12 @@ struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
     for (int i = 0; i < s->n_out; i++)
         cost.bytes += written(call, i, &letters);
     return cost;
+}
+
+/* A query at t, counted from 1, sees mean (1 - q^t) keys, with q = 1 - 1 / mean. */
+double sh_op_pairs_in_documents(double mean, double T)
+{
+    double q = 1 - 1 / mean;
+
+    return mean * (T - mean * q * (1 - pow(q, T)));
 }

@@ -158,14 +158,12 @@ static void add_logits(struct work *w)
         w->bytes += logit_bytes * w->dims[0] * w->dims[2];
 }
 
-/* The share of T(T+1)/2 pairs within documents of `mean` tokens, if each token ends one with the same probability: a
- * query at t then sees mean (1 - q^t) keys, with q = 1 - 1 / mean. Kernels work in tiles, of which a query wastes one. */
+/* The share of T(T+1)/2 pairs within documents. Kernels work in tiles, of which a query wastes one. */
 static double in_documents(double mean, double T)
 {
     const double tile = 64;
-    double q = 1 - 1 / mean, pairs = mean * (T - mean * q * (1 - pow(q, T))) + tile * T;
 
-    return fmin(1, pairs / (T * (T + 1) / 2));
+    return fmin(1, (sh_op_pairs_in_documents(mean, T) + tile * T) / (T * (T + 1) / 2));
 }
 
 /* Computed from the operation counts with the window and without it, so that the rule of the window is in one place

@@ -1,6 +1,9 @@
 /* Operations per token, counted from the program of one sequence, so that no family needs its own formula. The usual
  * rule: 2 per weight forward, 4 backward (inputs and weights), hence 6; frozen weights have no gradient, hence 4. */
+#include "kernels/op.h"
 #include "src/model/model.h"
+
+#include <math.h>
 
 /* The caller destroys it. float32, since only shapes are counted. */
 static struct sh_program *emit(const struct sh_model *m, const struct sh_adapters *a, int seq)
@@ -26,24 +29,39 @@ static bool is_product(const struct sh_model *m, enum sh_param_role role)
            sh_param_info(role)->adapter;
 }
 
-/* How many keys a query sees on average: half of the sequence, or the window less what the first queries of the
- * sequence lack. */
-static double keys_seen(const struct sh_op *op, int seq)
+/* The mean length of documents that attention stays in; 0: it does not, or the length is not known. */
+static double documents_of(const struct sh_model_batch *b)
 {
-    double T = seq, W = op->attr.attn.window;
+    return b->docs ? b->document_tokens : 0;
+}
 
-    return W > 0 ? W - W * W / (2 * T) : T / 2;
+/* How many keys a query sees on average: half of the sequence, or the window less what the first queries of the
+ * sequence lack, or what is in its document. */
+static double keys_seen(const struct sh_op *op, const struct sh_model_batch *b)
+{
+    double T = b->seq, W = op->attr.attn.window, documents = documents_of(b);
+    double seen = W > 0 ? W - W * W / (2 * T) : T / 2;
+
+    return documents > 0 ? fmin(seen, sh_op_pairs_in_documents(documents, T) / T) : seen;
+}
+
+/* The same of a kernel that computes whole squares, of sequences or documents. */
+static double keys_of_squares(const struct sh_op *op, const struct sh_model_batch *b)
+{
+    double square = op->attr.attn.window ? op->attr.attn.window : b->seq;
+
+    return documents_of(b) > 0 ? fmin(square, 2 * keys_seen(op, b)) : square;
 }
 
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 {
-    return sh_model_flops_adapted(m, &none, seq);
+    return sh_model_flops_of(m, &(struct sh_model_batch){.seq = seq});
 }
 
 /* The backward has two products for each of the forward, but only one for a product with a frozen matrix. */
-struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq)
+struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    struct sh_program *p = emit(m, a, seq);
+    struct sh_program *p = emit(m, &b->adapters, b->seq);
     struct sh_model_flops f = {0};
 
     for (int i = 0; i < p->n_saved; i++)
@@ -56,8 +74,8 @@ struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const str
         if (op->kind != SH_OP_ATTENTION)
             continue;
         row = 12.0 * (double)p->tensors[op->out[0]].dim[2];
-        f.attention_causal += row * keys_seen(op, seq);
-        f.attention_full += row * (op->attr.attn.window ? op->attr.attn.window : seq);
+        f.attention_causal += row * keys_seen(op, b);
+        f.attention_full += row * keys_of_squares(op, b);
     }
     sh_program_destroy(p);
     return f;

@@ -41,7 +41,7 @@ struct sh_model_batch {
     int parts;                /* of a sequence: ranks have one each; set by the model pass, by the mesh. 0: 1 */
     bool docs;                /* attention stays inside documents */
     bool anew;                /* with docs: positions restart in each; else they count through the sequence */
-    int document_tokens;      /* with docs: their mean length, for prices; 0: not known */
+    int document_tokens;      /* with docs: their mean length, for prices and utilization; 0: not known */
     bool any_order;           /* attention's backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
@@ -68,12 +68,13 @@ int sh_model_window(const struct sh_model *m, int block);
  * matmul: 6 per weight of a matrix product, 4 if it is frozen; the output matrix counts, embedding look-ups do not, and
  * of experts only those of a token.
  * attention: causal = 6 H D T per attention (half of the square), full = 12 H D T; with a window, only what lies inside
- * it. */
+ * it; with documents of a known mean length, what lies inside them. Of the batch only `seq`, documents and adapters
+ * count. */
 struct sh_model_flops {
     double matmul, attention_causal, attention_full;
 };
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq);
-struct sh_model_flops sh_model_flops_adapted(const struct sh_model *m, const struct sh_adapters *a, int seq);
+struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct sh_model_batch *b);
 
 int64_t sh_model_params(const struct sh_model *m);
 int64_t sh_model_active(const struct sh_model *m); /* active: of experts, only those of one token */

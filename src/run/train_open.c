@@ -193,7 +193,7 @@ void sh_train_set_up(struct sh_train *t)
     const struct sh_config *cfg = &t->r->cfg;
 
     t->global_batch = sh_request_global_batch(cfg, sh_group_size(m, m->data));
-    t->flops = sh_model_flops_adapted(&t->r->build.model, &t->r->build.batch.adapters, cfg->training.seq_len);
+    t->flops = sh_model_flops_of(&t->r->build.model, &t->r->build.batch);
     t->lr = sh_changes_lr(cfg);
     t->guard = (struct sh_guard){.action = cfg->guard.action,
                                  .z_score = cfg->guard.z_score,

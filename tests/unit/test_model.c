@@ -373,15 +373,48 @@ static void flops_of_windows(void **state)
     assert_true(f.attention_full == 12.0 * m.n_heads * m.head_dim * 4);
 }
 
+/* Documents of 4 of 16 tokens: a query at t sees 4 (1 - 0.75^t) keys. Where there is no mask, no length, or a window that
+ * is shorter, nothing changes. */
+static void flops_of_documents(void **state)
+{
+    struct sh_model m = tiny_models[0].model;
+    struct sh_model_batch b = {.seq = 16, .docs = true, .document_tokens = 4};
+    struct sh_model_flops whole, f;
+    double keys = 0, row;
+
+    (void)state;
+    m.n_layers = 1;
+    row = 12.0 * m.n_heads * m.head_dim;
+    whole = sh_model_flops(&m, 16);
+    for (int t = 1; t <= 16; t++)
+        keys += 4 * (1 - pow(0.75, t)) / 16;
+    f = sh_model_flops_of(&m, &b);
+    assert_true(fabs(f.attention_causal / (row * keys) - 1) < 1e-12);
+    assert_true(fabs(f.attention_full / (2 * row * keys) - 1) < 1e-12);
+    assert_true(f.matmul == whole.matmul);
+    b.document_tokens = 1; /* a query sees itself */
+    assert_true(sh_model_flops_of(&m, &b).attention_causal == row);
+    b.document_tokens = 1000;
+    assert_true(sh_model_flops_of(&m, &b).attention_causal == whole.attention_causal);
+    b.document_tokens = 0;
+    assert_true(sh_model_flops_of(&m, &b).attention_causal == whole.attention_causal);
+    b = (struct sh_model_batch){.seq = 16, .document_tokens = 4};
+    assert_true(sh_model_flops_of(&m, &b).attention_causal == whole.attention_causal);
+    b.docs = true;
+    m.attention_window = 2;
+    assert_true(sh_model_flops_of(&m, &b).attention_causal == sh_model_flops(&m, 16).attention_causal);
+}
+
 /* With adapters, the gradients of the frozen matrices themselves are not computed. */
 static void flops_of_frozen_weights_are_four(void **state)
 {
     enum { SEQ = 64, RANK = 16 };
     const struct sh_adapters a = {.rank = RANK, .scale = 1, .targets = ~0u};
-    struct sh_model_flops whole = sh_model_flops(&llama_1b, SEQ), some = sh_model_flops_adapted(&llama_1b, &a, SEQ);
+    struct sh_model_flops whole = sh_model_flops(&llama_1b, SEQ), some;
     double adapters = 0;
 
     (void)state;
+    some = sh_model_flops_of(&llama_1b, &(struct sh_model_batch){.seq = SEQ, .adapters = a});
     for (int i = 0; i < SH_PARAM_LINEARS; i++) {
         int64_t in, out;
 
@@ -442,6 +475,7 @@ int main(void)
         cmocka_unit_test(flops_are_those_of_the_program),
         cmocka_unit_test(windows),
         cmocka_unit_test(flops_of_windows),
+        cmocka_unit_test(flops_of_documents),
         cmocka_unit_test(flops_are_six_for_each_weight),
         cmocka_unit_test(flops_of_frozen_weights_are_four),
         cmocka_unit_test(families),

@@ -170,8 +170,8 @@ static void say_batch(const struct sh_predict *l)
 /* The request and what follows from it: the mesh, the strategy, the batch. */
 static void print_request(const struct sh_predict *l)
 {
-    struct sh_model_flops f =
-        sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
+    struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
+    char within[64] = "";
 
     say_model(l);
     say_mesh(l);
@@ -187,11 +187,13 @@ static void print_request(const struct sh_predict *l)
     else
         sh_str_say(stdout, "threads", "%d per rank%s", l->ask.threads,
                    l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
-    sh_str_say(stdout, "work", "%.4g GFLOP per token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)",
+    if (l->build.batch.docs && l->build.batch.document_tokens)
+        snprintf(within, sizeof within, ", within documents of %d tokens", l->build.batch.document_tokens);
+    sh_str_say(stdout, "work", "%.4g GFLOP per token (%s + 6LHDT, causal), %.4g with 12LHDT (full square)%s",
                (f.matmul + f.attention_causal) / 1e9,
                l->build.batch.adapters.rank ? "4 x frozen weights in products + 6 x those of adapters"
                                             : "6 x weights in products",
-               (f.matmul + f.attention_full) / 1e9);
+               (f.matmul + f.attention_full) / 1e9, within);
 }
 
 /* The blocks of a transformer are equal, so 80 of them become one line. */

@@ -41,8 +41,7 @@ static double save_seconds(const struct sh_predict *l)
 /* Facts about the job besides its step: tokens, FLOPs, and the cost of saving. */
 static struct sh_predict_job job_of(const struct sh_predict *l)
 {
-    struct sh_model_flops f =
-        sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
+    struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
 
     return (struct sh_predict_job){.tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) *
                                              l->cfg.training.seq_len,
