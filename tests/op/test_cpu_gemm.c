@@ -1,5 +1,8 @@
 /* Products: every engine against double on odd shapes, in all orders, with bias and addends; then the linear layers
  * against the reference. Bits must not depend on threads or addresses. */
+#include "sherd_config.h"
+
+#include "kernels/cpu/base/wide.h"
 #include "kernels/cpu/gemm/gemm_engine.h"
 #include "kernels/cpu/gemm/gemv.h"
 #include "tests/op/agree.h"
@@ -161,12 +164,74 @@ static void check_engine(const struct sh_gemm_engine *e)
     check_product(e, &deep, SH_F32);
 }
 
+#ifdef SH_WIDE
+/* Thin products have the bits that packed panels give them. */
+static void check_thin(const struct product *p, enum sh_dtype out)
+{
+    /* clang-format off */
+    struct sh_gemm g = {.m = p->m, .n = p->n, .k = p->k, .trans_a = p->trans_a, .trans_b = p->trans_b,
+                        .in_dtype = SH_BF16, .out_dtype = out, .bias = p->extra >= BIAS ? p : NULL};
+    /* clang-format on */
+    if (!sh_gemm_engine_thin.takes(&g))
+        return;
+    struct sh_operand t[5] = {
+        tensor(SH_BF16, p->trans_a ? p->k : p->m, (p->trans_a ? p->m : p->k) + PAD),
+        tensor(SH_BF16, p->trans_b ? p->n : p->k, (p->trans_b ? p->k : p->n) + PAD),
+        tensor(out, p->m, p->n + PAD),
+        tensor(SH_BF16, 1, p->n),
+        tensor(out, p->m, p->n + PAD),
+    };
+    struct sh_operand want = run_on(&sh_gemm_engine_panels, p, t, 1, 0);
+    for (int threads = 1; threads < 4; threads++) {
+        struct sh_operand got = run_on(&sh_gemm_engine_thin, p, t, threads, threads - 1);
+        assert_memory_equal(want.data, got.data, (size_t)(p->m * (p->n + PAD)) * (size_t)sh_dtype_bytes(out));
+        free(got.data);
+    }
+    free(want.data);
+    for (int i = 0; i < 5; i++)
+        free(t[i].data);
+}
+
+static void test_thin(void **state)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1},       {3, 2, 17},     {64, 64, 64},  {17, 300, 65}, {300, 40, 600},
+                                       {129, 64, 8201}, {70, 520, 64},  {33, 1031, 5}, {64, 330, 70}, {16, 600, 8300},
+                                       {600, 16, 8300}, {2200, 48, 40}, {65, 65, 65}};
+    (void)state;
+    for (int64_t n = 64; n < 66; n++) {
+        struct sh_gemm down = {.m = 99, .n = n, .k = 99, .trans_b = true}, up = {.m = 99, .n = 99, .k = n},
+                       outer = {.m = n, .n = 99, .k = 99, .trans_a = true};
+        assert_int_equal(sh_gemm_engine_thin.takes(&down), n == 64);
+        assert_int_equal(sh_gemm_engine_thin.takes(&up), n == 64);
+        assert_int_equal(sh_gemm_engine_thin.takes(&outer), n == 64);
+    }
+    if (!sh_gemm_engine_thin.usable())
+        skip();
+    optest_seed(8);
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
+        for (int v = 0; v < 16; v++) {
+            struct product p = {.m = sizes[s][0],
+                                .n = sizes[s][1],
+                                .k = sizes[s][2],
+                                .trans_a = v & 1,
+                                .trans_b = v & 2,
+                                .extra = v / 4};
+            check_thin(&p, SH_F32);
+            check_thin(&p, SH_BF16);
+        }
+}
+#endif
+
 static void test_engines(void **state)
 {
     (void)state;
     optest_seed(1);
     for (int i = 0; sh_gemm_engine_at(i); i++) {
         const struct sh_gemm_engine *e = sh_gemm_engine_at(i);
+#ifdef SH_WIDE
+        if (e == &sh_gemm_engine_thin) /* in test_thin() */
+            continue;
+#endif
         if (e->works ? e->works() : e->usable())
             check_engine(e);
         else
@@ -507,11 +572,15 @@ static void test_few_rows_of_f16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_rows),          cmocka_unit_test(test_few_rows_of_f16),
-        cmocka_unit_test(test_engines),           cmocka_unit_test(test_several),
-        cmocka_unit_test(test_work_too_small),    cmocka_unit_test(test_linear_f32),
-        cmocka_unit_test(test_linear_bf16),       cmocka_unit_test(test_linear_f16),
-        cmocka_unit_test(test_residual_in_place), cmocka_unit_test(test_lora),
+        cmocka_unit_test(test_few_rows),   cmocka_unit_test(test_few_rows_of_f16),
+        cmocka_unit_test(test_engines),
+#ifdef SH_WIDE
+        cmocka_unit_test(test_thin),
+#endif
+        cmocka_unit_test(test_several),    cmocka_unit_test(test_work_too_small),
+        cmocka_unit_test(test_linear_f32), cmocka_unit_test(test_linear_bf16),
+        cmocka_unit_test(test_linear_f16), cmocka_unit_test(test_residual_in_place),
+        cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);
 }

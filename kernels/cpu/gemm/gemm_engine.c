@@ -18,6 +18,7 @@
 /* clang-format off */
 static const struct sh_gemm_engine *const engines[] = {
 #ifdef SH_WIDE
+    &sh_gemm_engine_thin,
     &sh_gemm_engine_panels,
     &sh_gemm_engine_panels_wide,
 #endif

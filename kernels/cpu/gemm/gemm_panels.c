@@ -20,8 +20,9 @@
 #include <omp.h>
 
 enum { SIDE = SH_PANEL_SIDE, STEP = SH_PANEL_STEP, DEPTH = SH_PANEL_DEPTH, CHUNK = DEPTH * STEP };
-enum { KEPT = 32, KEPT_ELEMS = 8 << 20 };   /* upper limits on kept panels and elements */
-enum { DEEP = KEPT_ELEMS / (KEPT * SIDE) }; /* stretch of the inner dimension that a float C takes at a time */
+enum { KEPT = 32, KEPT_ELEMS = 8 << 20 }; /* upper limits on kept panels and elements */
+enum { DEEP = SH_PANEL_STRETCH };
+_Static_assert(DEEP <= KEPT_ELEMS / (KEPT * SIDE), "a stretch is kept whole");
 
 /* One product; [first, first + count) are the panels kept now. */
 struct product {

@@ -25,6 +25,7 @@ enum {
     SH_PANEL_SIDE = 32,                            /* rows or columns of a panel; its step in the inner dimension */
     SH_PANEL_STEP = SH_PANEL_SIDE * SH_PANEL_SIDE, /* elements of a panel's step (two tiles) or a square of sums */
     SH_PANEL_DEPTH = 8,                            /* steps after which a panel (16 KiB) is still in the L1 cache */
+    SH_PANEL_STRETCH = 8192,                       /* inner elements of a product whose sum a float C takes at a time */
 };
 
 /* A way to multiply panels: one row of the table in panel.c. */
@@ -36,6 +37,10 @@ struct sh_panel_unit {
     /* sums [32,32] = panel of rows x panel of columns, or += if add; `steps` steps deep, in ascending order. Rows from
      * `live` on may be left out. */
     void (*multiply)(const void *rows, const void *cols, float *sums, int64_t steps, bool add, int64_t live);
+    /* The same of 32 rows as they are stored, ld elements apart, and whole steps; NULL: it cannot. Columns from `live` on
+     * may be left out. */
+    void (*multiply_stored)(const sh_bf16 *rows, int64_t ld, const sh_bf16 *cols, float *sums, int64_t steps, bool add,
+                            int64_t live);
     int64_t slice; /* panels whose sums, 32 squares each, a thread keeps in its L2 cache */
     bool wide;     /* panels are in f32, as sh_panel_pack_wide() or sh_panel_widen() make them */
 };

@@ -47,45 +47,86 @@ static SH_AMX void end(void)
     _tile_release();
 }
 
+/* Rows as tiles read them: the second tile is `below` elements after the first, the next step `step`. */
+struct rows {
+    const sh_bf16 *at;
+    int64_t bytes, below, step;
+};
+
 /* C [32][32] (+)= rows [32][32 steps] cols. Four tiles of C and two of each side: each loaded tile is used twice,
- * which is the most that eight tiles allow. */
-static SH_AMX void multiply(const void *row_panel, const void *col_panel, float *sums, int64_t steps, bool add,
-                            int64_t live)
+ * which is the most that eight tiles allow. tall, wide: whether there are more than 16 rows, or columns. */
+static SH_AMX inline __attribute__((always_inline)) void multiply_tiles(struct rows r, const sh_bf16 *cols, float *sums,
+                                                                        int64_t steps, bool add, const bool tall,
+                                                                        const bool wide)
 {
     enum { BYTES = SIDE * 4 };
-    const sh_bf16 *rows = row_panel, *cols = col_panel;
-
-    (void)live;
 
     if (add) {
         _tile_loadd(0, sums, BYTES);
-        _tile_loadd(1, sums + HALF, BYTES);
-        _tile_loadd(2, sums + HALF * SIDE, BYTES);
-        _tile_loadd(3, sums + HALF * SIDE + HALF, BYTES);
+        if (wide)
+            _tile_loadd(1, sums + HALF, BYTES);
+        if (tall)
+            _tile_loadd(2, sums + HALF * SIDE, BYTES);
+        if (tall && wide)
+            _tile_loadd(3, sums + HALF * SIDE + HALF, BYTES);
     } else {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (; steps > 0; steps--, rows += SH_PANEL_STEP, cols += SH_PANEL_STEP) {
+    for (; steps > 0; steps--, r.at += r.step, cols += SH_PANEL_STEP) {
         _tile_loadd(6, cols, 64);
-        _tile_loadd(4, rows, 64);
+        _tile_loadd(4, r.at, r.bytes);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, cols + TILE, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, rows + TILE, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        if (wide) {
+            _tile_loadd(7, cols + TILE, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (tall) {
+            _tile_loadd(5, r.at + r.below, r.bytes);
+            _tile_dpbf16ps(2, 5, 6);
+        }
+        if (tall && wide)
+            _tile_dpbf16ps(3, 5, 7);
     }
     _tile_stored(0, sums, BYTES);
-    _tile_stored(1, sums + HALF, BYTES);
-    _tile_stored(2, sums + HALF * SIDE, BYTES);
-    _tile_stored(3, sums + HALF * SIDE + HALF, BYTES);
+    if (wide)
+        _tile_stored(1, sums + HALF, BYTES);
+    if (tall)
+        _tile_stored(2, sums + HALF * SIDE, BYTES);
+    if (tall && wide)
+        _tile_stored(3, sums + HALF * SIDE + HALF, BYTES);
+}
+
+static SH_AMX void multiply(const void *rows, const void *cols, float *sums, int64_t steps, bool add, int64_t live)
+{
+    struct rows packed = {.at = rows, .bytes = 64, .below = TILE, .step = SH_PANEL_STEP};
+
+    if (live > HALF)
+        multiply_tiles(packed, cols, sums, steps, add, true, true);
+    else
+        multiply_tiles(packed, cols, sums, steps, add, false, true);
+}
+
+static SH_AMX void multiply_stored(const sh_bf16 *rows, int64_t ld, const sh_bf16 *cols, float *sums, int64_t steps,
+                                   bool add, int64_t live)
+{
+    struct rows stored = {.at = rows, .bytes = ld * (int64_t)sizeof *rows, .below = HALF * ld, .step = SIDE};
+
+    if (live > HALF)
+        multiply_tiles(stored, cols, sums, steps, add, true, true);
+    else
+        multiply_tiles(stored, cols, sums, steps, add, true, false);
 }
 
 /* For 2 MiB of L2: slices of 4 panels are 12 % slower. */
-const struct sh_panel_unit sh_panel_amx = {
-    .name = "AMX", .usable = usable, .begin = begin, .end = end, .multiply = multiply, .slice = 8};
+const struct sh_panel_unit sh_panel_amx = {.name = "AMX",
+                                           .usable = usable,
+                                           .begin = begin,
+                                           .end = end,
+                                           .multiply = multiply,
+                                           .multiply_stored = multiply_stored,
+                                           .slice = 8};
 
 #endif

@@ -75,6 +75,19 @@ static SH_WIDE inline void store(const struct sh_gemm *g, __m512 x, int64_t row,
         _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
+/* The sums of a whole square, rounded once with what they are added to: the usual case of an addend. */
+static SH_WIDE void add_square(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+{
+    sh_bf16 *c = (sh_bf16 *)g->c + row * g->ldc + col;
+    const sh_bf16 *addend = (const sh_bf16 *)g->addend + row * g->ldc + col;
+
+    for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE, c += g->ldc, addend += g->ldc) {
+        __m512 lo = _mm512_add_ps(_mm512_load_ps(sums), sh_wide_load(addend, 0xffff));
+        __m512 hi = _mm512_add_ps(_mm512_load_ps(sums + HALF), sh_wide_load(addend + HALF, 0xffff));
+        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+    }
+}
+
 /* Store the sums of one square to C, with bias and addend, in C's type. At the edges masks leave out what is past C. */
 SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
 {
@@ -83,6 +96,10 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
 
     if (streams(g, row, col)) {
         stream(g, sums, row, col);
+        return;
+    }
+    if (g->out_dtype == SH_BF16 && cols == SIDE && g->addend && !g->bias) {
+        add_square(g, sums, row, col);
         return;
     }
     for (int64_t r = row; r < row + rows; r++, sums += SIDE) {

@@ -118,10 +118,43 @@ SH_PANEL_ASKS void prefetch(const struct sh_panel_source *s, struct place p)
 
 enum format { AS_ROWS, AS_COLS, AS_WIDE };
 
+/* Pairs of two stored rows for all 32 sides: a whole line of each is read once. Unpacking works within quarters of a
+ * vector: each of its two results has pairs from both halves of the sides. */
+static SH_WIDE inline void put_pairs(__m512i even, __m512i odd, sh_bf16 *tiles)
+{
+    const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+    const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    __m512i lo = _mm512_unpacklo_epi16(even, odd), hi = _mm512_unpackhi_epi16(even, odd);
+
+    _mm512_store_si512(tiles, _mm512_permutex2var_epi64(lo, first, hi));
+    _mm512_store_si512(tiles + TILE, _mm512_permutex2var_epi64(lo, second, hi));
+}
+
+/* A step of pairs, where rows are a multiple of 4 KiB apart: a line that is read in two halves has left the L1 cache
+ * before the second one. */
+static SH_WIDE void pack_pairs(const struct sh_panel_source *s, struct place p, sh_bf16 *tiles)
+{
+    int64_t side = p.panel * SH_PANEL_SIDE;
+    const sh_bf16 *from = s->data + p.k * s->step + side;
+    __mmask32 mask = first_32(s->sides - side);
+
+    _Pragma("GCC unroll 4") for (int64_t j = 0; j < SH_PANEL_SIDE; j += 2)
+    {
+        __m512i even = _mm512_maskz_loadu_epi16(p.k + j < s->depth ? mask : 0, from + j * s->step);
+        __m512i odd = _mm512_maskz_loadu_epi16(p.k + j + 1 < s->depth ? mask : 0, from + (j + 1) * s->step);
+        put_pairs(even, odd, tiles + j / 2 * SH_PANEL_SIDE);
+    }
+}
+
 /* Stored rows are tiles of rows unchanged; pairs are tiles of columns, or are widened. The other cases are transposed. */
 static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, enum format as, void *tiles)
 {
     __m512i r[16];
+
+    if (s->inner_rows && as == AS_COLS) {
+        pack_pairs(s, p, tiles);
+        return;
+    }
     for (int h = 0; h < 2; h++) {
         if (s->inner_rows)
             load_pairs(s, p.panel * SH_PANEL_SIDE + h * HALF, p.k, r);
