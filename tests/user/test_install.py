@@ -56,6 +56,21 @@ def anchors(page):
     return {re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-') for title in re.findall(r'^#+ (.*)', text, re.M)}
 
 
+def case_states():
+    """The programs for checkpoints of other trainers find their modules, also after the installation has moved."""
+    bindir, = variables('bindir')
+    wrong = []
+    moved = stage.with_name('moved')
+    shutil.rmtree(moved, ignore_errors=True)
+    shutil.copytree(stage, moved, symlinks=True)
+    for top in stage, moved:
+        for name in 'sherd-import', 'sherd-export':
+            done = subprocess.run([top / bindir.lstrip('/') / name, '--help'], capture_output=True, text=True, cwd=stage)
+            if done.returncode or not done.stdout.startswith(f'usage: {name} '):
+                wrong.append(f'{top.name}/{name}: {done.stdout}{done.stderr}')
+    return wrong + [f'{path} is left by Python' for path in stage.rglob('__pycache__')]
+
+
 def case_links():
     """Each page that an installed page links to is installed, with the heading; so is each that the sources name."""
     doc, = variables('docdir')
@@ -127,7 +142,7 @@ def case_version_object():
     return [f'{name} does not wait' for name in sorted(set(made) - set(variables('version_objects')))] + ([] if len(made) > 1 else made)
 
 
-CASES = [('files', case_files), ('links', case_links), ('examples by name', case_example), ('job scripts', case_scripts),
+CASES = [('files', case_files), ('states of other trainers', case_states), ('links', case_links), ('examples by name', case_example), ('job scripts', case_scripts),
          ('installcheck', case_installcheck), ("the version's objects", case_version_object)]
 
 if __name__ == '__main__':
