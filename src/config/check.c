@@ -238,11 +238,6 @@ static sh_rc check_context(struct sh_config_state *state)
     int degree = c->parallelism.context_parallel_degree, at = 0;
     char fits[80] = "";
 
-    if (degree > 1 && c->training.reproducible == SH_REPRODUCIBLE_MESH)
-        return sh_config_refuse(state, key,
-                                "%d sums gradients over parts of sequences, but training.reproducible=mesh over whole "
-                                "ones; leave one of them out",
-                                degree);
     if (cuts_sequences(c, degree))
         return SH_OK;
     for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)
@@ -252,6 +247,60 @@ static sh_rc check_context(struct sh_config_state *state)
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d and training.seq_len %d "
                             "equally; give one of %s",
                             degree, c->model.n_heads, c->model.n_kv_heads, c->training.seq_len, fits);
+}
+
+/* Products of fewer rows may be summed in another order. */
+enum { LEAST_LEAF = 16 };
+
+/* A leaf has whole rows of one sequence; its sums must not depend on who has it. */
+static sh_rc check_leaves(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    int leaves = c->training.row_leaves, most = 1;
+
+    if (leaves == 1)
+        return SH_OK;
+    if (c->training.reproducible != SH_REPRODUCIBLE_MESH)
+        return sh_config_refuse(state, "training.row_leaves",
+                                "%d has an effect with training.reproducible=mesh only; give that, or leave this out",
+                                leaves);
+    if (c->model.n_experts)
+        return sh_config_refuse(state, "training.row_leaves",
+                                "%d cuts sums over the rows of a sequence, but rows of experts are sorted over all "
+                                "sequences; leave it out with model.n_experts=%d",
+                                leaves, c->model.n_experts);
+    while (c->training.seq_len % (2 * most) == 0 && c->training.seq_len / (2 * most) >= LEAST_LEAF)
+        most *= 2;
+    if (!sh_size_is_power_of_two(leaves) || leaves > most)
+        return sh_config_refuse(state, "training.row_leaves",
+                                "%d does not cut training.seq_len=%d into a power of two of equal parts of at least %d "
+                                "tokens; give at most %d",
+                                leaves, c->training.seq_len, LEAST_LEAF, most);
+    return SH_OK;
+}
+
+/* Ranks with parts of sequences have whole leaves, and no copies of a key-value head: the gradients of copies are summed
+ * in another order than those of one head. */
+static sh_rc check_leaves_of_ranks(struct sh_config_state *state)
+{
+    static const char *const key = "parallelism.context_parallel_degree";
+    const struct sh_config *c = &state->cfg;
+    int degree = c->parallelism.context_parallel_degree, leaves = c->training.row_leaves;
+
+    if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH)
+        return SH_OK;
+    if (leaves % degree)
+        return sh_config_refuse(state, key,
+                                "%d sums gradients over parts of sequences; for the same bits on any mesh give "
+                                "training.row_leaves, a multiple of it",
+                                degree);
+    if (c->model.n_kv_heads % degree)
+        return sh_config_refuse(
+            state, key,
+            "%d ranks have copies of the %d heads of model.n_kv_heads, whose gradients are summed in "
+            "an order of their own; with training.reproducible=mesh give a divisor of these",
+            degree, c->model.n_kv_heads);
+    return SH_OK;
 }
 
 /* training.reproducible=mesh promises the same bits on every mesh. These keys let the mesh or a clock change a
@@ -306,12 +355,18 @@ static sh_rc check_float16(struct sh_config_state *state)
 
 static sh_rc check_tiles(struct sh_config_state *state)
 {
-    int64_t rows = state->cfg.training.tile_rows;
+    int64_t rows = state->cfg.training.tile_rows, tile = rows == SH_TILE_ROWS_AUTO ? SH_TILE_ROWS : rows;
+    int64_t leaves = state->cfg.training.row_leaves, leaf = state->cfg.training.seq_len / leaves;
 
     if (rows > 0 && rows % 64)
         return sh_config_refuse(state, "training.tile_rows",
                                 "%" PRId64 " is not a multiple of 64; nearest that is: %" PRId64, rows,
                                 (rows + 63) / 64 * 64);
+    if (leaves > 1 && rows && leaf % tile && tile % leaf)
+        return sh_config_refuse(state, "training.tile_rows",
+                                "%" PRId64 " is neither a divisor nor a multiple of the %" PRId64
+                                " tokens of a leaf (training.seq_len / training.row_leaves)",
+                                tile, leaf);
     return SH_OK;
 }
 
@@ -664,12 +719,31 @@ static sh_rc check_fingerprint(struct sh_config_state *state)
 sh_rc sh_config_check(struct sh_config_state *state)
 {
     static sh_rc (*const checks[])(struct sh_config_state *) = {
-        check_heads,    check_rotary,      check_family,       sh_config_check_experts,
-        check_window,   check_rope,        check_batch,        check_documents,
-        check_schedule, check_parallelism, check_reproducible, check_recompute,
-        check_guard,    check_checkpoint,  check_device,       check_lora,
-        check_offload,  check_float16,     check_idle,         check_optimizer,
-        check_context,  check_tiles,       check_fingerprint,
+        check_heads,
+        check_rotary,
+        check_family,
+        sh_config_check_experts,
+        check_window,
+        check_rope,
+        check_batch,
+        check_documents,
+        check_schedule,
+        check_parallelism,
+        check_reproducible,
+        check_recompute,
+        check_guard,
+        check_checkpoint,
+        check_device,
+        check_lora,
+        check_offload,
+        check_float16,
+        check_idle,
+        check_optimizer,
+        check_context,
+        check_leaves,
+        check_leaves_of_ranks,
+        check_tiles,
+        check_fingerprint,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

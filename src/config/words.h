@@ -16,8 +16,9 @@ enum sh_cfg_strategy {
 };
 /* clang-format on */
 enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16, SH_PRECISION_FLOAT16 };
-enum { SH_LOSS_SCALE_DYNAMIC = 0 }; /* training.loss_scale, if it is not a number */
-enum { SH_TILE_ROWS_AUTO = -1 };    /* training.tile_rows, likewise */
+enum { SH_LOSS_SCALE_DYNAMIC = 0 };                   /* training.loss_scale, if it is not a number */
+enum { SH_TILE_ROWS_AUTO = -1, SH_TILE_ROWS = 8192 }; /* training.tile_rows, likewise, and what it stands for */
+enum { SH_ROW_LEAVES_MAX = 64 };
 /* clang-format off */
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };

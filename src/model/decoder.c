@@ -475,7 +475,12 @@ static int parts_of(const struct sh_model_batch *b)
     return b->parts > 1 ? b->parts : 1;
 }
 
-/* Cut the rows into equal parts: each part reads the output matrix, and reads and writes its gradient, once more.
+static int leaves_of(const struct sh_model_batch *b)
+{
+    return b->leaves > 1 ? b->leaves : 1;
+}
+
+/* Cut the rows, or those of a leaf, into equal parts: each part reads the output matrix, and reads and writes its gradient, once more.
  * Logits of the compute type take at most 50 MiB; but a part of 256 rows, at which that cost is small, may take 128
  * MiB. With a vocabulary of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256
  * (doc/notebook/kernels.md). */
@@ -483,7 +488,7 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
     int64_t row_bytes = sh_dtype_bytes(act) * m->vocab_size, parts, rows;
-    int64_t all = (int64_t)b->batch * b->seq / parts_of(b);
+    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves : (int64_t)b->batch * b->seq / parts_of(b);
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;
@@ -501,6 +506,7 @@ static struct sh_emit position(const struct sh_model_batch *b, struct sh_program
                             .batch = b->batch,
                             .seq = b->seq / parts_of(b),
                             .parts = parts_of(b),
+                            .leaves = leaves_of(b) / parts_of(b),
                             .cache = b->cache,
                             .block = SH_NONE,
                             .anew = b->anew};

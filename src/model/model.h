@@ -39,6 +39,8 @@ enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 struct sh_model_batch {
     int batch, seq;           /* sequences of one micro-step of one rank, and their tokens */
     int parts;                /* of a sequence: ranks have one each; set by the model pass, by the mesh. 0: 1 */
+    int leaves;               /* of a sequence, a multiple of its parts: sums over their rows are kept apart; set by the
+                                 model pass. 0: 1 */
     bool docs;                /* attention stays inside documents */
     bool anew;                /* with docs: positions restart in each; else they count through the sequence */
     int document_tokens;      /* with docs: their mean length, for prices and utilization; 0: not known */

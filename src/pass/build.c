@@ -81,6 +81,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     struct sh_model_batch batch = b->batch;
 
     batch.parts = sh_group_size(&b->options.mesh, b->options.mesh.context);
+    batch.leaves = b->options.row_leaves;
     batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
     batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
 
@@ -88,6 +89,8 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
     spread_units(b, micro);
+    for (int i = 0; i < micro->n_units && batch.leaves > 1; i++)
+        micro->units[i].row_leaves = batch.leaves / batch.parts;
     mark_units(b, micro);
     return SH_OK;
 }

@@ -13,7 +13,10 @@
  *
  * Tensors from outside of a run become views of their rows, and gradients of parameters are added to from the second
  * tile on. If tiles are whole blocks of rows, no bit changes. Tiled feed-forward parts: Liger Kernel's TiledMLP and
- * Arctic Long Sequence Training, arXiv:2506.13996. */
+ * Arctic Long Sequence Training, arXiv:2506.13996.
+ *
+ * Leaves: for sums that do not depend on how many ranks share a sequence, an operation that sums over rows is made once
+ * for each leaf of each sequence. Its sums go to the leaf's own gradient and loss, to which later sequences are added. */
 #include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
@@ -32,6 +35,8 @@ struct tile {
     bool *in_part;        /* [tensors] by storage root: some operand is a part of it */
     int *now;             /* [tensors] what stands for a tensor in the tile that is being made; SH_NONE */
     int runs;
+    int64_t leaf_rows; /* rows of a leaf of one sequence; 0: sums are whole */
+    int leaves;        /* of this rank's part of a sequence */
 };
 
 /* Operations [first, end) of the old ones, all on `rows` rows. */
@@ -49,6 +54,99 @@ static const struct sh_tensor *tensor_of(const struct tile *t, int tensor)
 {
     return &t->p->tensors[tensor];
 }
+
+/* ---- leaves ---- */
+
+/* EMBED_BWD has sequences and their tokens in place of rows. */
+static bool has_rows(enum sh_op_kind kind, const struct sh_operand_row *row)
+{
+    return kind == SH_OP_EMBED_BWD ? sh_formula_letter(&row->dim[0]) == 'B' : sh_rows_in(row);
+}
+
+/* Whether an output is a sum over rows: a gradient of parameters, or the loss. */
+static bool is_sum(const struct tile *t, int out)
+{
+    return out != SH_NONE && (tensor_of(t, out)->grad_of != SH_NONE || root_of(t, out) == t->p->port[SH_PORT_LOSS]);
+}
+
+/* All rows of an operation that sums over them; 0: it does not. */
+static int64_t summed_rows(const struct tile *t, const struct sh_op *op)
+{
+    const struct sh_op_shape *shape = sh_op_shape(op->kind);
+    bool sums = false;
+
+    for (int k = 0; k < shape->n_out; k++)
+        sums |= is_sum(t, op->out[k]);
+    for (int k = 0; k < shape->n_in && sums; k++)
+        if (op->in[k] != SH_NONE && has_rows(op->kind, &shape->in[k]))
+            return tensor_of(t, op->in[k])->dim[0] *
+                   (op->kind == SH_OP_EMBED_BWD ? tensor_of(t, op->in[k])->dim[1] : 1);
+    return 0;
+}
+
+/* Rows [at, at + n) of an operand with `rows`; of sequences, as one of them. */
+static int rows_of_operand(struct tile *t, int tensor, int64_t rows, int64_t at, int64_t n)
+{
+    struct sh_tensor part = *tensor_of(t, tensor);
+    int d = part.dim[0] == rows ? 0 : 1;
+
+    part.base = tensor;
+    part.base_elems = at * (sh_tensor_elems(&part) / rows);
+    part.dim[0] = 1;
+    part.dim[d] = n;
+    return sh_program_add_tensor(t->p, &part);
+}
+
+/* The sum of one leaf. */
+static int leaf_of(struct tile *t, int out, int leaf)
+{
+    struct sh_tensor sum = *tensor_of(t, out);
+
+    if (t->leaves == 1)
+        return out;
+    sum.leaf = leaf;
+    if (sum.grad_of == SH_NONE) {
+        sum.base = root_of(t, out);
+        sum.base_elems = leaf;
+    }
+    return sh_program_add_tensor(t->p, &sum);
+}
+
+/* The part of an operation on rows [at, at + n) of its `rows`, the first of which is row `first` of the micro-step. */
+static void add_part(struct tile *t, struct sh_op op, int64_t rows, int64_t first, int64_t at, int64_t n)
+{
+    const struct sh_op_shape *shape = sh_op_shape(op.kind);
+    int64_t row = first + at, leaf = row / t->leaf_rows;
+
+    for (int k = 0; k < shape->n_in && n < rows; k++)
+        if (op.in[k] != SH_NONE && has_rows(op.kind, &shape->in[k]))
+            op.in[k] = rows_of_operand(t, op.in[k], rows, at, n);
+    for (int k = 0; k < shape->n_out; k++) {
+        if (is_sum(t, op.out[k])) {
+            op.out[k] = leaf_of(t, op.out[k], (int)(leaf % t->leaves));
+            op.attr.accumulate |= (unsigned)(leaf >= t->leaves || row % t->leaf_rows) << k;
+        } else if (op.out[k] != SH_NONE && n < rows) {
+            op.out[k] = rows_of_operand(t, op.out[k], rows, at, n);
+        }
+    }
+    sh_program_add_op(t->p, &op);
+}
+
+/* Append an operation whose first row is row `first` of the micro-step; if it sums over rows, cut between leaves. */
+static void add(struct tile *t, const struct sh_op *op, int64_t first)
+{
+    int64_t rows = t->leaf_rows ? summed_rows(t, op) : 0, end;
+
+    if (!rows)
+        sh_program_add_op(t->p, op);
+    for (int64_t at = 0; at < rows; at = end) {
+        end = ((first + at) / t->leaf_rows + 1) * t->leaf_rows - first;
+        end = end < rows ? end : rows;
+        add_part(t, *op, rows, first, at, end - at);
+    }
+}
+
+/* ---- tiles ---- */
 
 /* The rows of an operation's first operand that counts them; 0: its kind counts elements. */
 static int64_t rows_of(const struct tile *t, const struct sh_op *op)
@@ -96,7 +194,7 @@ static struct run run_from(const struct tile *t, int first)
 {
     const struct sh_op *head = &t->old[first];
     struct run r = {.first = first, .end = first};
-    bool cut = head->block != SH_NONE && head->phase != SH_PHASE_INIT &&
+    bool cut = t->b->tile_rows && head->block != SH_NONE && head->phase != SH_PHASE_INIT &&
                (!t->trains || sh_pass_recomputes_all(&t->b->recompute, head->block));
 
     for (; cut && r.end < t->n_old && goes_with(t, head, &t->old[r.end], r.rows); r.end++)
@@ -184,10 +282,10 @@ static void emit(struct tile *t, const struct run *r, int64_t first, int64_t n, 
     for (int k = 0; k < shape->n_out; k++)
         if (op.out[k] != SH_NONE && sh_rows_in(&shape->out[k]))
             op.out[k] = part_of(t, r, first, n, op.out[k]);
-        else if (op.out[k] != SH_NONE && first)
+        else if (op.out[k] != SH_NONE && first && !t->leaf_rows)
             op.attr.accumulate |= 1u << k;
     op.tiles = t->runs;
-    sh_program_add_op(t->p, &op);
+    add(t, &op, first);
 }
 
 /* A gradient that takes the place of another one with the rest of its rows: where the untiled operation would have
@@ -261,17 +359,24 @@ static void cut_runs(struct tile *t)
             continue;
         }
         /* A part of a run is no better than the whole. */
-        do
-            sh_program_add_op(t->p, &t->old[i++]);
-        while (i < r.end);
+        do {
+            if (t->leaf_rows && summed_rows(t, &t->old[i]) > t->leaf_rows)
+                write_over(t, &(struct run){i, i + 1, summed_rows(t, &t->old[i])});
+            add(t, &t->old[i++], 0);
+        } while (i < r.end);
     }
 }
 
-static void make_tiles(const struct sh_build *b, struct sh_program *micro)
+static void cut_rows(const struct sh_build *b, struct sh_program *micro)
 {
     size_t n = (size_t)micro->n_tensors + 1;
+    int leaves = b->options.row_leaves;
     struct tile t = {.b = b, .p = micro, .n_old = micro->n_ops};
 
+    if (leaves > 1) {
+        t.leaf_rows = b->batch.seq / leaves;
+        t.leaves = leaves / sh_group_size(&b->options.mesh, b->options.mesh.context);
+    }
     t.old = sh_calloc((size_t)micro->n_ops + 1, sizeof *t.old);
     t.life = sh_calloc(n, sizeof *t.life);
     t.in_part = sh_calloc(n, sizeof *t.in_part);
@@ -303,8 +408,8 @@ sh_rc sh_pass_tile(const struct sh_build *b, struct sh_program *micro)
 {
     int64_t block = b->row_block ? b->row_block : SH_ROW_BLOCK;
 
-    if (b->tile_rows)
-        make_tiles(b, micro);
+    if (b->tile_rows || b->options.row_leaves > 1)
+        cut_rows(b, micro);
     for (int i = 0; i < micro->n_ops; i++)
         set_row_block(micro, block, &micro->ops[i]);
     return SH_OK;

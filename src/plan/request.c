@@ -194,6 +194,15 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
                        "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",
                        (long long)global, cfg->training.local_batch_size, (long long)leaves, (long long)below,
                        (long long)below * 2);
+    /* A micro-step's sum ends with the ranks that share its sequences; those of several would have to be summed one by
+     * one. */
+    if (micro_steps > 1 && cfg->parallelism.context_parallel_degree > 1)
+        return sh_fail(
+            SH_E_USAGE,
+            "training.reproducible=mesh with parallelism.context_parallel_degree=%d takes one micro-step, not "
+            "%d; give a training.global_batch_size of %lld or %d times as many ranks",
+            cfg->parallelism.context_parallel_degree, micro_steps, (long long)cfg->training.local_batch_size * world,
+            micro_steps);
     /* Each level of the tree keeps a gradient until its partner arrives, and SH_GRAD_LEVELS of them are planned. */
     if (micro_steps > 1 << SH_GRAD_LEVELS)
         return sh_fail(SH_E_USAGE,
@@ -412,6 +421,8 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 
+_Static_assert((int)SH_TILE_ROWS == (int)SH_ROW_BLOCK, "tiles of whole blocks change no bit");
+
 /* Everything that the passes need to know, in one struct. Local, and the same on all ranks except for segment_rank,
  * threads and limit_bytes. */
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
@@ -446,6 +457,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .snapshot = purpose == SH_TO_TRAIN &&
                                 sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
                     .reproducible = reproducible(cfg),
+                    .row_leaves = purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE ? 1 : cfg->training.row_leaves,
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,
@@ -454,7 +466,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .fetched = purpose == SH_TO_TRAIN && cfg->offload.parameters == SH_OFFLOAD_CPU,
                     .gathers_alive = cfg->parallelism.limit_all_gathers},
         .recompute = recompute(cfg),
-        .tile_rows = cfg->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_ROW_BLOCK : cfg->training.tile_rows,
+        .tile_rows = cfg->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_TILE_ROWS : cfg->training.tile_rows,
         .row_block = cfg->debug.row_block,
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,

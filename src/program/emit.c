@@ -188,11 +188,11 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
     return view2(e, op.out[0]);
 }
 
-/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, or parts of sequences, rows
- * of wpe are looked up by their positions and added: the same numbers, since only the sum is rounded. */
+/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, parts of sequences or
+ * leaves, rows of wpe are looked up by their positions and added: the same numbers, since only the sum is rounded. */
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
-    bool apart = wpe != SH_NONE && (e->cache || e->parts > 1);
+    bool apart = wpe != SH_NONE && (e->cache || e->parts > 1 || e->leaves > 1);
     int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, apart ? SH_NONE : wpe, "embedded");
 
     if (apart && !e->cache)
@@ -605,7 +605,9 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
     op.in[3] = weight;
-    op.out[0] = add_port(e, SH_PORT_LOSS);
+    op.out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, e->leaves > 1 ? e->leaves : 1);
+    if (e->leaves > 1)
+        op.out[0] = sh_emit_view(e, op.out[0], 1, DIMS(1));
     sh_program_add_op(e->p, &op);
 }
 

@@ -11,7 +11,8 @@ enum sh_port {
     SH_PORT_TOKENS,
     SH_PORT_TARGETS, /* -1: not counted */
     SH_PORT_DOCS,    /* first position of the document that the token is in; of whole sequences */
-    SH_PORT_LOSS,    /* sum over this rank's rows; over the world after LOSS */
+    SH_PORT_LOSS,    /* sums over this rank's rows, one for each leaf of its part of the sequences; the first, over the
+                           world, after LOSS */
     SH_PORT_LOGITS,  /* of one position of each sequence */
     SH_PORT_LOGPROB, /* of each target; of parts of sequences: those of all ranks that have parts, one after the other */
     SH_PORT_LIKELIEST, /* word, in the same order */
@@ -35,8 +36,8 @@ enum sh_router_wave { SH_ROUTER_USED, SH_ROUTER_ROWS, SH_ROUTER_WAVE };
 struct sh_port_row {
     const char *name; /* of its tensor */
     enum sh_dtype dtype;
-    const char *dims;    /* a letter each: B sequences, T tokens of each, N = B*T, V words, E SH_EXACT_ELEMS, R numbers
-                            of routers, 1 */
+    const char *dims;    /* a letter each: B sequences, T tokens of each, N = B*T, V words, E SH_EXACT_ELEMS, R as many
+                            numbers as the adding says, 1 */
     bool in;             /* the host fills it, and no operation writes it */
     unsigned sections;   /* bit s: operations of sections of kind s may use it */
     enum sh_port decode; /* the port that DECODE uses in its place; 0: this one */

@@ -148,6 +148,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
     struct sh_unit u = {.first_param = p->n_params,
                         .trainable = true,
                         .leaves = 1,
+                        .row_leaves = 1,
                         .beside = SH_NONE,
                         .compute = SH_NONE,
                         .remainder = SH_NONE,

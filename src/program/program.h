@@ -67,14 +67,14 @@ struct sh_tensor {
     int ndim;
     int64_t dim[SH_MAX_DIMS];
     enum sh_mem mem;
-    int tier;             /* row of `tiers`; valid for the root. Except on the device, for persistent tensors only */
-    enum sh_space space;  /* valid for the root; views have no storage. GROUP: persistent tensors only */
-    bool persistent;      /* lives across sections; else from its first write to its last use in a section */
-    int base;             /* the tensor whose storage this one is a view of; SH_NONE: it has its own */
-    int64_t base_elems;   /* where the view starts, in elements of its own dtype */
-    int param;            /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
-    int grad_of;          /* the same for a gradient of parameters; else SH_NONE */
-    int leaf;             /* of a gradient: the sum that it belongs to, from 0 to the leaves of its unit */
+    int tier;            /* row of `tiers`; valid for the root. Except on the device, for persistent tensors only */
+    enum sh_space space; /* valid for the root; views have no storage. GROUP: persistent tensors only */
+    bool persistent;     /* lives across sections; else from its first write to its last use in a section */
+    int base;            /* the tensor whose storage this one is a view of; SH_NONE: it has its own */
+    int64_t base_elems;  /* where the view starts, in elements of its own dtype */
+    int param;           /* the parameter that this is, or the first of the neighbours that it spans; else SH_NONE */
+    int grad_of;         /* the same for a gradient of parameters; else SH_NONE */
+    int leaf; /* of a gradient: the sum that it belongs to, from 0 to the leaves, or row leaves, of its unit */
     int64_t offset_bytes; /* in the arena; set by place; for a view, where the view itself starts */
 };
 
@@ -169,6 +169,7 @@ struct sh_unit {
     sh_group split;          /* the ranks whose units of this name have other elements: their experts */
     int leaves;              /* sums of gradients that are kept apart until the unit is reduced, one for each rank from
                                 which rows come: leaves of the tree (shard_section.c); else 1 */
+    int row_leaves;          /* sums of gradients of a micro-step's parts of rows, which become one at its end; else 1 */
     int64_t elems;           /* without padding */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int64_t held;            /* elements of the chunk, from the first on, whose remainder and states are on the device;

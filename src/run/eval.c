@@ -22,17 +22,46 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
     return SH_OK;
 }
 
+/* Sums of losses that a section leaves: one, or one for each leaf of this rank's part of the sequences. */
+static int64_t losses_of(const struct sh_run *r)
+{
+    return r->p->tensors[r->p->port[SH_PORT_LOSS]].dim[0];
+}
+
+double sh_run_own_loss(struct sh_run *r)
+{
+    double loss[SH_ROW_LEAVES_MAX];
+    struct sh_tree sum = {0};
+
+    sh_exec_get(r->exec, SH_PORT_LOSS, loss);
+    for (int64_t i = 0; i < losses_of(r); i++)
+        sh_tree_add(&sum, loss[i]);
+    return sh_tree_total(&sum);
+}
+
+void sh_run_put_loss(struct sh_run *r, double loss)
+{
+    sh_exec_put(r->exec, SH_PORT_LOSS, (double[SH_ROW_LEAVES_MAX]){loss});
+}
+
+double sh_run_loss(struct sh_run *r)
+{
+    double loss[SH_ROW_LEAVES_MAX];
+
+    sh_exec_get(r->exec, SH_PORT_LOSS, loss);
+    return loss[0];
+}
+
 /* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so on 2^k ranks the sum is a
  * branch of one tree over all batches, whatever k is. */
 static double run_batch(struct sh_run *r, const struct sh_feed *f)
 {
-    double loss;
-
     sh_feed_put(r, f);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
+    if (losses_of(r) > 1)
+        sh_run_put_loss(r, sh_run_own_loss(r));
     sh_exec_run(r->exec, SH_SECTION_LOSS);
-    sh_exec_get(r->exec, SH_PORT_LOSS, &loss);
-    return loss;
+    return sh_run_loss(r);
 }
 
 /* Bytes of the text of the targets that count. */

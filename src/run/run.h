@@ -106,6 +106,12 @@ sh_rc sh_run_check_named(const struct sh_config *cfg);
 /* The same, ignoring the folder's lock and unfinished files; own: whether the folder's own checkpoints count. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
+/* eval.c: the loss that a section leaves, which is one sum, or one for each leaf of this rank's part of the sequences.
+ * own: their tree's sum; put: what LOSS sums over the ranks; loss: what it found. Local. */
+double sh_run_own_loss(struct sh_run *r);
+void sh_run_put_loss(struct sh_run *r, double loss);
+double sh_run_loss(struct sh_run *r);
+
 /* eval.c: the mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of
  * batches of local_batch_size sequences. Their losses are summed in one binary tree: on 2^k ranks the same parameters
  * give the same bits for each k and each strategy. */

@@ -167,14 +167,12 @@ static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
     struct sh_tree losses = {0};
-    double loss;
 
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)
             continue;
-        sh_exec_get(r->exec, SH_PORT_LOSS, &loss);
-        sh_tree_add(&losses, loss);
+        sh_tree_add(&losses, sh_run_own_loss(r));
         sh_routers_add(&t->routers, r);
     }
     if (t->read_targets != t->own_targets)
@@ -182,8 +180,7 @@ static void micro_steps(struct sh_train *t)
                         r->cfg.training.dataset_path[0] ? r->cfg.training.dataset_path : r->cfg.data.mix));
     if (!r->p->tree_sums)
         return;
-    loss = sh_tree_total(&losses);
-    sh_exec_put(r->exec, SH_PORT_LOSS, &loss);
+    sh_run_put_loss(r, sh_tree_total(&losses));
     sh_routers_total(&t->routers, r);
 }
 
@@ -199,7 +196,7 @@ static void forward_backward(struct sh_train *t, double *loss, double *norm)
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
-    sh_exec_get(r->exec, SH_PORT_LOSS, loss);
+    *loss = sh_run_loss(r);
     sh_exec_get(r->exec, SH_PORT_SUMSQ, norm);
     *loss /= (double)t->targets;
     *norm = sqrt(*norm) / t->loss_scale.scale;

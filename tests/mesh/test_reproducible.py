@@ -3,7 +3,7 @@
 of mesh in the middle. Prints TAP.
 
 Losses, gradient norms and validation losses are compared as printed, with all their digits; parameters and optimizer
-state by a SHA-256 of the last checkpoint. Since the checkpoint is the same from every mesh, a mesh that continues from
+state by a SHA-256 of the last checkpoint. With training.row_leaves that holds for sequences cut over ranks too. Since the checkpoint is the same from every mesh, a mesh that continues from
 one other mesh's checkpoint could continue from any. SHERD_LONG=1 tests all meshes, models and types, otherwise a sample
 of them.
 """
@@ -64,6 +64,32 @@ if LONG:
     MESHES |= {f'{strategy} {r} x {s}': grid(strategy, r, s) for strategy in ('hybrid_shard', 'hybrid_shard_zero2', 'shard_optim')
                for r, s in itertools.product((1, 2, 4, 8), repeat=2) if r * s <= 8}
 folders = itertools.count()
+CP = 'parallelism.context_parallel_degree'
+# Four leaves of 16 tokens for 1, 2 and 4 ranks of a sequence; two micro-steps on one rank.
+PARTS = {'training.row_leaves': 4, 'training.seq_len': 64, 'model.max_seq_len': 64, 'model.n_heads': 4, 'model.n_kv_heads': 4,
+         'training.local_batch_size': 3, 'training.global_batch_size': 6, 'training.steps': 4, 'checkpoint.interval': 4,
+         'validation.freq': 4}
+WIDE = {**PARTS, 'model.dim': 64, 'model.head_dim': 16, 'model.ffn_dim': 64}
+FULL = {'activation_checkpoint.mode': 'full'}
+KINDS = {
+    'llama, documents': ('llama', 'float32', {**PARTS, 'data.document_mask': True, 'data.document_separator': 7}),
+    'gpt2, tied': ('gpt2', 'float32', {**PARTS, 'model.dim': 16}),
+    'gpt2, tied, bfloat16': ('gpt2', 'bfloat16', {**PARTS, 'model.dim': 16}),
+    'window, bfloat16': ('llama', 'bfloat16', {**PARTS, 'model.family': 'mistral', 'model.attention_window': 5}),
+    'norms of heads': ('llama', 'float32', {**PARTS, 'model.family': 'olmo2'}),
+    'adapters in four bits': ('llama', 'bfloat16', {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'}),
+}
+CUT = {
+    'full_shard over 4': flat('full_shard', 4, **{CP: 2}),
+    'full_shard over 8': flat('full_shard', 8, **{CP: 4}),
+    'hybrid_shard 2 x 2, tiles': grid('hybrid_shard', 2, 2, **{CP: 2, **FULL, 'training.tile_rows': 64}),
+    'no_shard, 8 replicas': flat('no_shard', 8, **{CP: 4, 'mesh.replicate': 8}),
+    'shard_optim over 4, nothing shared': flat('shard_optim', 4, **{CP: 2, 'comm.shared_memory': 'off'}),
+    'shard_grad_op over 4, inline': flat('shard_grad_op', 4, **{CP: 2, 'comm.progress': 'inline'}),
+    'full_shard over 8, resharded': flat('full_shard', 8, **{CP: 4, 'parallelism.reshard_after_forward': 4}),
+    '2 ranks, whole sequences': flat('full_shard', 2),
+    '1 rank, tiles': flat('full_shard', 1, **FULL, **{'training.tile_rows': 64}),
+}
 
 
 def config(family, precision, changes):
@@ -102,6 +128,34 @@ def outcome(folder, steps):
 
 def all_numbers(folder, steps):
     return [step[key] for step in steps for key in ('loss', 'grad_norm')] + validations(folder)
+
+
+@functools.lru_cache(None)
+def base():
+    folder = pathlib.Path('base')
+    job.train(folder, config('llama', 'float32', {**WIDE, 'training.steps': 1}))
+    return str(next((folder / 'out/checkpoint').glob('*.h5')).resolve())
+
+
+def cut(kind, changes):
+    """One run of sequences in parts: all numbers, and the hash of its checkpoint."""
+    family, precision, more = KINDS[kind]
+    start = {'checkpoint.initial_load_path': base()} if 'lora.rank' in more else {}
+    ranks, mesh = changes
+    folder = pathlib.Path(f'cut-{next(folders)}')
+    steps = job.train(folder, config(family, precision, {**more, **start, **mesh}), ranks if ranks > 1 else 0)
+    found = all_numbers(folder, steps), digest(saved(folder, more['training.steps']))
+    shutil.rmtree(folder)
+    return found
+
+
+@functools.lru_cache(None)
+def cut_on_one(kind):
+    return cut(kind, flat('full_shard', 1))
+
+
+def case_cut(kind, mesh):
+    return judge(cut(kind, CUT[mesh]), cut_on_one(kind))
 
 
 @functools.lru_cache(None)
@@ -153,6 +207,8 @@ def make_cases():
     pairs = zip(ends, ends[1:] + ends[:1])
     cases += [(f'{family}, {precision}, {first}, then {second}', case_taken_up, family, precision, first, second)
               for (family, precision), (first, second) in zip(itertools.cycle(kinds), pairs)]
+    rows = itertools.product(KINDS, CUT) if LONG else zip(itertools.cycle(KINDS), CUT)
+    cases += [(f'{kind}, in parts, {mesh}', case_cut, kind, mesh) for kind, mesh in rows]
     return cases + [(f'sherd eval on {ranks} ranks', case_eval, ranks) for ranks in (2, 8)]
 
 

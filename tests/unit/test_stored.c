@@ -197,6 +197,7 @@ static const struct row state[] = {
     {"training.loss_scale_init", "1024", FLOAT16},
     {"training.loss_scale_window", "5", FLOAT16},
     {"training.reproducible", "mesh", NULL},
+    {"training.row_leaves", "2", "training.reproducible=mesh"},
     {"data.token_type", "uint32", NULL},
     {"data.target_mask", "off", NULL},
     {"data.shuffle", "false", NULL},

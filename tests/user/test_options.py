@@ -141,6 +141,7 @@ ROWS = {
     'training.device': Row('cuda', 'plan'),
     'training.kernels': Row('ref', 'plan'),
     'training.reproducible': Row('mesh', 'plan', needs={'training.global_batch_size': 32}),
+    'training.row_leaves': Row(2, 'plan', needs={'training.reproducible': 'mesh', 'training.global_batch_size': 32, 'training.seq_len': 32, 'model.max_seq_len': 32}),
     'training.deterministic': Row('false', 'refused'),
     'training.measure_products': Row('true', 'refused'),
     'training.loss_chunk_rows': Row(5, 'plan'),

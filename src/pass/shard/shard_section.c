@@ -4,7 +4,8 @@
  * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The open branches of a rank
  * are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a pair,
  * whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree continues over the
- * ranks.
+ * ranks. If parts of the rows of a micro-step are leaves too, their gradients are kept apart up to its end, and it brings
+ * the sum of their tree.
  *
  * A rank that computes experts for others makes a gradient for each rank from which their rows come: a leaf of its own in
  * the tree, whose micro-steps come before those of the next rank.
@@ -271,27 +272,46 @@ static int part(struct shard *s, int unit_tensor, int param, int t)
     return sh_shard_view(s->out, unit_tensor, of->unit_elems + m->leaf * padded(s, of->unit), m->ndim, m->dim, m->name);
 }
 
+/* The flat gradient that is kept on a level of the stack, SH_NONE if none is. */
+static int kept_grad(const struct shard *s, int unit, int level)
+{
+    const struct sh_unit *u = &s->out->units[unit];
+
+    if (level)
+        return level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
+    return chunks(s, unit) * u->leaves == 1 ? u->grad_shard : u->grad_full;
+}
+
+/* A flat gradient of this section, of n leaves. */
+static int own_grad(struct shard *s, int unit, int n)
+{
+    int grad = flat(s, SH_MEM_GRAD_FULL, SH_F32, n * padded(s, unit), unit, "unreduced");
+
+    s->out->tensors[grad].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], SH_F32);
+    return grad;
+}
+
 /* The flat gradient on a level of the stack. The topmost level of all is added to the one below as soon as it is made,
  * and need not be kept. */
 static int level_grad(struct shard *s, int unit, int level)
 {
-    const struct sh_unit *u = &s->out->units[unit];
-    int kept = chunks(s, unit) * u->leaves == 1 ? u->grad_shard : u->grad_full;
+    int kept = kept_grad(s, unit, level);
 
-    if (level)
-        kept = level < SH_GRAD_LEVELS ? u->grad_level[level] : SH_NONE;
-    if (kept != SH_NONE)
-        return kept;
-    kept = flat(s, SH_MEM_GRAD_FULL, SH_F32, u->leaves * padded(s, unit), unit, "unreduced");
-    s->out->tensors[kept].space = sh_shard_unreduced_space(s->opt, &s->out->units[unit], SH_F32);
-    return kept;
+    return kept == SH_NONE ? own_grad(s, unit, s->out->units[unit].leaves) : kept;
+}
+
+static int level_of(const struct shard *s)
+{
+    return __builtin_popcount((unsigned)s->micro_step);
 }
 
 /* The flat gradient is chosen when the first of the unit's gradients is made. */
 static int unit_grad(struct shard *s, int unit)
 {
+    int parts = s->out->units[unit].row_leaves;
+
     if (s->grad[unit] == SH_NONE)
-        s->grad[unit] = level_grad(s, unit, __builtin_popcount((unsigned)s->micro_step));
+        s->grad[unit] = parts > 1 ? own_grad(s, unit, parts) : level_grad(s, unit, level_of(s));
     return s->grad[unit];
 }
 
@@ -359,7 +379,7 @@ static void add_into(struct shard *s, int unit, int from, int to, enum sh_phase 
 /* Add the pairs of the tree that this micro-step completes. */
 static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
 {
-    int level = __builtin_popcount((unsigned)s->micro_step);
+    int level = level_of(s);
 
     for (int pairs = s->micro_step; pairs & 1; pairs >>= 1) {
         int lower = level_grad(s, unit, --level);
@@ -376,6 +396,29 @@ static int leaf_of(struct shard *s, int unit, int leaf)
     return sh_shard_view(s->out, s->grad[unit], leaf * n, 1, &n, s->out->units[unit].name);
 }
 
+/* The first leaf becomes the tree's sum over all of them. */
+static void add_leaves(struct shard *s, int unit, int leaves, enum sh_phase phase)
+{
+    for (int step = 1; step < leaves; step *= 2)
+        for (int i = 0; i < leaves; i += 2 * step)
+            add_into(s, unit, leaf_of(s, unit, i + step), leaf_of(s, unit, i), phase);
+    s->grad[unit] = leaf_of(s, unit, 0);
+}
+
+/* The tree begins with the parts of a micro-step's rows. A sum that waits for another goes to where it is kept. */
+static void fold_rows(struct shard *s, int unit, enum sh_phase phase)
+{
+    int leaves = s->out->units[unit].row_leaves, kept = kept_grad(s, unit, level_of(s));
+
+    if (leaves == 1)
+        return;
+    add_leaves(s, unit, leaves, phase);
+    if (s->micro_step % 2 || kept == SH_NONE)
+        return;
+    put_into(s, SH_OP_COPY, unit, s->grad[unit], kept, phase);
+    s->grad[unit] = kept;
+}
+
 /* The tree goes on over the ranks from which rows came, whose branches are leaves here, before it does over those that
  * the unit is cut over. A unit over one rank is not reduced, so its sum goes to where it is kept. */
 static void fold_leaves(struct shard *s, int unit, enum sh_phase phase)
@@ -385,10 +428,7 @@ static void fold_leaves(struct shard *s, int unit, enum sh_phase phase)
 
     if (leaves == 1 || !s->last)
         return;
-    for (int step = 1; step < leaves; step *= 2)
-        for (int i = 0; i < leaves; i += 2 * step)
-            add_into(s, unit, leaf_of(s, unit, i + step), leaf_of(s, unit, i), phase);
-    s->grad[unit] = leaf_of(s, unit, 0);
+    add_leaves(s, unit, leaves, phase);
     if (chunks(s, unit) == 1)
         put_into(s, SH_OP_COPY, unit, s->grad[unit], shard, phase);
 }
@@ -610,6 +650,7 @@ static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
     enum sh_phase phase = s->micro->ops[op].phase;
 
     for (int unit = reducing->first[op]; unit != SH_NONE; unit = reducing->next[unit]) {
+        fold_rows(s, unit, phase);
         add_pairs(s, unit, phase);
         fold_leaves(s, unit, phase);
         reduce(s, unit, phase);
@@ -638,10 +679,10 @@ static void walk(struct shard *s)
     free_agenda(&reducing);
 }
 
-/* Kinds of memory whose tensors are identified by name. */
+/* Storage of these kinds of memory is identified by its name. */
 static bool by_name(const struct sh_tensor *t)
 {
-    return t->mem == SH_MEM_CONST || t->mem == SH_MEM_KV;
+    return t->base == SH_NONE && (t->mem == SH_MEM_CONST || t->mem == SH_MEM_KV);
 }
 
 /* Tensors that outlive the section are those of the program. */
