@@ -104,6 +104,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,O] act, x [N,I] act -> dw [O,I] f32 += turns",
          .flops = "2NIO", .attrs = linear_attrs, APART},
     [SH_OP_BIAS_BWD] = {.shape = "dy [N,O] act -> db [O] f32 +=", .flops = "NO", APART},
+    [SH_OP_BIAS] = {.shape = "x [N,O] act, b [O] act -> y [N,O] act", .flops = "NO", .forward = true, OVER(0)},
     [SH_OP_ROPE_TABLE] = {.shape = "-> cs [T,R] f32", .flops = "2TR", .attrs = table_attrs, APART},
     [SH_OP_ROPE] =
         {.shape = "qkv [B,T,HD+2KD] act, cs [P>=T,R] f32 of TR, docs [B,T] i32 opt, at [B,T] i32 opt -> turned [B,T,HD+2KD] act",

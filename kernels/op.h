@@ -155,7 +155,8 @@ extern "C" {
     KERNEL(ROW_ADD, row_add)                /* as ADD, over the live rows */                                          \
     KERNEL(MUON_MOMENTUM, muon_momentum)    /* g = grad_scale u, m = mean of g, u = m, or the next one as nesterov has it */ \
     KERNEL(ORTHO, ortho)                    /* each matrix to its orthogonal factor, times the row's scale; see above */ \
-    KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u */
+    KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u */                                          \
+    KERNEL(BIAS, bias)                      /* y = x + b in each row */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

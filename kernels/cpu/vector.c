@@ -48,6 +48,23 @@ sh_rc sh_cpu_accumulate(const struct sh_op_call *call)
     return SH_OK;
 }
 
+sh_rc sh_cpu_bias(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    int64_t O = b->dim[0];
+
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < y->dim[0]; row++)
+        for (int64_t at = 0; at < O; at += SH_CPU_PIECE) {
+            float from[SH_CPU_PIECE], bias[SH_CPU_PIECE], room[SH_CPU_PIECE];
+            int64_t n = O - at < SH_CPU_PIECE ? O - at : SH_CPU_PIECE, i = row * O + at;
+            float *to = sh_cpu_stage_out(y, i, n, room);
+            add(to, sh_cpu_stage_in(x, i, n, from), sh_cpu_stage_in(b, at, n, bias), n);
+            sh_cpu_stage_put(y, i, n, to);
+        }
+    return SH_OK;
+}
+
 /* The factor is float32, like attr->scale.by: bf16 operands are widened first. */
 SH_CLONES static void scale(float *y, const float *x, float by, int64_t n)
 {

@@ -27,6 +27,32 @@ template <class T> sh_rc run_add(T *y, const T *a, const T *b, int64_t n, void *
     return sh_map<N>("add", add<T>{y, a, b}, n, vectors, queue);
 }
 
+/* Row i / O of x. */
+template <class T> struct bias {
+    T *y;
+    const T *x, *b;
+    int64_t O;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float u[N], v[N];
+        sh_load(u, x + i);
+        sh_load(v, b + i % O);
+        for (int k = 0; k < N; k++)
+            u[k] += v[k];
+        sh_store(y + i, u);
+    }
+};
+
+template <class T> sh_rc run_bias(const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    bias<T> f = {sh_data<T>(&call->out[0]), sh_data<const T>(&call->in[0]), sh_data<const T>(&call->in[1]),
+                 call->in[1].dim[0]};
+    bool vectors = sh_aligned<N>(f.y, f.O) && sh_aligned<N>(f.x, f.O) && sh_aligned<N>(f.b, f.O);
+    return sh_map<N>("bias", f, sh_elems(&call->out[0]), vectors, call->queue);
+}
+
 template <class T> struct scale {
     T *y;
     const T *x;
@@ -252,6 +278,11 @@ extern "C" sh_rc sh_cuda_add(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_row_add(const struct sh_op_call *call)
 {
     return sh_cuda_add(call);
+}
+
+extern "C" sh_rc sh_cuda_bias(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_bias<decltype(zero)>(call); });
 }
 
 extern "C" sh_rc sh_cuda_scale(const struct sh_op_call *call)

@@ -20,6 +20,13 @@ sh_rc sh_ref_row_add(const struct sh_op_call *call)
     return SH_OK;
 }
 
+sh_rc sh_ref_bias(const struct sh_op_call *call)
+{
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
+        sh_ref_set(&call->out[0], i, sh_ref_get(&call->in[0], i) + sh_ref_get(&call->in[1], i % call->in[1].dim[0]));
+    return SH_OK;
+}
+
 sh_rc sh_ref_scale(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)

@@ -206,6 +206,20 @@ static void linear_rule(struct grad *g)
     give(g, g->fwd.in[0], x.out[0]);
 }
 
+/* x passes on its gradient unchanged. */
+static void bias_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_BIAS_BWD);
+    int dy = upstream(g, 0);
+
+    give(g, g->fwd.in[0], dy);
+    if (!wanted(g, g->fwd.in[1]))
+        return;
+    op.in[0] = dy;
+    to_param(g, &op, 0, g->fwd.in[1]);
+    sh_program_add_op(g->p, &op);
+}
+
 /* y passes on its gradient unchanged. The gradient of x is computed before that of the product beside it, which adds it
  * to its own. */
 static void lora_rule(struct grad *g)
@@ -452,6 +466,7 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_EMBED] = embed_rule,
     [SH_OP_NORM] = norm_rule,
     [SH_OP_LINEAR] = linear_rule,
+    [SH_OP_BIAS] = bias_rule,
     [SH_OP_LORA] = lora_rule,
     [SH_OP_ROPE] = rope_rule,
     [SH_OP_ATTENTION] = attention_rule,

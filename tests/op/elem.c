@@ -395,6 +395,16 @@ static void check_bias(enum sh_dtype act, int64_t N, int64_t O, bool add)
     elem_check(&t, TERMS(2 * (double)N));
 }
 
+static void check_add_bias(enum sh_dtype act, int64_t N, int64_t O)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_BIAS);
+    optest_in(&t, 0, act, DIMS(N, O));
+    optest_in(&t, 1, act, DIMS(O));
+    optest_out(&t, 0, act, DIMS(N, O));
+    elem_check(&t, TERMS(1));
+}
+
 void elem_bias(void **state)
 {
     (void)state;
@@ -403,6 +413,9 @@ void elem_bias(void **state)
         for (int m = 0; m < elem.n_matrices; m++)
             for (int add = 0; add < 2; add++)
                 check_bias(acts[a], elem.matrices[m][0], elem.matrices[m][1], add);
+        for (int m = 0; m < elem.n_matrices; m++)
+            check_add_bias(acts[a], elem.matrices[m][0], elem.matrices[m][1]);
+        check_add_bias(acts[a], 3, 1024 + 5); /* more than one piece of a row */
         check_bias(acts[a], 500, 40, true);
         check_bias(acts[a], 5 * 512 + 3, 40, false); /* several rows of a part at once, and one */
     }

@@ -222,7 +222,7 @@ static void local_kinds(void **state)
         SH_OP_BIAS_BWD,    SH_OP_GELU,     SH_OP_GELU_BWD,      SH_OP_SWIGLU,        SH_OP_SWIGLU_BWD,
         SH_OP_ADD,         SH_OP_ADD_NORM, SH_OP_NORM_BWD_BIAS, SH_OP_GELU_BWD_BIAS, SH_OP_QK_NORM,
         SH_OP_QK_NORM_BWD, SH_OP_GEGLU,    SH_OP_GEGLU_BWD,     SH_OP_SCALE,         SH_OP_LORA,
-        SH_OP_LORA_BWD,    SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD,  SH_OP_REGROUP};
+        SH_OP_LORA_BWD,    SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD,  SH_OP_REGROUP,       SH_OP_BIAS};
     static const enum sh_op_kind together[] = {SH_OP_EMBED,
                                                SH_OP_EMBED_BWD,
                                                SH_OP_ROPE,
