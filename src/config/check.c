@@ -744,6 +744,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_leaves_of_ranks,
         check_tiles,
         check_fingerprint,
+        sh_config_check_tensor,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

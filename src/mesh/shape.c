@@ -18,14 +18,25 @@ static int nearest_divisor(int world, int wanted)
     return d > 1 ? d : 1;
 }
 
-static sh_rc does_not_divide(const char *key, int value, int world)
+static int tensor_of(const struct sh_mesh_request *req)
+{
+    return req->tensor > 1 ? req->tensor : 1;
+}
+
+/* What the axes other than tensor count. */
+static const char *noun_of(const struct sh_mesh_request *req)
+{
+    return tensor_of(req) > 1 ? "tensor group" : "rank";
+}
+
+static sh_rc does_not_divide(const struct sh_mesh_request *req, const char *key, int value, int world)
 {
     char ranks[SH_STR_SHORT];
     int fits = nearest_divisor(world, value);
 
     return sh_fail(SH_E_USAGE,
                    "mesh: %s=%d does not divide the job's %s; choose %s=%d (or start a multiple of %d ranks)", key,
-                   value, sh_str_plural(world, "rank", ranks), key, fits, value);
+                   value, sh_str_plural(world, noun_of(req), ranks), key, fits, value * tensor_of(req));
 }
 
 /* Errors that do not depend on the number of ranks; other checks need the chosen shard size. */
@@ -50,11 +61,16 @@ static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *sha
     if (req->shard == SH_MESH_ALL) {
         int replicate = req->replicate == SH_MESH_AUTO ? 1 : req->replicate;
         if (world % replicate != 0)
-            return does_not_divide("mesh.replicate", replicate, world);
+            return does_not_divide(req, "mesh.replicate", replicate, world);
         *shard = world / replicate;
         return SH_OK;
     }
-    *shard = req->shard == SH_MESH_NODE ? req->ranks_per_node : req->shard;
+    *shard = req->shard == SH_MESH_NODE ? req->ranks_per_node / tensor_of(req) : req->shard;
+    if (*shard == 0)
+        return sh_fail(SH_E_USAGE,
+                       "mesh: mesh.shard=node with parallelism.tensor_parallel_degree=%d, but a node has %d ranks; "
+                       "choose a number for mesh.shard",
+                       tensor_of(req), req->ranks_per_node);
     if (world % *shard == 0)
         return SH_OK;
     if (req->shard == SH_MESH_NODE)
@@ -62,7 +78,7 @@ static sh_rc choose_shard(const struct sh_mesh_request *req, int world, int *sha
                        "mesh: mesh.shard=node is %d ranks, which does not divide the job's %d ranks; "
                        "start the same number of ranks on each node or choose mesh.shard=%d",
                        *shard, world, nearest_divisor(world, *shard));
-    return does_not_divide("mesh.shard", *shard, world);
+    return does_not_divide(req, "mesh.shard", *shard, world);
 }
 
 /* The masks are in the order of axis[]: bit i of a group stands for axis i. */
@@ -71,6 +87,7 @@ struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
     static const char *const names[SH_AXES] = {"tensor", "context",   "expert",  "inner",
                                                "outer",  "replicate", "pipeline"};
     enum {
+        TENSOR = 1 << SH_AXIS_TENSOR,
         CONTEXT = 1 << SH_AXIS_CONTEXT,
         EXPERT = 1 << SH_AXIS_EXPERT,
         INNER = 1 << SH_AXIS_INNER,
@@ -80,12 +97,13 @@ struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
     struct sh_mesh_shape shape = {.n = SH_AXES,
                                   .rank = rank,
                                   .shard = CONTEXT | EXPERT | INNER | OUTER,
+                                  .tensor = TENSOR,
                                   .context = CONTEXT,
                                   .expert = EXPERT,
                                   .inner = INNER,
                                   .replicate = REPLICATE,
                                   .data = EXPERT | INNER | OUTER | REPLICATE,
-                                  .rows = CONTEXT | EXPERT | INNER | OUTER | REPLICATE,
+                                  .rows = TENSOR | CONTEXT | EXPERT | INNER | OUTER | REPLICATE,
                                   .pipeline = 1 << SH_AXIS_PIPELINE};
     int stride = 1;
 
@@ -136,30 +154,50 @@ static sh_rc place_axes(const struct sh_mesh_request *req, int world, int shard,
     return SH_OK;
 }
 
-sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
+/* The axes of the ranks with one place on the tensor axis, of which there are `world`. */
+static sh_rc make_others(const struct sh_mesh_request *req, int world, int *ranks_of_shard, int size[SH_AXES])
 {
-    SH_TRY(check_numbers(req, world, rank));
     /* Both are given: a message about their product is better than one about a remainder. */
     if (req->shard >= 1 && req->replicate >= 1 && (long)req->shard * req->replicate != world) {
         int fits = nearest_divisor(world, req->shard);
         return sh_fail(
             SH_E_USAGE,
-            "mesh: replicate %d x shard %d = %ld ranks, but the job has %d; choose mesh.shard=%d mesh.replicate=%d",
-            req->replicate, req->shard, (long)req->shard * req->replicate, world, fits, world / fits);
+            "mesh: replicate %d x shard %d = %ld %ss, but the job has %d; choose mesh.shard=%d mesh.replicate=%d",
+            req->replicate, req->shard, (long)req->shard * req->replicate, noun_of(req), world, fits, world / fits);
     }
     int shard = 1;
     SH_TRY(choose_shard(req, world, &shard));
-    int replicate = world / shard, size[SH_AXES] = {1, 1, 1, 1, 1, 1, 1};
+    int replicate = world / shard;
     if (req->replicate != SH_MESH_AUTO && req->replicate != replicate)
-        return sh_fail(
-            SH_E_USAGE,
-            "mesh: replicate %d x shard %d = %ld ranks, but the job has %d; choose mesh.replicate=%d or auto",
-            req->replicate, shard, (long)req->replicate * shard, world, replicate);
+        return sh_fail(SH_E_USAGE,
+                       "mesh: replicate %d x shard %d = %ld %ss, but the job has %d; choose mesh.replicate=%d or auto",
+                       req->replicate, shard, (long)req->replicate * shard, noun_of(req), world, replicate);
     if (shard % req->inner != 0)
         return sh_fail(SH_E_USAGE,
                        "mesh: reshard_after_forward over %d ranks does not divide the shard axis of %d; choose %d",
                        req->inner, shard, nearest_divisor(shard, req->inner));
-    SH_TRY(place_axes(req, world, shard, size));
+    *ranks_of_shard = shard;
+    return place_axes(req, world, shard, size);
+}
+
+/* Ranks with other parts of the same matrices are next to each other, and the other axes are as they are without
+ * them. */
+sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
+{
+    int size[SH_AXES] = {1, 1, 1, 1, 1, 1, 1}, shard = 1;
+
+    SH_TRY(check_numbers(req, world, rank));
+    size[SH_AXIS_TENSOR] = tensor_of(req);
+    if (world % size[SH_AXIS_TENSOR] != 0) {
+        int fits = nearest_divisor(world, req->tensor);
+        char ranks[SH_STR_SHORT];
+
+        return sh_fail(SH_E_USAGE,
+                       "mesh: parallelism.tensor_parallel_degree=%d does not divide the job's %s; choose %d (or start "
+                       "a multiple of %d ranks)",
+                       req->tensor, sh_str_plural(world, "rank", ranks), fits, req->tensor);
+    }
+    SH_TRY(make_others(req, world / size[SH_AXIS_TENSOR], &shard, size));
     *out = sh_mesh_shape_of(size, rank);
     if (req->inner > 1)
         out->inner |= out->expert | out->context;
@@ -286,7 +324,7 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
                  {"replicate", shape->replicate}, {"world", sh_group_world(shape)},
                  {"data", shape->data},           {"rows", shape->rows},
                  {"expert", shape->expert},       {"expert_shard", shape->shard & ~shape->expert},
-                 {"context", shape->context}};
+                 {"context", shape->context},     {"tensor_shard", shape->tensor | shape->shard}};
 
     join_axes(shape, group, text);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)

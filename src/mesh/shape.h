@@ -7,17 +7,18 @@
  *
  *   shard      context, expert, inner and outer: neighbouring ranks (on one node if their number is chosen so); if
  *              nothing is sharded, context is among the replicas
+ *   tensor     neighbours with different parts of each matrix; they have the same sequences, and share the work on them
  *   context    neighbours with different rows of the same sequences, which exchange heads for rows during attention
  *   expert     neighbours within a shard group that have different experts, and have them all together
  *   inner      neighbours within a shard group, in groups of N, for reshard_after_forward: N
  *   replicate  ranks with the same shard
  *   data       expert, inner, outer and replicate: each rank has different sequences
- *   rows       data and context: each rank has different tokens of these sequences
+ *   rows       data, context and tensor: each rank has the loss of different tokens
  *   pipeline   ranks with the same rows and different layers
  *   world      all axes: all ranks
  *
- * Ranks that differ on tensor only have the same rows and layers, and different parts of each matrix. No configuration
- * makes tensor or pipeline larger than 1 yet.
+ * Ranks that differ on tensor only have the same sequences and layers, and different parts of each matrix. No
+ * configuration makes pipeline larger than 1 yet.
  *
  * An axis of size 1 is an ordinary axis, and a group of one rank is an ordinary group. */
 #ifndef SH_MESH_SHAPE_H
@@ -51,12 +52,14 @@ struct sh_mesh_shape {
 
     /* Groups by purpose. */
     sh_group shard;     /* units and their gradients are cut over it */
+    sh_group tensor;    /* each of its ranks has other parts of each matrix, and the same sequences */
     sh_group context;   /* each of its ranks has other rows of the same sequences */
     sh_group expert;    /* each of its ranks has other experts; part of shard */
     sh_group inner;     /* parameters kept from the forward to the backward are cut over it */
     sh_group replicate; /* its ranks hold the same shards */
     sh_group data;      /* the batch is cut over it: each of its ranks has different sequences */
-    sh_group rows;      /* and so are the tokens of a sequence: each of its ranks has the loss of different tokens */
+    sh_group rows;      /* and so are the tokens of a sequence: each of its ranks has the loss of different tokens;
+                           ranks of tensor divide them too (src/pass/tensor.c) */
     sh_group pipeline;  /* the layers are cut over it: one of its ranks has the loss, the others have zero */
 };
 
@@ -65,6 +68,8 @@ struct sh_mesh_request {
     int shard;          /* SH_MESH_ALL, SH_MESH_NODE or a number of ranks */
     int replicate;      /* SH_MESH_AUTO or a number */
     int inner;          /* reshard_after_forward: N; 1 when unused */
+    int tensor;         /* ranks over which each matrix is cut; 0 and 1: each has whole ones. The numbers above are
+                           those of the ranks with one place among them */
     int context;        /* ranks over which a sequence is cut; 0 and 1: each has whole sequences */
     int expert;         /* ranks over which experts are spread; 0 and 1: each has all */
     int ranks_per_node; /* ranks of the smallest node; used by SH_MESH_NODE */

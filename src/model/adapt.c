@@ -41,7 +41,7 @@ static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_p
     if (s->experts) {
         t = sh_emit_param(e, role, name, 3, DIMS(s->experts, rows, columns), init, bound);
         if (s->held.n)
-            sh_emit_hold(e, t, s->held.first, s->held.n);
+            sh_emit_hold(e, t, 0, 1, &s->held);
         return t;
     }
     return sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);

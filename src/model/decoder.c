@@ -27,6 +27,7 @@ struct decoder {
     const struct sh_family *f;
     const struct sh_adapters *adapters;
     struct sh_model_spread spread;
+    struct sh_model_cut tensor;
     struct sh_emit_heads heads;
     struct sh_emit_route route;
     bool reports;
@@ -127,8 +128,43 @@ static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
     int w = declare(d, s->which[i], s->module[i], 3, DIMS(s->experts, s->out[i], s->in));
 
     if (s->held.n)
-        sh_emit_hold(&d->e, w, s->held.first, s->held.n);
+        sh_emit_hold(&d->e, w, 0, 1, &s->held);
     return w;
+}
+
+/* The stretches of a product's outputs that are cut one by one, since each is cut into heads, or into widths of the
+ * feed-forward part: a matrix may hold queries, keys and values, or gate and up. Returns their number. */
+static int stretches_of(const struct decoder *d, enum sh_param_role role, int64_t out, int64_t n[SH_BANDS_MAX])
+{
+    int64_t kv = (int64_t)d->m->n_kv_heads * d->m->head_dim, ffn = d->m->ffn_dim;
+
+    if (role == SH_PARAM_Q && !d->f->k && !d->f->qkv_by_head) {
+        n[0] = out - 2 * kv;
+        n[1] = n[2] = kv;
+        return 3;
+    }
+    if (role == SH_PARAM_UP && out == 2 * ffn) {
+        n[0] = n[1] = ffn;
+        return 2;
+    }
+    n[0] = out;
+    return 1;
+}
+
+/* Hold the part of this rank of what was declared last: of a product's outputs, or of its inputs if it writes into the
+ * residual stream; `dim` is the dimension that has them. */
+static void cut(struct decoder *d, const struct sh_adapt *s, int i, int t, int dim)
+{
+    enum sh_param_role role = s->which[i];
+    int64_t n[SH_BANDS_MAX] = {s->in}, first = 0;
+    struct sh_band band[SH_BANDS_MAX];
+    int bands = sh_param_info(role)->residual ? 1 : stretches_of(d, role, s->out[i], n);
+
+    if (d->tensor.ranks == 1)
+        return;
+    for (int k = 0; k < bands; first += n[k++])
+        band[k] = (struct sh_band){first + n[k] / d->tensor.ranks * d->tensor.place, n[k] / d->tensor.ranks};
+    sh_emit_hold(&d->e, t, dim, bands, band);
 }
 
 /* [O,I], or [I,O] as GPT-2 stores it, or [E,O,I]. */
@@ -136,9 +172,23 @@ static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
 {
     const int64_t *dim = d->f->w_in_out ? DIMS(s->in, s->out[i]) : DIMS(s->out[i], s->in);
 
+    int w;
+
     if (s->experts)
         return declare_experts(d, s, i);
-    return declare(d, s->which[i], s->module[i], 2, dim);
+    w = declare(d, s->which[i], s->module[i], 2, dim);
+    cut(d, s, i, w, d->f->w_in_out != sh_param_info(s->which[i])->residual);
+    return w;
+}
+
+/* What is added to a sum over ranks is whole on each of them. */
+static int declare_bias(struct decoder *d, const struct sh_adapt *s, int i)
+{
+    int b = declare(d, SH_PARAM_BIAS, s->module[i], 1, &s->out[i]);
+
+    if (!sh_param_info(s->which[i])->residual)
+        cut(d, s, i, b, 0);
+    return b;
 }
 
 /* The matrices are neighbours, followed by their biases, also neighbours. w [sum of O,I] or [E,O,I], b [sum of O] or
@@ -154,7 +204,7 @@ static struct weights declare_stack(struct decoder *d, struct stack stack)
         l.w = i ? l.w : w;
     }
     for (int i = 0; sh_family_linear_bias(d->m, stack.first) && i < s.n; i++) {
-        int b = declare(d, SH_PARAM_BIAS, s.module[i], 1, &s.out[i]);
+        int b = declare_bias(d, &s, i);
 
         l.b = i ? l.b : b;
     }
@@ -480,6 +530,12 @@ static int leaves_of(const struct sh_model_batch *b)
     return b->leaves > 1 ? b->leaves : 1;
 }
 
+/* That share the rows of the output matrix. */
+static int ranks_of(const struct sh_model_batch *b)
+{
+    return b->tensor.ranks > 1 ? b->tensor.ranks : 1;
+}
+
 /* Cut the rows, or those of a leaf, into equal parts: each part reads the output matrix, and reads and writes its gradient, once more.
  * Logits of the compute type take at most 50 MiB; but a part of 256 rows, at which that cost is small, may take 128
  * MiB. With a vocabulary of 50,000 words in bf16 that is 512 rows: 10 % faster than 352, 20 % faster than 256
@@ -488,7 +544,7 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
     int64_t row_bytes = sh_dtype_bytes(act) * m->vocab_size, parts, rows;
-    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves : (int64_t)b->batch * b->seq / parts_of(b);
+    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves : (int64_t)b->batch * b->seq / parts_of(b) / ranks_of(b);
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;
@@ -507,6 +563,7 @@ static struct sh_emit position(const struct sh_model_batch *b, struct sh_program
                             .seq = b->seq / parts_of(b),
                             .parts = parts_of(b),
                             .leaves = leaves_of(b) / parts_of(b),
+                            .apart = parts_of(b) > 1 || leaves_of(b) > 1 || ranks_of(b) > 1,
                             .cache = b->cache,
                             .block = SH_NONE,
                             .anew = b->anew};
@@ -519,9 +576,10 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                         .f = sh_family_of(m->family),
                         .adapters = &b->adapters,
                         .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
+                        .tensor = {ranks_of(b), b->tensor.place},
                         .reports = b->reports && sh_family_of(m->family)->router,
-                        .heads = {.heads = m->n_heads,
-                                  .kv_heads = m->n_kv_heads,
+                        .heads = {.heads = m->n_heads / ranks_of(b),
+                                  .kv_heads = m->n_kv_heads / ranks_of(b),
                                   .head_dim = m->head_dim,
                                   .any_order = b->any_order,
                                   .document_tokens = b->document_tokens,

@@ -34,6 +34,12 @@ struct sh_model_spread {
     double capacity;
 };
 
+/* Matrices cut over ranks: this one has the part of its place of each block's matrices, with the heads and the widths of
+ * the feed-forward part that belong to it. */
+struct sh_model_cut {
+    int ranks, place; /* 0 and 1 ranks: matrices are whole */
+};
+
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 
 struct sh_model_batch {
@@ -51,6 +57,7 @@ struct sh_model_batch {
     struct sh_adapters adapters;
     struct sh_model_balance balance;
     struct sh_model_spread spread; /* ranks and place are set by the model pass, by the mesh */
+    struct sh_model_cut tensor;    /* set by the model pass, by the mesh */
     bool reports;                  /* of LOSS: routers report their loads and losses (SH_PORT_ROUTERS) */
     int64_t chunk_rows;            /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };

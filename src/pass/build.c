@@ -74,14 +74,16 @@ static void spread_units(const struct sh_build *b, struct sh_program *micro)
     }
 }
 
-/* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts are, and how many have
- * a part of each sequence. */
+/* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts and parts of matrices
+ * are, and how many have a part of each sequence. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
 
     batch.parts = sh_group_size(&b->options.mesh, b->options.mesh.context);
     batch.leaves = b->options.row_leaves;
+    batch.tensor.ranks = sh_group_size(&b->options.mesh, b->options.mesh.tensor);
+    batch.tensor.place = sh_group_index(&b->options.mesh, b->options.mesh.tensor);
     batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
     batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
 

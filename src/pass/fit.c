@@ -135,7 +135,7 @@ sh_rc sh_pass_widen(struct sh_build *b, int64_t *most)
 {
     static const int64_t wider[] = {8192, 4096};
     const struct sh_mesh_shape *mesh = &b->options.mesh;
-    int64_t all = (int64_t)b->batch.batch * b->batch.seq / sh_group_size(mesh, mesh->context);
+    int64_t all = (int64_t)b->batch.batch * b->batch.seq / sh_group_size(mesh, mesh->context | mesh->tensor);
     int64_t before = b->batch.chunk_rows;
 
     for (size_t i = 0; b->widen && i < sizeof wider / sizeof *wider; i++) {

@@ -41,6 +41,7 @@ static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int r
     struct sh_mesh_request all = {.shard = SH_MESH_ALL,
                                   .replicate = SH_MESH_AUTO,
                                   .inner = inner,
+                                  .tensor = sh_group_size(mesh, mesh->tensor),
                                   .context = sh_group_size(mesh, mesh->context),
                                   .expert = sh_group_size(mesh, mesh->expert)};
     sh_rc rc = sh_mesh_shape_make(&all, ranks, rank, mesh);

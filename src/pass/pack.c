@@ -72,47 +72,11 @@ static sh_rc choose(struct pack *k, bool *any)
     return SH_OK;
 }
 
-/* Parameter `from` becomes the next one of the newest of `to`'s units. */
-static void put(struct sh_unit *u, struct sh_param *to, const struct sh_param *from, int unit)
-{
-    *to = *from;
-    to->unit = unit;
-    to->unit_elems = u->elems;
-    u->elems += from->elems;
-    u->n_params++;
-}
-
-/* Parameters keep their order: those that lay side by side still do, since all of a stack stays or leaves. */
-static void reorder(struct pack *k, int vectors)
-{
-    struct sh_program *p = k->p;
-    struct sh_param *old = sh_calloc((size_t)p->n_params + 1, sizeof *old);
-    int *place = sh_calloc((size_t)p->n_params + 1, sizeof *place), n = 0;
-
-    memcpy(old, p->params, (size_t)p->n_params * sizeof *old);
-    for (int unit = 0; unit <= vectors; unit++) {
-        struct sh_unit *u = &p->units[unit];
-
-        u->first_param = n;
-        u->elems = u->n_params = 0;
-        for (int i = 0; i < p->n_params; i++)
-            if (k->leaves[i] ? unit == vectors : old[i].unit == unit) {
-                put(u, &p->params[n], &old[i], unit);
-                place[i] = n++;
-            }
-    }
-    for (int t = 0; t < p->n_tensors; t++)
-        if (p->tensors[t].param != SH_NONE)
-            p->tensors[t].param = place[p->tensors[t].param];
-    free(old);
-    free(place);
-}
-
 static void gather_vectors(struct pack *k)
 {
     int vectors = sh_program_add_unit(k->p, "vectors");
 
-    reorder(k, vectors);
+    sh_program_move_params(k->p, k->leaves, vectors);
     k->p->units[vectors].resident = true;
     sh_program_freeze(k->p, vectors);
 }

@@ -20,6 +20,7 @@ struct sh_build; /* build.h: what is asked for */
 /* PASS(name, training): in this order; a pass with `training` runs only on micro-steps that train. */
 #define SH_PASS_LIST(PASS)                                                                                             \
     PASS(model, false)    /* emits the forward operations of one micro-step */                                         \
+    PASS(tensor, false)   /* if matrices are cut over ranks: these gather rows before products, and sum after them */  \
     PASS(context, false)  /* if sequences are cut over ranks: these exchange rows for heads around attention */        \
     PASS(pack, false)     /* if asked for: frozen weights in four bits an element */                                   \
     PASS(grad, true)      /* appends their backward: one rule per kind; gradients of parameters get grad_of */         \
@@ -112,8 +113,8 @@ uint64_t sh_pass_hash(const struct sh_program *p);
 
 /* Turn a program into that of another rank of the same job: opt is what it was built with, except for mesh.rank and
  * segment_rank. Only views of a rank's own elements, the runs of weight decay and the place in the segment are set
- * again; what the place in the group `inner` decides is not, so that place must be the same. Costs a thousandth of
- * building the program. */
+ * again; what the places in the groups `inner` and `tensor` decide is not, so these must be the same. Costs a
+ * thousandth of building the program. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p);
 
 /* Live bytes per kind of memory at the peak of the whole program, persistent ones included; on the device only. Returns

@@ -529,13 +529,19 @@ sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out)
 
 struct sh_ranks_built {
     struct sh_build b;
-    struct sh_program **of; /* [places in the group inner]; NULL: not built yet */
+    struct sh_program **of; /* [places in the groups tensor and inner together]; NULL: not built yet */
     int n;
 };
 
+/* Ranks with the same place in it have the same program, but for views of their own elements (sh_pass_rank). */
+static sh_group of_programs(const struct sh_mesh_shape *mesh)
+{
+    return mesh->tensor | mesh->inner;
+}
+
 sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out)
 {
-    int n = sh_group_size(&b->options.mesh, b->options.mesh.inner);
+    int n = sh_group_size(&b->options.mesh, of_programs(&b->options.mesh));
 
     *out = sh_calloc(1, sizeof **out);
     **out = (struct sh_ranks_built){.b = *b, .of = sh_calloc((size_t)n, sizeof *(*out)->of), .n = n};
@@ -558,7 +564,7 @@ sh_rc sh_ranks_get(void *built, int rank, const struct sh_program **p, const str
 
     l->b.options.mesh.rank = rank;
     l->b.options.segment_rank = l->b.options.segment_ranks ? rank % l->b.options.segment_ranks : 0;
-    mine = &l->of[sh_group_index(&l->b.options.mesh, l->b.options.mesh.inner)];
+    mine = &l->of[sh_group_index(&l->b.options.mesh, of_programs(&l->b.options.mesh))];
     if (!*mine)
         SH_TRY(sh_pass_build(&l->b, mine));
     else

@@ -48,6 +48,7 @@ struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct
     struct sh_mesh_request r = {.shard = cfg->mesh.shard,
                                 .replicate = cfg->mesh.replicate,
                                 .inner = cfg->parallelism.reshard_after_forward,
+                                .tensor = cfg->parallelism.tensor_parallel_degree,
                                 .context = cfg->parallelism.context_parallel_degree,
                                 .expert = cfg->parallelism.expert_parallel_degree,
                                 .ranks_per_node = at->ranks_per_node};
@@ -257,6 +258,17 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
 {
+    if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.tensor_parallel_degree > 1)
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.tensor_parallel_degree=%d cuts matrices for training and validation only; leave it "
+                       "out here, where any number of ranks loads the checkpoint",
+                       cfg->parallelism.tensor_parallel_degree);
+    if (purpose == SH_TO_TRAIN && cfg->parallelism.tensor_parallel_degree > 1 &&
+        sh_optim_of(cfg->optimizer.name)->whole)
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.tensor_parallel_degree=%d cuts matrices, which optimizer.name=%s updates as a "
+                       "whole; leave it out, or give adamw",
+                       cfg->parallelism.tensor_parallel_degree, sh_optim_of(cfg->optimizer.name)->name);
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,
@@ -309,8 +321,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
 static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };
-    int64_t all =
-        (int64_t)cfg->training.local_batch_size * cfg->training.seq_len / cfg->parallelism.context_parallel_degree;
+    int64_t all = (int64_t)cfg->training.local_batch_size * cfg->training.seq_len /
+                  cfg->parallelism.context_parallel_degree / cfg->parallelism.tensor_parallel_degree;
 
     if (cfg->training.loss_chunk_rows || !gpu)
         return cfg->training.loss_chunk_rows;

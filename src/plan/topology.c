@@ -112,7 +112,7 @@ int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topo
         sum += room_of_group(at, gpu, mesh, mesh->inner);
     if (sh_group_size(mesh, mesh->replicate) < sh_mesh_ranks(mesh))
         sum += room_of_group(at, gpu, mesh, mesh->replicate);
-    sum += room_of_group(at, gpu, mesh, mesh->context);
+    sum += room_of_group(at, gpu, mesh, mesh->context) + room_of_group(at, gpu, mesh, mesh->tensor);
     return sum > least_of_nccl ? sum : least_of_nccl;
 }
 
@@ -142,10 +142,11 @@ sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology
     return SH_OK;
 }
 
+/* Ranks of a segment are neighbours in their shard groups, which with parts of matrices they are not. */
 bool sh_topology_shares(const struct sh_config *cfg, const struct sh_topology *at)
 {
     return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && !at->gpu && at->in_blocks && at->ranks_per_node > 0 &&
-           at->world % at->ranks_per_node == 0;
+           at->world % at->ranks_per_node == 0 && cfg->parallelism.tensor_parallel_degree == 1;
 }
 
 struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_topology *at,

@@ -92,17 +92,21 @@ int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, 
     return sh_program_add_tensor(e->p, &t);
 }
 
-void sh_emit_hold(struct sh_emit *e, int t, int64_t first, int64_t n)
+void sh_emit_hold(struct sh_emit *e, int t, int cut, int n, const struct sh_band *band)
 {
     struct sh_param *param = &e->p->params[e->p->n_params - 1];
-    int64_t elems = param->elems / param->dim[0] * n;
+    int64_t held = 0, elems;
 
+    for (int i = 0; i < n; i++) {
+        param->band[i] = band[i];
+        held += band[i].n;
+    }
+    elems = param->elems / param->dim[cut] * held;
     e->p->units[param->unit].elems += elems - param->elems;
-    param->cut = 0;
-    param->n_bands = 1;
-    param->band[0] = (struct sh_band){first, n};
+    param->cut = cut;
+    param->n_bands = n;
     param->elems = elems;
-    param->dim[0] = e->p->tensors[t].dim[0] = n;
+    param->dim[cut] = e->p->tensors[t].dim[cut] = held;
 }
 
 /* Several matrices [r_i,C] as one [sum r_i,C], without a copy: parameters of a unit are adjacent, so q, k and v, or
@@ -188,11 +192,11 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
     return view2(e, op.out[0]);
 }
 
-/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, parts of sequences or
+/* wte [V,H], wpe [T,H] or SH_NONE if positions enter by rotation; out [B*T,H]. With a cache, rows on several ranks or
  * leaves, rows of wpe are looked up by their positions and added: the same numbers, since only the sum is rounded. */
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
-    bool apart = wpe != SH_NONE && (e->cache || e->parts > 1 || e->leaves > 1);
+    bool apart = wpe != SH_NONE && (e->cache || e->apart);
     int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, apart ? SH_NONE : wpe, "embedded");
 
     if (apart && !e->cache)

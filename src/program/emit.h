@@ -14,6 +14,7 @@ struct sh_emit {
     int batch, seq; /* B and T of one micro-step of one rank */
     int parts;      /* of a sequence, each of T tokens on another rank; 0 and 1: the rank has whole sequences */
     int leaves;     /* of a rank's part: its losses are kept apart; 0: 1 */
+    bool apart;     /* rows of a sequence lie on several ranks or in leaves, so that a row's place does not tell its position */
     int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
@@ -30,9 +31,8 @@ void sh_emit_unit_of_biases(struct sh_emit *e, const char *name); /* `balances` 
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std);
 
-/* Let this rank hold only [first, first + n) of the first dimension of the parameter that was declared last, whose
- * tensor is t. */
-void sh_emit_hold(struct sh_emit *e, int t, int64_t first, int64_t n);
+/* Let this rank hold only these bands of dimension `cut` of the parameter that was declared last, whose tensor is t. */
+void sh_emit_hold(struct sh_emit *e, int t, int cut, int n, const struct sh_band *band);
 
 /* One matrix [sum of rows, columns] over `n` matrices declared one after the other, starting with `first`: q, k and v
  * as one product. Or one vector over n vectors: their biases. */

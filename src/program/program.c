@@ -172,6 +172,40 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice)
 }
 
 /* A unit is trained or frozen as a whole, so its parameters get the same flag. */
+/* Parameter `from` becomes the next one of the newest of `to`'s units. */
+static void put_param(struct sh_unit *u, struct sh_param *to, const struct sh_param *from, int unit)
+{
+    *to = *from;
+    to->unit = unit;
+    to->unit_elems = u->elems;
+    u->elems += from->elems;
+    u->n_params++;
+}
+
+void sh_program_move_params(struct sh_program *p, const bool *moves, int to)
+{
+    struct sh_param *old = sh_calloc((size_t)p->n_params + 1, sizeof *old);
+    int *place = sh_calloc((size_t)p->n_params + 1, sizeof *place), n = 0;
+
+    memcpy(old, p->params, (size_t)p->n_params * sizeof *old);
+    for (int unit = 0; unit < p->n_units; unit++) {
+        struct sh_unit *u = &p->units[unit];
+
+        u->first_param = n;
+        u->elems = u->n_params = 0;
+        for (int i = 0; i < p->n_params; i++)
+            if ((moves[i] ? to : old[i].unit) == unit) {
+                put_param(u, &p->params[n], &old[i], unit);
+                place[i] = n++;
+            }
+    }
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].param != SH_NONE)
+            p->tensors[t].param = place[p->tensors[t].param];
+    free(old);
+    free(place);
+}
+
 void sh_program_freeze(struct sh_program *p, int unit)
 {
     struct sh_unit *u = &p->units[unit];

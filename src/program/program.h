@@ -305,6 +305,10 @@ static inline bool sh_program_descends(const struct sh_unit *u)
     return u->trainable && !u->balances;
 }
 
+/* Move the parameters with moves[i], of [params], to a unit. All keep their order; so those that lay side by side still
+ * do if all of them move or stay. */
+void sh_program_move_params(struct sh_program *p, const bool *moves, int unit);
+
 /* Mark a unit, its parameters and what they hold parts of as not trained. */
 void sh_program_freeze(struct sh_program *p, int unit);
 int sh_program_add_section(struct sh_program *p, enum sh_section_kind kind, int repeat);

@@ -168,13 +168,14 @@ static const char *describe_device(const struct sh_run *r, char text[128])
     return text;
 }
 
-enum { RANKS_TEXT = 112 };
+enum { RANKS_TEXT = 128 };
 
-/* "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2". */
+/* "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2, matrices over 2". */
 static const char *describe_ranks(const struct sh_run *r, char text[RANKS_TEXT])
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    int experts = sh_group_size(m, m->expert), context = sh_group_size(m, m->context), n;
+    int experts = sh_group_size(m, m->expert), context = sh_group_size(m, m->context);
+    int tensor = sh_group_size(m, m->tensor), n;
 
     if (sh_mesh_ranks(m) == 1)
         return "1 rank";
@@ -183,7 +184,9 @@ static const char *describe_ranks(const struct sh_run *r, char text[RANKS_TEXT])
     if (experts > 1)
         n += snprintf(text + n, (size_t)(RANKS_TEXT - n), ", experts over %d", experts);
     if (context > 1)
-        snprintf(text + n, (size_t)(RANKS_TEXT - n), ", sequences over %d", context);
+        n += snprintf(text + n, (size_t)(RANKS_TEXT - n), ", sequences over %d", context);
+    if (tensor > 1)
+        snprintf(text + n, (size_t)(RANKS_TEXT - n), ", matrices over %d", tensor);
     return text;
 }
 

@@ -133,6 +133,15 @@ CONTEXT = {2: {'parallelism.context_parallel_degree': 2}, 4: {'parallelism.conte
            8: {**HYBRID, 'training.local_batch_size': 2, 'mesh.shard': 4, 'parallelism.context_parallel_degree': 2}}
 
 
+# Heads that 2 and 4 ranks can share, and products with and without biases, apart, together and head by head.
+HALVES = {f'{name}, in parts': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
+    ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 4}), ('phi3', {'model.n_kv_heads': 4}),
+    ('gemma3_text', {'model.n_kv_heads': 4}), ('starcoder2', {'model.n_kv_heads': 4}))}
+MODELS |= HALVES
+TENSOR = {2: {'parallelism.tensor_parallel_degree': 2}, 4: {'parallelism.tensor_parallel_degree': 4},
+          8: {**HYBRID, 'training.local_batch_size': 2, 'parallelism.tensor_parallel_degree': 2}}
+
+
 def draw_weights(shapes, around=1, seed=20):
     """Far from the usual initial values: norm weights around 1, some small and some large, and biases as large as
     activations."""
@@ -297,6 +306,11 @@ def case_scores(name, ranks, changes):
     return job.differ('score', found, torch_reference.scores(m.weights, pairs, m.c), LOSS_BOUND)
 
 
+def case_tensor(name, ranks, changes):
+    m = model(name)
+    return compare_run(m, *m.train(f'tensor-{ranks}', changes, ranks))
+
+
 def case_bf16(name):
     m = model(name)
     steps, _ = m.train('bf16', {'training.mixed_precision_param': 'bfloat16'})
@@ -321,7 +335,7 @@ CASES = {'digests as numpy finds them': case_format, 'gradients': case_gradients
 def cases():
     """Rows for job.run_cases()."""
     found = [(f'{name}: {what}', function, name) for name in MODELS for what, function in CASES.items()
-             if name not in CUT and not name.endswith(WITH_OTHERS)
+             if name not in CUT and name not in HALVES and not name.endswith(WITH_OTHERS)
              and (job.can_launch() or function is not case_hybrid)
              and (name in FEW_MODELS or not job.FEW)
              and (name not in FAMILIES or function in OF_FAMILIES)
@@ -329,11 +343,15 @@ def cases():
              and (name not in OPTIMIZERS or function is case_one_rank or (name in MUONS and function is case_hybrid))]
     found += [(f'{name}: tiles of {rows} rows', case_tiles, name, ranks, rows)
               for name, ranks, rows in TILED[::5 if job.FEW else 1] if job.can_launch() or not ranks]
-    return found + [(f'{name}: on {ranks} ranks', case_context, name, ranks, changes)
-                    for name in CUT for ranks, changes in CONTEXT.items() if job.can_launch() and not job.FEW] + [
-        (f'{name}: scores on {f"{ranks} ranks" if ranks else "one rank"}', case_scores, name, ranks, changes)
-        for name in CUT for ranks, changes in ({0: {}} | CONTEXT).items() if ranks < 8 and not job.FEW
-        and (job.can_launch() or not ranks)]
+    if job.FEW:
+        return found
+    if job.can_launch():
+        found += [(f'{name}: on {ranks} ranks', function, name, ranks, changes)
+                  for names, meshes, function in ((CUT, CONTEXT, case_context), (HALVES, TENSOR, case_tensor))
+                  for name in names for ranks, changes in meshes.items()]
+    return found + [(f'{name}: scores on {f"{ranks} ranks" if ranks else "one rank"}', case_scores, name, ranks, changes)
+                    for name in CUT for ranks, changes in ({0: {}} | CONTEXT).items()
+                    if ranks < 8 and (job.can_launch() or not ranks)]
 
 
 if __name__ == '__main__':

@@ -411,6 +411,29 @@ static const struct refusal texts[] = {
      "c.yaml:2: guard.action: rollback needs checkpoints, but checkpoint.enable=false"},
 };
 
+/* clang-format off */
+static const struct refusal matrices[] = {
+    {"model: {name: debug}\ntraining: {seq_len: 32, local_batch_size: 1}\nparallelism: {tensor_parallel_degree: 4}\n",
+     "c.yaml:3: parallelism.tensor_parallel_degree: 4 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 32 tokens of a micro-step equally; give one of 1, 2"},
+    {"model: {name: debug, ffn_dim: 193}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:2: parallelism.tensor_parallel_degree: 2 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 193 and 4096 tokens of a micro-step equally; give one of 1"},
+    {"model: {name: debug}\ntraining: {seq_len: 33, local_batch_size: 1}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.tensor_parallel_degree: 2 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 33 tokens of a micro-step equally; give one of 1"},
+    {"model: {name: debug}\ntraining: {seq_len: 32, local_batch_size: 2}\nparallelism: {tensor_parallel_degree: 2, context_parallel_degree: 4}\n",
+     "c.yaml:3: parallelism.tensor_parallel_degree: 2 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 16 tokens of a micro-step equally beside context_parallel_degree 4; give one of 1"},
+    {"model: {name: debug}\ntraining: {reproducible: mesh}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.tensor_parallel_degree: 2 sums in another order than one rank does, but training.reproducible=mesh promises the bits of any mesh; leave one of them out"},
+    {"model: {name: debug}\ntraining: {mixed_precision_param: float16}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.tensor_parallel_degree: 2 sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
+    {"model: {name: debug, family: olmo2}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts heads apart, but this family normalizes all of them together; give parallelism.context_parallel_degree, or shard alone"},
+    {"model: {name: debug}\nlora: {rank: 2}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.tensor_parallel_degree: 2 has no parts of adapters (lora.rank); leave it out: a frozen base is gathered without gradients"},
+    {"model: {name: debug-moe}\nparallelism: {tensor_parallel_degree: 2}\n",
+     "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts the matrices of dense blocks only; give parallelism.expert_parallel_degree for a model with experts"},
+};
+/* clang-format on */
+
 static const struct refusal arguments[] = {
     {"training.stepz=5", "--training.stepz: no such key; nearest is training.steps"},
     {"training.steps", "--training.steps: has no value; write --section.key=value"},
@@ -472,17 +495,22 @@ static void check_refused(const char *name, sh_rc rc, const struct refusal *r)
     fail_msg("%s: for\n%s\nwant %s\ngot  %s", name, r->given, r->error, rc == SH_OK ? "no error" : sh_error_text());
 }
 
-static void test_texts(void **state)
+static void check_texts(const struct refusal *r, size_t n)
 {
-    (void)state;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct sh_config cfg, before;
         memset(&cfg, 0x5a, sizeof cfg);
         before = cfg;
-        check_refused("text", sh_config_parse(texts[i].given, strlen(texts[i].given), "c.yaml", 0, NULL, &cfg),
-                      &texts[i]);
+        check_refused("text", sh_config_parse(r[i].given, strlen(r[i].given), "c.yaml", 0, NULL, &cfg), &r[i]);
         assert_memory_equal(&cfg, &before, sizeof cfg);
     }
+}
+
+static void test_texts(void **state)
+{
+    (void)state;
+    check_texts(texts, sizeof texts / sizeof texts[0]);
+    check_texts(matrices, sizeof matrices / sizeof matrices[0]);
 }
 
 static void test_arguments(void **state)
@@ -657,7 +685,7 @@ static void test_all_at_once(void **state)
     static const char text[] = "model:\n  name: debug\n  flavor: 8B\n  args: {dim: 5, x: [1, 2]}\n"
                                "training:\n  stepz: 5\n  seq_len: many\n  max_norm: [1]\n"
                                "compile: {enable: true, components: [model, loss]}\n"
-                               "parallelism:\n  tensor_parallel_degree: 8\n  pipeline_parallel_schedule: 1F1B\n"
+                               "parallelism:\n  disable_loss_parallel: true\n  pipeline_parallel_schedule: 1F1B\n"
                                "optimizer:\n  name: AdamW\n"
                                "learning_rate: 1\n"
                                "debug:\n  seed: 7\n";
@@ -674,9 +702,9 @@ static void test_all_at_once(void **state)
         "c.yaml:8: training.max_norm: expected one value, got a list\n"
         "c.yaml:9: compile: no such section; leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints "
         "what is fused\n"
-        "c.yaml:11: parallelism.tensor_parallel_degree: no such key; Sherd has no tensor or pipeline parallelism: leave it out, "
-        "its ranks go to mesh.shard\n"
-        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; Sherd has no tensor or pipeline parallelism: leave it "
+        "c.yaml:11: parallelism.disable_loss_parallel: no such key; leave it out: each rank has the loss of its own rows, over "
+        "all words\n"
+        "c.yaml:12: parallelism.pipeline_parallel_schedule: no such key; Sherd has no pipeline parallelism: leave it "
         "out, its ranks go to mesh.shard\n"
         "c.yaml:15: learning_rate: no such key; optimizer.lr: 1\n"
         "--training.steps: 0 is out of range 1 .. 1000000000000\n"

@@ -114,8 +114,36 @@ static const struct misfit {
      "mesh: parallelism.expert_parallel_degree=4 does not divide the shard axis of 2; choose 2"},
     {{.shard = 8, .replicate = AUTO, .inner = 2, .context = 2, .expert = 2}, 8,
      "mesh: parallelism.context_parallel_degree=2 times expert_parallel_degree=2 does not divide reshard_after_forward over 2 ranks; choose a multiple of 4"},
+    {{.shard = ALL, .replicate = AUTO, .inner = 1, .tensor = 4}, 6,
+     "mesh: parallelism.tensor_parallel_degree=4 does not divide the job's 6 ranks; choose 3 (or start a multiple of 4 ranks)"},
+    {{.shard = 3, .replicate = AUTO, .inner = 1, .tensor = 2}, 8,
+     "mesh: mesh.shard=3 does not divide the job's 4 tensor groups; choose mesh.shard=2 (or start a multiple of 6 ranks)"},
+    {{.shard = 2, .replicate = 4, .inner = 1, .tensor = 2}, 8,
+     "mesh: replicate 4 x shard 2 = 8 tensor groups, but the job has 4; choose mesh.shard=2 mesh.replicate=2"},
+    {{.shard = NODE, .replicate = AUTO, .inner = 1, .tensor = 4, .ranks_per_node = 2}, 8,
+     "mesh: mesh.shard=node with parallelism.tensor_parallel_degree=4, but a node has 2 ranks; choose a number for mesh.shard"},
 };
 /* clang-format on */
+
+/* Ranks with other parts of the same matrices are neighbours, and no other axis counts them. */
+static void test_tensor(void **state)
+{
+    const struct sh_mesh_request req = {
+        .shard = NODE, .replicate = AUTO, .inner = 2, .context = 2, .tensor = 2, .ranks_per_node = 8};
+    struct sh_mesh_shape s;
+
+    (void)state;
+    assert_int_equal(sh_mesh_shape_make(&req, 16, 13, &s), SH_OK);
+    assert_int_equal(sh_group_size(&s, s.tensor), 2);
+    assert_int_equal(sh_group_member(&s, s.tensor, 0), 12);
+    assert_int_equal(sh_group_size(&s, s.shard), 4);
+    assert_int_equal(sh_group_member(&s, s.shard, 1), 11);
+    assert_int_equal(sh_group_size(&s, s.replicate), 2);
+    assert_int_equal(sh_group_size(&s, s.data),
+                     4); /* half of each group has the same sequences, and another half the same rows */
+    assert_int_equal(sh_group_size(&s, s.rows), 16);
+    assert_int_equal(sh_group_index(&s, s.tensor | s.shard), 5);
+}
 
 /* Where nothing is sharded the ranks that share sequences are replicas; else they are the first of a shard group. */
 static void test_context(void **state)
@@ -182,7 +210,8 @@ static void test_names(void **state)
                 {REPLICATE, "replicate"},
                 {PIPELINE, "pipeline"},
                 {EXPERT | INNER | OUTER | REPLICATE, "data"},
-                {CONTEXT | EXPERT | INNER | OUTER | REPLICATE, "rows"},
+                {TENSOR | CONTEXT | EXPERT | INNER | OUTER, "tensor_shard"},
+                {TENSOR | CONTEXT | EXPERT | INNER | OUTER | REPLICATE, "rows"},
                 {CONTEXT | INNER | OUTER | REPLICATE | PIPELINE, "context+inner+outer+replicate+pipeline"},
                 {127, "world"}};
     struct sh_mesh_request req = {.shard = 1, .replicate = 1, .inner = 1};
@@ -214,7 +243,7 @@ static void test_every_axis(void **state)
         {any.shard, 16, 6, {33, 35, 37, 39, 41, 43, 45, 47}},
         {any.replicate, 2, 1, {13, 45}},
         {any.data, 16, 11, {1, 5, 9, 13, 17, 21, 25, 29}},
-        {any.rows, 32, 22, {1, 3, 5, 7, 9, 11, 13, 15}},
+        {any.rows, 64, 45, {0, 1, 2, 3, 4, 5, 6, 7}},
         {any.pipeline, 2, 0, {45, 109}},
     };
     int speak = 0;
@@ -340,9 +369,10 @@ static void test_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fits),    cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
-        cmocka_unit_test(test_context), cmocka_unit_test(test_more_axes),  cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_fits),   cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
+        cmocka_unit_test(test_names),  cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
+        cmocka_unit_test(test_tensor), cmocka_unit_test(test_context),    cmocka_unit_test(test_more_axes),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

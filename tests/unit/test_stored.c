@@ -53,6 +53,7 @@ static const struct row machine[] = {
     {"parallelism.gradient_sync", "last_micro_step", NULL},
     {"parallelism.expert_parallel_degree", "2", MOE},
     {"parallelism.context_parallel_degree", "2", NULL},
+    {"parallelism.tensor_parallel_degree", "2", NULL},
     {"moe.capacity_factor", "2", MOE " parallelism.expert_parallel_degree=2"},
     {"parallelism.forward_prefetch", "3", NULL},
     {"parallelism.backward_prefetch", "3", NULL},

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Advice that several rows share. */
-#define ONLY_SHARDING "Sherd has no tensor or pipeline parallelism: leave it out, its ranks go to mesh.shard"
+#define ONLY_SHARDING "Sherd has no pipeline parallelism: leave it out, its ranks go to mesh.shard"
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
@@ -95,13 +95,14 @@ static const struct {
     {"training.data_parallel_degree", "mesh.shard, or parallelism.data_parallel_shard_degree"},
     {"training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree"},
     {"training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree"},
-    {"training.tensor_parallel_degree", ONLY_SHARDING},
+    {"training.tensor_parallel_degree", "parallelism.tensor_parallel_degree"},
     {"debug.deterministic",
      "training.deterministic, true by default; training.reproducible=mesh gives the same bits on any mesh"},
     {"debug.deterministic_warn_only", "leave it out: the same mesh always gives the same bits"},
-    {"parallelism.tensor_parallel_degree", ONLY_SHARDING},
-    {"parallelism.enable_async_tensor_parallel", ONLY_SHARDING},
-    {"parallelism.disable_loss_parallel", ONLY_SHARDING},
+    {"parallelism.enable_sequence_parallel", "leave it out: with tensor_parallel_degree rows are always cut too"},
+    {"parallelism.enable_async_tensor_parallel",
+     "leave it out: exchanges always run beside what does not need their result"},
+    {"parallelism.disable_loss_parallel", "leave it out: each rank has the loss of its own rows, over all words"},
     {"parallelism.pipeline_parallel_*", ONLY_SHARDING},
     {"parallelism.module_fqns_per_model_part", ONLY_SHARDING},
     {"parallelism.context_parallel_*",
@@ -267,7 +268,7 @@ static const struct {
     {"dp_shard_size", "mesh.shard"},
     {"dp_replicate_size", "mesh.replicate"},
     {"context_parallel_size|sequence_parallel_degree", "parallelism.context_parallel_degree"},
-    {"tensor_parallel_size", ONLY_SHARDING},
+    {"tensor_parallel_size", "parallelism.tensor_parallel_degree"},
     {"ddp", "parallelism.sharding_strategy: no_shard"},
     {"world_size|use_ray|ray_*", MPIRUN},
     {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|rl_beta|reward_model|process_reward_model|ebft*", NO_REWARDS},

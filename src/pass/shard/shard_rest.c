@@ -77,7 +77,7 @@ static void sum_over(struct sh_program *p, int scalar, sh_group group, const str
 }
 
 /* The ranks whose losses and loads add up: each has those of its own rows, or zero if another stage of the pipeline
- * makes them. Ranks that share the work on these rows have the same ones, which count once. */
+ * makes them. */
 static sh_group whose_rows(const struct sh_pass_options *opt)
 {
     return sh_group_widened(&opt->mesh, opt->mesh.rows | opt->mesh.pipeline);
@@ -238,13 +238,13 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
-/* Ranks whose units differ hold bands of the same size, one rank after the other (src/model/decoder.c). */
+/* Ranks with other experts hold bands of the same size, one rank after the other (src/model/decoder.c). */
 static void move_bands(const struct sh_pass_options *opt, struct sh_program *p)
 {
     for (int i = 0; i < p->n_params; i++) {
         sh_group split = p->units[p->params[i].unit].split;
 
-        for (int k = 0; split && k < p->params[i].n_bands; k++)
+        for (int k = 0; split == opt->mesh.expert && k < p->params[i].n_bands; k++)
             p->params[i].band[k].first = p->params[i].band[k].n * sh_group_index(&opt->mesh, split);
     }
 }

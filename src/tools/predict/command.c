@@ -103,6 +103,16 @@ static void say_context(const struct sh_predict *l)
                    l->cfg.training.seq_len / ranks);
 }
 
+static void say_tensor(const struct sh_predict *l)
+{
+    int ranks = sh_group_size(&l->mesh, l->mesh.tensor);
+    long long rows = (long long)l->cfg.training.local_batch_size * l->cfg.training.seq_len;
+
+    if (ranks > 1)
+        sh_str_say(stdout, "tensor", "matrices of blocks are cut over %d ranks, %lld rows on each", ranks,
+                   rows / ranks / sh_group_size(&l->mesh, l->mesh.context));
+}
+
 static void say_tiles(const struct sh_predict *l)
 {
     long long rows = l->build.tile_rows;
@@ -176,6 +186,7 @@ static void print_request(const struct sh_predict *l)
     say_model(l);
     say_mesh(l);
     say_context(l);
+    say_tensor(l);
     say_experts(l);
     say_strategy(l);
     say_batch(l);

@@ -343,6 +343,11 @@ sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args
                        "sherd plan: --search has each sequence whole on a rank; leave out "
                        "parallelism.context_parallel_degree=%d, or plan it without --search",
                        l->cfg.parallelism.context_parallel_degree);
+    if (l->cfg.parallelism.tensor_parallel_degree > 1)
+        return sh_fail(SH_E_USAGE,
+                       "sherd plan: --search has each matrix whole on a rank; leave out "
+                       "parallelism.tensor_parallel_degree=%d, or plan it without --search",
+                       l->cfg.parallelism.tensor_parallel_degree);
     if (tokens)
         SH_TRY(sh_predict_tokens(tokens, &n));
     if (!within)

@@ -1,0 +1,80 @@
+/* Matrices cut over ranks: what each rank must have an equal part of, and what has no parts yet. */
+#include "src/config/check.h"
+#include "src/config/family.h"
+#include "src/config/read/place.h"
+
+#include <stdio.h>
+
+static const char key[] = "parallelism.tensor_parallel_degree";
+
+/* Tokens of a micro-step on the ranks that share its rows. */
+static int64_t rows_of(const struct sh_config *c)
+{
+    return (int64_t)c->training.local_batch_size * c->training.seq_len / c->parallelism.context_parallel_degree;
+}
+
+/* The heads of a rank are then cut as sequences are, whose check is in check.c. */
+static bool cuts_matrices(const struct sh_config *c, int degree)
+{
+    int context = c->parallelism.context_parallel_degree, kv = c->model.n_kv_heads / degree;
+
+    return c->model.n_heads % degree == 0 && c->model.n_kv_heads % degree == 0 && c->model.ffn_dim % degree == 0 &&
+           rows_of(c) % degree == 0 && c->model.n_heads / degree % context == 0 &&
+           (kv % context == 0 || context % kv == 0);
+}
+
+static sh_rc refuse_number(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    char fits[80] = "", context[48] = "";
+    int at = 0;
+
+    for (int d = 1; d <= c->model.n_kv_heads && at < (int)sizeof fits - 12; d++)
+        if (cuts_matrices(c, d))
+            at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
+    if (c->parallelism.context_parallel_degree > 1)
+        snprintf(context, sizeof context, " beside context_parallel_degree %d", c->parallelism.context_parallel_degree);
+    return sh_config_refuse(state, key,
+                            "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d, model.ffn_dim %d and %lld "
+                            "tokens of a micro-step equally%s; give one of %s",
+                            c->parallelism.tensor_parallel_degree, c->model.n_heads, c->model.n_kv_heads,
+                            c->model.ffn_dim, (long long)rows_of(c), context, fits);
+}
+
+/* What works instead is less of the one or the other. */
+static sh_rc refuse_other(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct sh_family *f = sh_family_of(c->model.family);
+    const struct {
+        bool there;
+        const char *what;
+    } rows[] = {
+        {f->router, "cuts the matrices of dense blocks only; give parallelism.expert_parallel_degree for a model with "
+                    "experts"},
+        {f->wide_qk_norm, "cuts heads apart, but this family normalizes all of them together; give "
+                          "parallelism.context_parallel_degree, or shard alone"},
+        {c->lora.rank > 0, "has no parts of adapters (lora.rank); leave it out: a frozen base is gathered without "
+                           "gradients"},
+        {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,
+         "sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
+        {c->training.reproducible == SH_REPRODUCIBLE_MESH,
+         "sums in another order than one rank does, but training.reproducible=mesh promises the bits of any mesh; leave "
+         "one of them out"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, key, "%d %s", c->parallelism.tensor_parallel_degree, rows[i].what);
+    return SH_OK;
+}
+
+sh_rc sh_config_check_tensor(struct sh_config_state *state)
+{
+    int degree = state->cfg.parallelism.tensor_parallel_degree;
+
+    if (degree == 1)
+        return SH_OK;
+    SH_TRY(refuse_other(state));
+    return cuts_matrices(&state->cfg, degree) ? SH_OK : refuse_number(state);
+}

@@ -1,0 +1,226 @@
+/* Matrices on several ranks. The model has emitted all N rows of a micro-step, and of each block the matrices, heads and
+ * widths of one place. Here the rows outside of the products are cut too, n = N / t for each of t ranks:
+ *
+ *     x [n,C] -> norm [n,C] -> ALL_GATHER [N,C] -> qkv [N,(H+2K)D/t] -> attention [N,HD/t]
+ *             -> o [N,C], a part of a sum -> REDUCE_SCATTER [n,C] -> bias -> + x
+ *
+ * and so for the feed-forward part. A product that is cut along its outputs needs all rows, one that is cut along its
+ * inputs makes a part of each; whatever lies between the two sees all rows of a part of the heads or widths, and
+ * whatever lies outside sees its own rows. Shoeybi et al., Megatron-LM, arXiv:1909.08053; Korthikanti et al.,
+ * arXiv:2205.05198.
+ *
+ * A parameter that is read outside is whole, and each rank has the gradient of its own rows: a part of the gradient, as
+ * with other sequences. So its unit is cut over the ranks of tensor as it is over those of shard; its gradient is summed
+ * over both at once, and each element has one owner that counts it in the norm and updates it. What such parameters
+ * blocks have, vectors, is one unit for all of them, which stays gathered. */
+#include "src/base/mem.h"
+#include "src/pass/build.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tensor_pass {
+    struct sh_program *p;
+    const struct sh_mesh_shape *mesh;
+    int ranks, place, stream;
+    int n_tensors; /* of the model */
+    bool *own;     /* [n_tensors] by storage root: it has the rank's rows only */
+    int *gathered; /* [n_tensors] all rows of it, SH_NONE */
+};
+
+static struct sh_op like(const struct sh_op *of, enum sh_op_kind kind)
+{
+    struct sh_op op = sh_program_op(kind);
+
+    op.phase = of->phase;
+    op.block = of->block;
+    return op;
+}
+
+/* Another activation like t, which has all rows. */
+static int activation(struct tensor_pass *c, const struct sh_op *of, int t, const char *what)
+{
+    const struct sh_tensor *all = &c->p->tensors[t];
+    struct sh_tensor a = sh_tensor_make(SH_MEM_ACT, all->dtype, all->ndim, all->dim, "layers.%d.%s", of->block, what);
+
+    return sh_program_add_tensor(c->p, &a);
+}
+
+static void exchange(struct tensor_pass *c, const struct sh_op *of, enum sh_op_kind kind, int in, int out)
+{
+    struct sh_op op = like(of, kind);
+
+    op.stream = c->stream;
+    op.attr.group = c->mesh->tensor;
+    op.in[0] = in;
+    op.out[0] = out;
+    sh_program_add_op(c->p, &op);
+}
+
+/* All rows of t. What several products read is gathered once. */
+static int gather(struct tensor_pass *c, const struct sh_op *of, int t)
+{
+    if (c->gathered[t] == SH_NONE) {
+        c->gathered[t] = activation(c, of, t, "gathered");
+        exchange(c, of, SH_OP_ALL_GATHER, t, c->gathered[t]);
+    }
+    return c->gathered[t];
+}
+
+/* Leave a tensor of all rows, one of the model's, the rows of this rank: its dims before the last become these. */
+static void cut_rows(const struct tensor_pass *c, struct sh_tensor *t)
+{
+    if (t->ndim == 3) {
+        t->dim[1] = t->dim[0] * t->dim[1] / c->ranks;
+        t->dim[0] = 1;
+    } else {
+        t->dim[0] /= c->ranks;
+    }
+}
+
+/* This rank's rows of an input, [B,T] or [N], as [1,n] or [n]. */
+static int rows_of(struct tensor_pass *c, int t)
+{
+    struct sh_tensor view = c->p->tensors[t];
+    int64_t n = sh_tensor_elems(&view) / c->ranks;
+
+    view.base = t;
+    view.base_elems = n * c->place;
+    view.dim[view.ndim - 1] = n;
+    if (view.ndim == 2)
+        view.dim[0] = 1;
+    return sh_program_add_tensor(c->p, &view);
+}
+
+static const struct sh_param *param_of(const struct tensor_pass *c, int t)
+{
+    return &c->p->params[c->p->tensors[t].param];
+}
+
+/* The sum of all ranks' parts, of which each gets its rows; then the bias, which is added once. */
+static void sum_parts(struct tensor_pass *c, struct sh_op op)
+{
+    int bias = op.in[2], y = op.out[0];
+    struct sh_op add = like(&op, SH_OP_BIAS);
+
+    op.in[2] = SH_NONE;
+    op.out[0] = activation(c, &op, y, "part");
+    sh_program_add_op(c->p, &op);
+    c->own[y] = true;
+    if (bias == SH_NONE) {
+        exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], y);
+        return;
+    }
+    add.in[0] = activation(c, &op, y, "sum");
+    cut_rows(c, &c->p->tensors[add.in[0]]);
+    exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], add.in[0]);
+    add.in[1] = bias;
+    add.out[0] = y;
+    sh_program_add_op(c->p, &add);
+}
+
+static void linear(struct tensor_pass *c, struct sh_op op)
+{
+    bool outputs = param_of(c, op.in[1])->cut == (op.attr.linear.w_in_out ? 1 : 0);
+
+    if (!outputs) {
+        sum_parts(c, op);
+        return;
+    }
+    op.in[0] = gather(c, &op, op.in[0]);
+    sh_program_add_op(c->p, &op);
+}
+
+static bool is_own(const struct tensor_pass *c, int t)
+{
+    int root = t == SH_NONE ? SH_NONE : sh_tensor_root(c->p, t);
+
+    return root != SH_NONE && root < c->n_tensors && c->own[root];
+}
+
+/* An operation between products, or outside of them: its results have the rows that its operands have. */
+static void other(struct tensor_pass *c, struct sh_op op)
+{
+    bool outside = op.kind == SH_OP_EMBED || op.kind == SH_OP_HEAD_LOSS;
+
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        outside = outside || is_own(c, op.in[k]);
+    if (op.kind == SH_OP_EMBED)
+        op.in[0] = rows_of(c, op.in[0]);
+    if (op.kind == SH_OP_HEAD_LOSS)
+        op.in[2] = rows_of(c, op.in[2]);
+    for (int k = 0; k < SH_OP_MAX_OUT && outside && op.kind != SH_OP_HEAD_LOSS; k++)
+        if (op.out[k] != SH_NONE)
+            c->own[sh_tensor_root(c->p, op.out[k])] = true;
+    sh_program_add_op(c->p, &op);
+}
+
+static void rewrite(struct tensor_pass *c)
+{
+    struct sh_op *old = c->p->ops;
+    int n = c->p->n_ops;
+
+    c->p->ops = NULL;
+    c->p->n_ops = c->p->cap_ops = 0;
+    for (int i = 0; i < n; i++)
+        if (old[i].kind == SH_OP_LINEAR)
+            linear(c, old[i]);
+        else
+            other(c, old[i]);
+    free(old);
+    for (int t = 0; t < c->n_tensors; t++)
+        if (is_own(c, t))
+            cut_rows(c, &c->p->tensors[t]);
+}
+
+/* Of a unit with bands, parameters that all ranks have whole leave it. */
+static void split_units(struct tensor_pass *c)
+{
+    struct sh_program *p = c->p;
+    bool *leaves = sh_calloc((size_t)p->n_params + 1, sizeof *leaves), any = false;
+    bool *banded = sh_calloc((size_t)p->n_units + 1, sizeof *banded);
+    int vectors;
+
+    for (int i = 0; i < p->n_params; i++)
+        banded[p->params[i].unit] |= p->params[i].n_bands > 0;
+    for (int i = 0; i < p->n_params; i++)
+        any |= leaves[i] = banded[p->params[i].unit] && !p->params[i].n_bands;
+    if (any) {
+        vectors = sh_program_add_unit(p, "vectors");
+        sh_program_move_params(p, leaves, vectors);
+        p->units[vectors].resident = true;
+    }
+    for (int i = 0; i < p->n_units; i++) {
+        struct sh_unit *u = &p->units[i];
+        bool bands = p->params[u->first_param].n_bands > 0;
+
+        u->shard = c->mesh->shard | (bands ? 0 : c->mesh->tensor);
+        u->replicate = c->mesh->replicate;
+        u->split = bands ? c->mesh->tensor : 0;
+    }
+    free(leaves);
+    free(banded);
+}
+
+sh_rc sh_pass_tensor(const struct sh_build *b, struct sh_program *p)
+{
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
+    struct tensor_pass c = {.p = p,
+                            .mesh = mesh,
+                            .ranks = sh_group_size(mesh, mesh->tensor),
+                            .place = sh_group_index(mesh, mesh->tensor),
+                            .n_tensors = p->n_tensors};
+
+    if (c.ranks == 1)
+        return SH_OK;
+    c.stream = sh_program_add_stream(p, "tensor", SH_RUNS_COLLECTIVES);
+    c.own = sh_calloc((size_t)p->n_tensors, sizeof *c.own);
+    c.gathered = sh_calloc((size_t)p->n_tensors, sizeof *c.gathered);
+    for (int t = 0; t < p->n_tensors; t++)
+        c.gathered[t] = SH_NONE;
+    rewrite(&c);
+    split_units(&c);
+    free(c.own);
+    free(c.gathered);
+    return SH_OK;
+}
