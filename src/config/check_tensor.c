@@ -54,8 +54,6 @@ static sh_rc refuse_other(struct sh_config_state *state)
                     "experts"},
         {f->wide_qk_norm, "cuts heads apart, but this family normalizes all of them together; give "
                           "parallelism.context_parallel_degree, or shard alone"},
-        {c->lora.rank > 0, "has no parts of adapters (lora.rank); leave it out: a frozen base is gathered without "
-                           "gradients"},
         {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,
          "sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
         {c->training.reproducible == SH_REPRODUCIBLE_MESH,

@@ -44,7 +44,21 @@ static int declare(struct sh_emit *e, const struct sh_adapt *s, int i, enum sh_p
             sh_emit_hold(e, t, 0, 1, &s->held);
         return t;
     }
-    return sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);
+    t = sh_emit_param(e, role, name, 2, DIMS(rows, columns), init, bound);
+    /* A has the inputs of the product, B its outputs. */
+    if (s->n_bands[i] && s->by_inputs == (role == SH_PARAM_LORA_A))
+        sh_emit_hold(e, t, role == SH_PARAM_LORA_A, s->n_bands[i], s->band[i]);
+    return t;
+}
+
+/* Outputs of a product that this rank has. */
+static int width_of(const struct sh_adapt *s, int i)
+{
+    int64_t n = s->by_inputs || !s->n_bands[i] ? s->out[i] : 0;
+
+    for (int k = 0; k < s->n_bands[i] && !s->by_inputs; k++)
+        n += s->band[i][k].n;
+    return (int)n;
 }
 
 /* All A lie end to end, followed by all B. A starts as in PEFT: Kaiming's uniform with a = sqrt(5), which is uniform
@@ -56,12 +70,12 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
     enum sh_param_role role_b = s->experts ? SH_PARAM_EXPERT_LORA_B : SH_PARAM_LORA_B;
     int from[SH_LORA_PARTS];
 
-    for (int i = 0, first = 0; i < s->n; first += (int)s->out[i++]) {
+    for (int i = 0, first = 0; i < s->n; first += width_of(s, i++)) {
         if (!adapts(a, s->which[i]))
             continue;
         from[l.parts] = i;
         l.first[l.parts] = first;
-        l.width[l.parts++] = (int)s->out[i];
+        l.width[l.parts++] = width_of(s, i);
     }
     for (int p = 0; p < l.parts; p++) {
         int t = declare(e, s, from[p], role_a, a->rank, s->in, SH_INIT_UNIFORM, 1.0f / sqrtf((float)s->in));
@@ -69,7 +83,7 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
         l.a = p ? l.a : t;
     }
     for (int p = 0; p < l.parts; p++) {
-        int t = declare(e, s, from[p], role_b, l.width[p], a->rank, SH_INIT_ZERO, 0);
+        int t = declare(e, s, from[p], role_b, s->out[from[p]], a->rank, SH_INIT_ZERO, 0);
 
         l.b = p ? l.b : t;
     }

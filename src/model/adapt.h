@@ -14,6 +14,9 @@ struct sh_adapt {
     enum sh_param_role which[SH_LORA_PARTS];
     const char *module[SH_LORA_PARTS];
     int64_t in, out[SH_LORA_PARTS];
+    int n_bands[SH_LORA_PARTS]; /* of the outputs, or the inputs, that this rank has; 0: it has all */
+    struct sh_band band[SH_LORA_PARTS][SH_BANDS_MAX];
+    bool by_inputs;
     int experts;         /* they are stacks of so many matrices, each with its own adapters; 0: they are single ones */
     struct sh_band held; /* of these, the ones that this rank has; n is 0 if it has all */
 };

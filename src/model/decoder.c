@@ -104,34 +104,6 @@ static struct weights declare_norm(struct decoder *d, const char *module)
     return n;
 }
 
-/* Those of a stack that the family has. */
-static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
-{
-    struct sh_adapt s = {.family = d->f};
-    int here = d->m->n_experts / d->spread.ranks;
-
-    for (int i = stack.first; i < (int)stack.first + stack.n; i++) {
-        s.which[s.n] = i;
-        s.module[s.n] = sh_family_linear_name(d->f, i);
-        s.experts = sh_param_info(i)->experts ? d->m->n_experts : 0;
-        if (s.experts && d->spread.ranks > 1)
-            s.held = (struct sh_band){(int64_t)here * d->spread.place, here};
-        if (s.module[s.n])
-            sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n++]);
-    }
-    return s;
-}
-
-/* [E,O,I], or as many of them as this rank has. */
-static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
-{
-    int w = declare(d, s->which[i], s->module[i], 3, DIMS(s->experts, s->out[i], s->in));
-
-    if (s->held.n)
-        sh_emit_hold(&d->e, w, 0, 1, &s->held);
-    return w;
-}
-
 /* The stretches of a product's outputs that are cut one by one, since each is cut into heads, or into widths of the
  * feed-forward part: a matrix may hold queries, keys and values, or gate and up. Returns their number. */
 static int stretches_of(const struct decoder *d, enum sh_param_role role, int64_t out, int64_t n[SH_BANDS_MAX])
@@ -151,20 +123,47 @@ static int stretches_of(const struct decoder *d, enum sh_param_role role, int64_
     return 1;
 }
 
-/* Hold the part of this rank of what was declared last: of a product's outputs, or of its inputs if it writes into the
- * residual stream; `dim` is the dimension that has them. */
-static void cut(struct decoder *d, const struct sh_adapt *s, int i, int t, int dim)
+/* The parts of a product that this rank has: of its outputs, or of its inputs if it writes into the residual stream. */
+static void cut(const struct decoder *d, struct sh_adapt *s, int i)
 {
-    enum sh_param_role role = s->which[i];
     int64_t n[SH_BANDS_MAX] = {s->in}, first = 0;
-    struct sh_band band[SH_BANDS_MAX];
-    int bands = sh_param_info(role)->residual ? 1 : stretches_of(d, role, s->out[i], n);
 
-    if (d->tensor.ranks == 1)
-        return;
-    for (int k = 0; k < bands; first += n[k++])
-        band[k] = (struct sh_band){first + n[k] / d->tensor.ranks * d->tensor.place, n[k] / d->tensor.ranks};
-    sh_emit_hold(&d->e, t, dim, bands, band);
+    s->by_inputs = sh_param_info(s->which[i])->residual;
+    s->n_bands[i] = s->by_inputs ? 1 : stretches_of(d, s->which[i], s->out[i], n);
+    for (int k = 0; k < s->n_bands[i]; first += n[k++])
+        s->band[i][k] = (struct sh_band){first + n[k] / d->tensor.ranks * d->tensor.place, n[k] / d->tensor.ranks};
+}
+
+/* Those of a stack that the family has. */
+static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
+{
+    struct sh_adapt s = {.family = d->f};
+    int here = d->m->n_experts / d->spread.ranks;
+
+    for (int i = stack.first; i < (int)stack.first + stack.n; i++) {
+        s.which[s.n] = i;
+        s.module[s.n] = sh_family_linear_name(d->f, i);
+        s.experts = sh_param_info(i)->experts ? d->m->n_experts : 0;
+        if (s.experts && d->spread.ranks > 1)
+            s.held = (struct sh_band){(int64_t)here * d->spread.place, here};
+        if (!s.module[s.n])
+            continue;
+        sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n]);
+        if (d->tensor.ranks > 1)
+            cut(d, &s, s.n);
+        s.n++;
+    }
+    return s;
+}
+
+/* [E,O,I], or as many of them as this rank has. */
+static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
+{
+    int w = declare(d, s->which[i], s->module[i], 3, DIMS(s->experts, s->out[i], s->in));
+
+    if (s->held.n)
+        sh_emit_hold(&d->e, w, 0, 1, &s->held);
+    return w;
 }
 
 /* [O,I], or [I,O] as GPT-2 stores it, or [E,O,I]. */
@@ -177,7 +176,8 @@ static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
     if (s->experts)
         return declare_experts(d, s, i);
     w = declare(d, s->which[i], s->module[i], 2, dim);
-    cut(d, s, i, w, d->f->w_in_out != sh_param_info(s->which[i])->residual);
+    if (s->n_bands[i])
+        sh_emit_hold(&d->e, w, d->f->w_in_out != s->by_inputs, s->n_bands[i], s->band[i]);
     return w;
 }
 
@@ -186,8 +186,8 @@ static int declare_bias(struct decoder *d, const struct sh_adapt *s, int i)
 {
     int b = declare(d, SH_PARAM_BIAS, s->module[i], 1, &s->out[i]);
 
-    if (!sh_param_info(s->which[i])->residual)
-        cut(d, s, i, b, 0);
+    if (s->n_bands[i] && !s->by_inputs)
+        sh_emit_hold(&d->e, b, 0, s->n_bands[i], s->band[i]);
     return b;
 }
 

@@ -47,6 +47,12 @@ static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
         const struct sh_saved *saved = sh_saved_of(k->p, param);
         int64_t elems = matrix_elems(param, saved);
 
+        if (packs(k->p, i) && elems % SH_NF4_ELEMS == 0 && !sh_saved_divides(k->p, param, SH_NF4_ELEMS))
+            return sh_fail(SH_E_USAGE,
+                           "lora.quantize_base: nf4 packs %d neighbours of a matrix together, but these ranks have "
+                           "%lld of %lld in dimension %d of %s; set none, or another number of ranks",
+                           SH_NF4_ELEMS, (long long)param->dim[param->cut], (long long)saved->dim[param->cut],
+                           param->cut, saved->name);
         if (packs(k->p, i) && (elems % SH_NF4_ELEMS || !sh_saved_divides(k->p, param, SH_NF4_ELEMS)))
             return sh_fail(
                 SH_E_USAGE,
@@ -56,7 +62,8 @@ static sh_rc check_matrices(const struct pack *k, const struct sh_unit *u)
     return SH_OK;
 }
 
-static sh_rc choose(struct pack *k, bool *any)
+/* leaver: the first parameter that leaves; SH_NONE: none does. */
+static sh_rc choose(struct pack *k, int *leaver)
 {
     for (int i = 0; i < k->p->n_units; i++) {
         struct sh_unit *u = &k->p->units[i];
@@ -64,20 +71,27 @@ static sh_rc choose(struct pack *k, bool *any)
         u->packed = is_packed(k->p, u);
         if (!u->packed)
             continue;
-        *any = true;
         SH_TRY(check_matrices(k, u));
         for (int j = u->first_param; j < u->first_param + u->n_params; j++)
-            k->leaves[j] = !packs(k->p, j);
+            if (!packs(k->p, j)) {
+                *leaver = *leaver == SH_NONE ? j : *leaver;
+                k->leaves[j] = true;
+            }
     }
     return SH_OK;
 }
 
-static void gather_vectors(struct pack *k)
+/* If matrices are cut over ranks, vectors that all have whole have left already, and these are biases of parts. */
+static void gather_vectors(struct pack *k, struct sh_unit from)
 {
-    int vectors = sh_program_add_unit(k->p, "vectors");
+    int vectors = sh_program_add_unit(k->p, from.split ? "biases" : "vectors");
+    struct sh_unit *u = &k->p->units[vectors];
 
     sh_program_move_params(k->p, k->leaves, vectors);
-    k->p->units[vectors].resident = true;
+    u->resident = true;
+    u->shard = from.shard;
+    u->replicate = from.replicate;
+    u->split = from.split;
     sh_program_freeze(k->p, vectors);
 }
 
@@ -85,15 +99,15 @@ sh_rc sh_pass_pack(const struct sh_build *b, struct sh_program *micro)
 {
     size_t n = (size_t)micro->n_params + 1;
     struct pack k = {.p = micro};
-    bool any = false;
+    int leaver = SH_NONE;
     sh_rc rc;
 
     if (!b->packed)
         return SH_OK;
     k.leaves = sh_calloc(n, sizeof *k.leaves);
-    rc = choose(&k, &any);
-    if (rc == SH_OK && any)
-        gather_vectors(&k);
+    rc = choose(&k, &leaver);
+    if (rc == SH_OK && leaver != SH_NONE)
+        gather_vectors(&k, micro->units[micro->params[leaver].unit]);
     free(k.leaves);
     return rc;
 }

@@ -11,10 +11,12 @@
  *
  * A parameter that is read outside is whole, and each rank has the gradient of its own rows: a part of the gradient, as
  * with other sequences. So its unit is cut over the ranks of tensor as it is over those of shard; its gradient is summed
- * over both at once, and each element has one owner that counts it in the norm and updates it. What such parameters
- * blocks have, vectors, is one unit for all of them, which stays gathered. */
+ * over both at once, and each element has one owner that counts it in the norm and updates it. Blocks have few of them,
+ * norms, biases and halves of adapters: they are one unit for all blocks, which stays gathered. Each rank's gradient of
+ * such a half, of all rows and of its part of the product, is a part of the sum too. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
+#include "src/program/saved.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,15 +99,22 @@ static const struct sh_param *param_of(const struct tensor_pass *c, int t)
     return &c->p->params[c->p->tensors[t].param];
 }
 
-/* The sum of all ranks' parts, of which each gets its rows; then the bias, which is added once. */
-static void sum_parts(struct tensor_pass *c, struct sh_op op)
+/* The sum of all ranks' parts, of which each gets its rows; then the bias, which is added once. An adapter adds to the
+ * part of its rank, for it is linear too. */
+static void sum_parts(struct tensor_pass *c, struct sh_op op, const struct sh_op *adapter)
 {
-    int bias = op.in[2], y = op.out[0];
-    struct sh_op add = like(&op, SH_OP_BIAS);
+    int bias = op.in[2], y = adapter ? adapter->out[0] : op.out[0];
+    struct sh_op add = like(&op, SH_OP_BIAS), adapt;
 
     op.in[2] = SH_NONE;
     op.out[0] = activation(c, &op, y, "part");
     sh_program_add_op(c->p, &op);
+    if (adapter) {
+        adapt = *adapter;
+        adapt.in[0] = op.out[0];
+        op.out[0] = adapt.out[0] = activation(c, &op, y, "adapted part");
+        sh_program_add_op(c->p, &adapt);
+    }
     c->own[y] = true;
     if (bias == SH_NONE) {
         exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], y);
@@ -119,15 +128,17 @@ static void sum_parts(struct tensor_pass *c, struct sh_op op)
     sh_program_add_op(c->p, &add);
 }
 
-static void linear(struct tensor_pass *c, struct sh_op op)
+static bool is_cut_by_inputs(const struct tensor_pass *c, const struct sh_op *op)
 {
-    bool outputs = param_of(c, op.in[1])->cut == (op.attr.linear.w_in_out ? 1 : 0);
+    return op->kind == SH_OP_LINEAR && param_of(c, op->in[1])->cut == (op->attr.linear.w_in_out ? 0 : 1);
+}
 
-    if (!outputs) {
-        sum_parts(c, op);
-        return;
-    }
-    op.in[0] = gather(c, &op, op.in[0]);
+/* A product that is cut along its outputs, or its adapter, needs all rows. */
+static void from_all_rows(struct tensor_pass *c, struct sh_op op)
+{
+    int x = op.kind == SH_OP_LORA ? 1 : 0;
+
+    op.in[x] = gather(c, &op, op.in[x]);
     sh_program_add_op(c->p, &op);
 }
 
@@ -163,42 +174,61 @@ static void rewrite(struct tensor_pass *c)
     c->p->ops = NULL;
     c->p->n_ops = c->p->cap_ops = 0;
     for (int i = 0; i < n; i++)
-        if (old[i].kind == SH_OP_LINEAR)
-            linear(c, old[i]);
-        else
+        if (is_cut_by_inputs(c, &old[i])) {
+            bool adapted = i + 1 < n && old[i + 1].kind == SH_OP_LORA && old[i + 1].in[0] == old[i].out[0];
+
+            sum_parts(c, old[i], adapted ? &old[i + 1] : NULL);
+            i += adapted;
+        } else if (old[i].kind == SH_OP_LINEAR || old[i].kind == SH_OP_LORA) {
+            from_all_rows(c, old[i]);
+        } else {
             other(c, old[i]);
+        }
     free(old);
     for (int t = 0; t < c->n_tensors; t++)
         if (is_own(c, t))
             cut_rows(c, &c->p->tensors[t]);
 }
 
-/* Of a unit with bands, parameters that all ranks have whole leave it. */
+/* Parameters that all ranks have whole, of units with bands, as a unit: adapters, or others. */
+static void gather_vectors(struct sh_program *p, const bool *banded, bool adapters, const char *name)
+{
+    bool *moves = sh_calloc((size_t)p->n_params + 1, sizeof *moves), any = false, trainable = false;
+    int unit;
+
+    for (int i = 0; i < p->n_params; i++) {
+        const struct sh_param *param = &p->params[i];
+
+        moves[i] = banded[param->unit] && !param->n_bands &&
+                   sh_param_info(sh_saved_of(p, param)->role)->adapter == adapters;
+        any |= moves[i];
+        trainable |= moves[i] && param->trainable;
+    }
+    if (any) {
+        unit = sh_program_add_unit(p, name);
+        sh_program_move_params(p, moves, unit);
+        p->units[unit].resident = true;
+        p->units[unit].trainable = trainable;
+    }
+    free(moves);
+}
+
 static void split_units(struct tensor_pass *c)
 {
     struct sh_program *p = c->p;
-    bool *leaves = sh_calloc((size_t)p->n_params + 1, sizeof *leaves), any = false;
-    bool *banded = sh_calloc((size_t)p->n_units + 1, sizeof *banded);
-    int vectors;
+    bool *banded = sh_calloc((size_t)p->n_units + 2, sizeof *banded); /* of the two new ones too */
 
     for (int i = 0; i < p->n_params; i++)
         banded[p->params[i].unit] |= p->params[i].n_bands > 0;
-    for (int i = 0; i < p->n_params; i++)
-        any |= leaves[i] = banded[p->params[i].unit] && !p->params[i].n_bands;
-    if (any) {
-        vectors = sh_program_add_unit(p, "vectors");
-        sh_program_move_params(p, leaves, vectors);
-        p->units[vectors].resident = true;
-    }
+    gather_vectors(p, banded, false, "vectors");
+    gather_vectors(p, banded, true, "vectors.lora");
     for (int i = 0; i < p->n_units; i++) {
         struct sh_unit *u = &p->units[i];
-        bool bands = p->params[u->first_param].n_bands > 0;
 
-        u->shard = c->mesh->shard | (bands ? 0 : c->mesh->tensor);
+        u->shard = c->mesh->shard | (banded[i] ? 0 : c->mesh->tensor);
         u->replicate = c->mesh->replicate;
-        u->split = bands ? c->mesh->tensor : 0;
+        u->split = banded[i] ? c->mesh->tensor : 0;
     }
-    free(leaves);
     free(banded);
 }
 

@@ -43,6 +43,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_NORM_BWD] = sh_cuda_norm_bwd,
         [SH_OP_QK_NORM] = sh_cuda_qk_norm,
         [SH_OP_QK_NORM_BWD] = sh_cuda_qk_norm_bwd,
+        [SH_OP_BIAS] = sh_cuda_bias,
         [SH_OP_BIAS_BWD] = sh_cuda_bias_bwd,
         [SH_OP_ROPE_TABLE] = sh_cuda_rope_table,
         [SH_OP_ROPE] = sh_cuda_rope,

@@ -23,6 +23,7 @@ COMMON = {'model.n_heads': 4, 'training.global_batch_size': 12, 'training.local_
           'lr_scheduler.total_steps': STEPS, 'validation.enable': True, 'validation.freq': STEPS,
           'validation.sequences': 10, 'metrics.log_freq': 1, 'model.n_kv_heads': 4}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
+WIDE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 128, 'model.head_dim': 32, 'model.ffn_dim': 256, 'model.init_std': 0.02}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON, 'model.dim': 16}
 KINDS = {
     'llama': LLAMA,
@@ -33,6 +34,10 @@ KINDS = {
     'gemma3': {**LLAMA, 'model.family': 'gemma3_text', 'model.tie_word_embeddings': True},
     'qwen3': {**LLAMA, 'model.family': 'qwen3', 'model.tie_word_embeddings': True},
     'llama, wide': {**LLAMA, 'model.dim': 256, 'model.init_std': 0.02},
+    'adapters': {**WIDE, 'lora.rank': 2},
+    'adapters of some': {**WIDE, 'lora.rank': 3, 'lora.target_modules': 'q_proj,v_proj,o_proj,up_proj'},
+    'adapters in four bits': {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
+    'adapters of biases in four bits': {**WIDE, 'model.family': 'qwen2', 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.n_kv_heads': 2},
 }
 APART = {'comm.shared_memory': 'off'}
@@ -62,6 +67,10 @@ MESHES = {
     'shard_optim, 4 of 4, activations in a file': on('llama, wide', 'shard_optim', 4, 4, SPILLED),
     'hybrid_shard, 2 of 4': on('gemma3', 'hybrid_shard', 4, 2, {'mesh.shard': 1}),
     'hybrid_shard_zero2, 2 of 4': on('phi3', 'hybrid_shard_zero2', 4, 2, {'mesh.shard': 1}, ONE),
+    'adapters, 2 of 4': on('adapters', 'full_shard', 4, 2, SELECTIVE),
+    'adapters of some, 4 of 4': on('adapters of some', 'shard_optim', 4, 4, FULL),
+    'adapters in four bits, 2 of 2': on('adapters in four bits', 'full_shard', 2, 2),
+    'adapters of biases in four bits, 2 of 4': on('adapters of biases in four bits', 'shard_grad_op', 4, 2, SELECTIVE),
     'no_shard, 4 of 4': on('gpt_neox', 'no_shard', 4, 4),
     'no_shard, 2 of 4, tiles': on('starcoder2', 'no_shard', 4, 2, FULL, {'training.tile_rows': 64, 'training.local_batch_size': 6}),
 }
@@ -73,7 +82,15 @@ if job.FEW:
 
 
 def config(changes):
-    return {'training.dataset_path': tokens, 'validation.dataset_path': tokens, **changes}
+    data = {'training.dataset_path': tokens, 'validation.dataset_path': tokens}
+    return {**data, **changes, **({'checkpoint.initial_load_path': base(changes['model.family'])} if 'lora.rank' in changes else {})}
+
+
+@functools.lru_cache(None)
+def base(family):
+    folder = 'base-' + family
+    job.train(folder, config({**WIDE, 'model.family': family, 'training.steps': 1}))
+    return str(saved(folder, 1).resolve().parent.parent)
 
 
 def saved(folder, step=STEPS):
@@ -135,14 +152,39 @@ def case_resume():
     return wrong
 
 
-def case_parameters():
-    """What all ranks hold whole is trained as on one rank: the gradient of norms and biases is summed over all rows."""
-    kind = KINDS['gpt2']
+def case_parameters(kind):
+    """What all ranks hold whole is trained as on one rank: the gradient of norms, biases and halves of adapters is summed
+    over all rows and all parts."""
     for name, ranks, degree in (('whole', 0, 1), ('cut', 4, 4)):
-        job.train(name, config({**kind, 'optimizer.eps': 1e-3, TP: degree}), ranks)
-    whole, cut = (checkpoint.read(saved(name)) for name in ('whole', 'cut'))
+        job.train(f'{name}-{kind}', config({**KINDS[kind], 'optimizer.eps': 1e-3, TP: degree}), ranks)
+    whole, cut = (checkpoint.read(saved(f'{name}-{kind}')) for name in ('whole', 'cut'))
     return [f'{name} differs by {abs(cut[name] - whole[name]).max()}' for name in whole
             if abs(cut[name] - whole[name]).max() > LOSS_BOUND * max(1, abs(whole[name]).max())]
+
+
+def case_folders():
+    """A folder of transformers that 4 ranks write is the one that a single process makes of their checkpoint, and 2 ranks
+    with halves of each matrix begin with its weights."""
+    changes = config({**LLAMA, 'model.family': 'phi3', TP: 4, 'checkpoint.last_save_in_hf': True})
+    job.train('written', changes, 4)
+    job.sherd('ckpt', 'export', saved('written'), '-o', 'exported')
+    names = ('model.safetensors',)
+    found = [next(pathlib.Path('written/out').rglob(name)).read_bytes() for name in names]
+    wrong = ['another folder'] * (found != [(pathlib.Path('exported') / name).read_bytes() for name in names])
+    other = {key: value for key, value in LLAMA.items() if not key.startswith('model.')}
+    start = {**config(other), 'model.hf': str(pathlib.Path('exported').resolve())}
+    runs = [job.losses(job.train(f'read-{degree}', {**start, TP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
+    return wrong + job.differ('losses', runs[1], runs[0], LOSS_BOUND)
+
+
+def case_blocks():
+    """Four bits need parts of whole blocks."""
+    folder = job.prepare('blocks', {'job.dump_folder': 'out', **config({**KINDS['adapters in four bits'], TP: 4})})
+    try:
+        return [job.sherd('plan', 'c.yaml', '--ranks', 4, folder=folder)]
+    except job.Failed as refusal:
+        said = str(refusal)
+    return [] if 'packs 64 neighbours of a matrix together, but these ranks have 32 of 128' in said else [said]
 
 
 def case_announced():
@@ -163,7 +205,8 @@ def tensors(path):
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
-            + [('checkpoints do not show the degree', case_resume), ('parameters', case_parameters), ('announced', case_announced)])
+            + [('checkpoints do not show the degree', case_resume), ('announced', case_announced), ('folders', case_folders)]
+            + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'adapters')] + [('blocks', case_blocks)])
 
 
 if __name__ == '__main__':

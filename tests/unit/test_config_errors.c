@@ -427,8 +427,6 @@ static const struct refusal matrices[] = {
      "c.yaml:3: parallelism.tensor_parallel_degree: 2 sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
     {"model: {name: debug, family: olmo2}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts heads apart, but this family normalizes all of them together; give parallelism.context_parallel_degree, or shard alone"},
-    {"model: {name: debug}\nlora: {rank: 2}\nparallelism: {tensor_parallel_degree: 2}\n",
-     "c.yaml:3: parallelism.tensor_parallel_degree: 2 has no parts of adapters (lora.rank); leave it out: a frozen base is gathered without gradients"},
     {"model: {name: debug-moe}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts the matrices of dense blocks only; give parallelism.expert_parallel_degree for a model with experts"},
 };

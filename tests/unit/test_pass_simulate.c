@@ -406,7 +406,9 @@ static struct sh_build matrix_build(int i, int data, int tensor)
                                    SH_FAMILY_GEMMA3, SH_FAMILY_QWEN3, SH_FAMILY_STARCODER2};
     int family = families[i % (int)(sizeof families / sizeof *families)];
     struct sh_build b = cut_build(2 * i + (family == SH_FAMILY_GPT2 ? 3 : 0), data);
-    b.batch.adapters = adapters;
+    b.batch.adapters = i % 5 == 2   ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u}
+                       : i % 5 == 4 ? (struct sh_adapters){.rank = 3, .scale = 0.5f, .targets = 0x59}
+                                    : adapters;
     b.model.family = family;
     b.model.n_kv_heads = sh_family_of(family)->one_width || tensor == 4 ? 4 : 2;
     b.model.rope_theta = 100;
