@@ -14,7 +14,8 @@ struct sh_emit {
     int batch, seq; /* B and T of one micro-step of one rank */
     int parts;      /* of a sequence, each of T tokens on another rank; 0 and 1: the rank has whole sequences */
     int leaves;     /* of a rank's part: its losses are kept apart; 0: 1 */
-    bool apart;     /* rows of a sequence lie on several ranks or in leaves, so that a row's place does not tell its position */
+    bool
+        apart; /* rows of a sequence lie on several ranks or in leaves, so that a row's place does not tell its position */
     int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
