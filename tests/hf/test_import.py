@@ -53,6 +53,8 @@ MADE = {
     'state_dict() of both': (trainers.plain, ['--hf', 'hf'], True),
     'Trainer': (trainers.trainer, [], False),
     'nanoGPT': (trainers.nano, ['--gelu', 'tanh'], False),
+    **{f'ZeRO-{stage}': (lambda at, stage=stage: trainers.zero(at, stage), ['--hf', 'hf'], False) for stage in (1, 2, 3)},
+    'universal': (trainers.universal, ['--hf', 'hf'], True),
     'llm.c': (lambda at: trainers.llmc(at, 1, False), LLMC, False),
     'llm.c, ZeRO-1, masters': (lambda at: trainers.llmc(at, 2, True), LLMC, False),
 }
@@ -302,6 +304,7 @@ def truncate(part):
 
 DCP, FULL, PLAIN, TRAINER, NANO, LLM = ('DCP of FSDP2', 'full state of FSDP2', 'state_dict() of both', 'Trainer', 'nanoGPT',
                                         'llm.c, ZeRO-1, masters')
+OPTIM = [f'global_step{trainers.STEPS}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt' for rank in range(2)]
 # what, in which checkpoint, which file of it ('': the whole), what is done to it, text of the error
 BAD = [
     ('evil .metadata', DCP, '.metadata', lambda p: p.write_bytes(EVIL), 'system, which no description of tensors needs'),
@@ -312,6 +315,14 @@ BAD = [
     ('evil pytorch_model.bin', TRAINER, '', lambda p: ((p / 'model.safetensors').unlink(), evil_torch(p / 'pytorch_model.bin')),
      'nothing of which was run'),
     ('evil ckpt.pt', NANO, 'ckpt.pt', evil_torch, 'nothing of which was run'),
+    ('evil states of ZeRO', 'ZeRO-2', OPTIM[0], evil_torch, 'nothing of which was run'),
+    ('evil model states of ZeRO', 'ZeRO-2', f'global_step{trainers.STEPS}/mp_rank_00_model_states.pt', evil_torch, 'nothing of which was run'),
+    ('evil universal', 'universal', 'zero/model.norm.weight/exp_avg.pt', evil_torch, 'nothing of which was run'),
+    ('no states of the last rank', 'ZeRO-2', OPTIM[1], pathlib.Path.unlink, 'and there are states of 1'),
+    ('no states of the first rank', 'ZeRO-3', OPTIM[0], pathlib.Path.unlink, 'has no optimizer states of rank 0'),
+    ('half of the states of a rank', 'ZeRO-2', OPTIM[1], truncate(0.5), 'is damaged'),
+    ('latest leads outside', 'ZeRO-2', 'latest', lambda p: p.write_text('../..'), 'latest: ../.. is not the name of a folder'),
+    ('no second part of a tensor', 'universal', 'zero/model.norm.weight/exp_avg.pt', pathlib.Path.unlink, 'exp_avg.pt'),
     ('half of .metadata', DCP, '.metadata', truncate(0.5), '.metadata is damaged'),
     ('half of a data file', DCP, '__1_0.distcp', truncate(0.5), 'truncated'),
     ('no data file', DCP, '__1_0.distcp', pathlib.Path.unlink, 'it has a part of'),

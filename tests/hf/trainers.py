@@ -5,12 +5,14 @@ steps, saves as its program does, goes on for MORE steps, and returns what it wa
 """
 import array
 import contextlib
-import json
+import dataclasses
+import enum
 import os
 import pathlib
 import struct
 import subprocess
 import sys
+import types
 
 os.environ['HF_HUB_OFFLINE'] = '1'
 import torch
@@ -370,6 +372,102 @@ def llmc(folder, ranks, masters):
         words = [0] * 256
         words[:5], words[10] = [20240527, 1, ranks, rank, int(masters)], STEPS
         (folder / f'save/state_{STEPS:08d}_{rank:05d}.bin').write_bytes(struct.pack('<256i', *words) + body)
+    return next(steps)
+
+
+# ---- DeepSpeed, as its engine writes its files; stands in for a program that would be compiled first ----
+
+
+def _classes():
+    """The four classes of DeepSpeed that its files name."""
+    for module, name in (('deepspeed.utils.tensor_fragment', 'fragment_address'), ('deepspeed.runtime.fp16.loss_scaler', 'LossScaler')):
+        there = sys.modules.setdefault(module, types.ModuleType(module))
+        if not hasattr(there, name):
+            setattr(there, name, dataclasses.make_dataclass(name, ['numel', 'start'], namespace={'__module__': module}))
+    there = sys.modules.setdefault('deepspeed.runtime.zero.config', types.ModuleType('deepspeed.runtime.zero.config'))
+    if not hasattr(there, 'ZeroStageEnum'):
+        there.ZeroStageEnum = enum.IntEnum('ZeroStageEnum', {'none': 0, 'one': 1, 'two': 2, 'three': 3}, module=there.__name__)
+    return (sys.modules['deepspeed.utils.tensor_fragment'].fragment_address,
+            sys.modules['deepspeed.runtime.fp16.loss_scaler'].LossScaler, there.ZeroStageEnum)
+
+
+def _partition(tensors, stage, ranks):
+    """[rank] of the flat part of a group: even parts of all together (1, 2), or of each (3); padded with zeros."""
+    cut = [torch.cat([tensor.flatten() for tensor in tensors])] if stage < 3 else [tensor.flatten() for tensor in tensors]
+    parts = [[] for _ in range(ranks)]
+    for flat in cut:
+        share = -(-flat.numel() // ranks)
+        for rank, part in enumerate(functional.pad(flat, (0, share * ranks - flat.numel())).split(share)):
+            parts[rank].append(part)
+    return [torch.cat(part) for part in parts]
+
+
+def _slices(named, ranks, address):
+    """[rank] of {name: which part of the rank's flat part}."""
+    total, out, begin = sum(tensor.numel() for tensor in named.values()), [{} for _ in range(ranks)], 0
+    share = -(-total // ranks)
+    for name, tensor in named.items():
+        for rank in range(ranks):
+            first, last = max(begin, rank * share), min(begin + tensor.numel(), (rank + 1) * share)
+            if first < last:
+                out[rank][name] = address(last - first, first - rank * share)
+        begin += tensor.numel()
+    return out
+
+
+def zero(folder, stage, ranks=2):
+    (folder / f'save/global_step{STEPS}').mkdir(parents=True)
+    address, scaler, stages = _classes()
+    tokens, model = stream(STEPS + MORE), llama()
+    optimizer = matrices_decay(model)
+    train(model, optimizer, STEPS, 0, tokens)
+    steps = finish(folder, model, optimizer, tokens)
+    was = next(steps)
+    names = {p: name for name, p in model.named_parameters()}
+    groups = [[names[p] for p in group['params']] for group in optimizer.param_groups]
+    flat = {part: [_partition([was[part][name] for name in group], stage, ranks) for group in groups] for part in was}
+    numbers = [{**{key: value for key, value in group.items() if key != 'params'}, 'params': [i]}
+               for i, group in enumerate(optimizer.param_groups)]
+    maps = [_slices({name: was['model'][name] for name in group}, ranks, address) for group in groups]
+    for rank in range(ranks):
+        base = {'state': {i: {'step': torch.tensor(float(STEPS)), 'exp_avg': flat['exp_avg'][i][rank],
+                              'exp_avg_sq': flat['exp_avg_sq'][i][rank]} for i in range(len(groups))}, 'param_groups': numbers}
+        content = {'zero_stage': stages(stage), 'loss_scaler': scaler(1, 2), 'partition_count': ranks, 'ds_version': '0.19.8'}
+        master = [part[rank].clone() for part in flat['model']]
+        if stage == 3:
+            content.update(optimizer_state_dict=base, fp32_flat_groups=master)
+        else:
+            content.update(base_optimizer_state=base, single_partition_of_fp32_groups=master, partition_count=[ranks] * len(groups),
+                           param_slice_mappings=[of[rank] for of in maps])
+        torch.save({'optimizer_state_dict': content, 'ds_config': {}},
+                   folder / f'save/global_step{STEPS}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt')
+    shapes = [{name: was['model'][name].shape for name in group} for group in groups]
+    torch.save({'param_shapes': shapes, 'shared_params': {}, 'frozen_param_shapes': None, 'global_steps': STEPS, 'ds_version': '0.19.8'},
+               folder / f'save/global_step{STEPS}/{"zero_pp_rank_0_" if stage == 3 else ""}mp_rank_00_model_states.pt')
+    (folder / 'save/latest').write_text(f'global_step{STEPS}')
+    (folder / 'save/zero_to_fp32.py').write_text('raise SystemExit("it is not run")\n')
+    model.config.save_pretrained(folder / 'hf')
+    return next(steps)
+
+
+def universal(folder):
+    """As ds_to_universal.py leaves it."""
+    (folder / 'save/zero').mkdir(parents=True)
+    tokens, model = stream(STEPS + MORE), llama()
+    optimizer = all_decay(model)
+    train(model, optimizer, STEPS, 0, tokens)
+    steps = finish(folder, model, optimizer, tokens)
+    was = next(steps)
+    for name in was['model']:
+        (folder / 'save/zero' / name).mkdir()
+        for part, table in zip(('fp32', 'exp_avg', 'exp_avg_sq'), was.values()):
+            torch.save({'param': table[name].flatten(), 'cat_dim': 0}, folder / f'save/zero/{name}/{part}.pt')
+        torch.save(torch.tensor(float(STEPS)), folder / f'save/zero/{name}/step.pt')
+    group = {key: value for key, value in optimizer.param_groups[0].items() if key != 'params'}
+    torch.save({'param_groups': [{**group, 'params': [0]}], 'zero_stage': 1}, folder / 'save/zero/optimizer_state.pt')
+    torch.save({'param_shapes': [{name: tensor.shape for name, tensor in was['model'].items()}], 'global_steps': STEPS},
+               folder / 'save/mp_rank_00_model_states.pt')
+    model.config.save_pretrained(folder / 'hf')
     return next(steps)
 
 

@@ -173,7 +173,9 @@ def read_llmc(folder, options):
     ranks = _Ranks(folder, steps[-1], model)
     if ranks.step != int(steps[-1]):
         raise Refused(f'{ranks.paths[0]} is of step {ranks.step}, {path} of another')
-    weights = ranks.table(2) if ranks.masters else _weights(path, words, model)
+    weights = _weights(path, words, model)
+    if ranks.masters:
+        weights = ranks.table(2)
     tables = [{name: model.finish(name, tensor) for name, tensor in table.items()}
               for table in (weights, ranks.table(0), ranks.table(1))]
     # Betas and eps are those in train_gpt2.cu.

@@ -1,6 +1,7 @@
 """Files of torch.save(), read with weights_only: numbers, texts, lists and tensors, and no code."""
 import os
 import pickle
+import warnings
 import zipfile
 
 from .base import Refused, of_memory, shown
@@ -10,7 +11,8 @@ def load_bytes(file, what, allowed=(), mmap=False):
     """`file`: a path or an open file. `allowed`: classes that stand for some that the file names."""
     import torch
     try:
-        with torch.serialization.safe_globals(list(allowed)):
+        with warnings.catch_warnings(), torch.serialization.safe_globals(list(allowed)):
+            warnings.simplefilter('ignore')  # of pickles that are refused anyway
             return torch.load(file, map_location='cpu', weights_only=True, **({'mmap': True} if mmap else {}))
     except pickle.UnpicklingError as error:
         reason = next((line.strip() for line in str(error).splitlines() if 'GLOBAL' in line or 'nsupported' in line), '')
