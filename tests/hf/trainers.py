@@ -378,17 +378,33 @@ def llmc(folder, ranks, masters):
 # ---- DeepSpeed, as its engine writes its files; stands in for a program that would be compiled first ----
 
 
-def _classes():
-    """The four classes of DeepSpeed that its files name."""
-    for module, name in (('deepspeed.utils.tensor_fragment', 'fragment_address'), ('deepspeed.runtime.fp16.loss_scaler', 'LossScaler')):
-        there = sys.modules.setdefault(module, types.ModuleType(module))
-        if not hasattr(there, name):
-            setattr(there, name, dataclasses.make_dataclass(name, ['numel', 'start'], namespace={'__module__': module}))
-    there = sys.modules.setdefault('deepspeed.runtime.zero.config', types.ModuleType('deepspeed.runtime.zero.config'))
-    if not hasattr(there, 'ZeroStageEnum'):
-        there.ZeroStageEnum = enum.IntEnum('ZeroStageEnum', {'none': 0, 'one': 1, 'two': 2, 'three': 3}, module=there.__name__)
-    return (sys.modules['deepspeed.utils.tensor_fragment'].fragment_address,
-            sys.modules['deepspeed.runtime.fp16.loss_scaler'].LossScaler, there.ZeroStageEnum)
+DEEPSPEED = {name: types.ModuleType(name) for name in (
+    'deepspeed', 'deepspeed.utils.tensor_fragment', 'deepspeed.runtime.fp16.loss_scaler', 'deepspeed.runtime.zero.config')}
+
+
+def _class(module, make):
+    """A class of DeepSpeed that its files name."""
+    made = make(module)
+    setattr(DEEPSPEED[module], made.__name__, made)
+    return made
+
+
+ADDRESS = _class('deepspeed.utils.tensor_fragment', lambda module: dataclasses.make_dataclass(
+    'fragment_address', ['numel', 'start'], namespace={'__module__': module}))
+SCALER = _class('deepspeed.runtime.fp16.loss_scaler', lambda module: dataclasses.make_dataclass(
+    'LossScaler', ['cur_scale', 'dynamic'], namespace={'__module__': module}))
+STAGES = _class('deepspeed.runtime.zero.config', lambda module: enum.IntEnum(
+    'ZeroStageEnum', ['optimizer_states', 'gradients', 'weights'], module=module))
+
+
+def save_named(content, path):
+    """torch.save() finds the classes only now: transformers looks whether there is a DeepSpeed."""
+    sys.modules.update(DEEPSPEED)
+    try:
+        torch.save(content, path)
+    finally:
+        for name in DEEPSPEED:
+            del sys.modules[name]
 
 
 def _partition(tensors, stage, ranks):
@@ -402,7 +418,7 @@ def _partition(tensors, stage, ranks):
     return [torch.cat(part) for part in parts]
 
 
-def _slices(named, ranks, address):
+def _slices(named, ranks):
     """[rank] of {name: which part of the rank's flat part}."""
     total, out, begin = sum(tensor.numel() for tensor in named.values()), [{} for _ in range(ranks)], 0
     share = -(-total // ranks)
@@ -410,14 +426,13 @@ def _slices(named, ranks, address):
         for rank in range(ranks):
             first, last = max(begin, rank * share), min(begin + tensor.numel(), (rank + 1) * share)
             if first < last:
-                out[rank][name] = address(last - first, first - rank * share)
+                out[rank][name] = ADDRESS(last - first, first - rank * share)
         begin += tensor.numel()
     return out
 
 
 def zero(folder, stage, ranks=2):
     (folder / f'save/global_step{STEPS}').mkdir(parents=True)
-    address, scaler, stages = _classes()
     tokens, model = stream(STEPS + MORE), llama()
     optimizer = matrices_decay(model)
     train(model, optimizer, STEPS, 0, tokens)
@@ -428,18 +443,18 @@ def zero(folder, stage, ranks=2):
     flat = {part: [_partition([was[part][name] for name in group], stage, ranks) for group in groups] for part in was}
     numbers = [{**{key: value for key, value in group.items() if key != 'params'}, 'params': [i]}
                for i, group in enumerate(optimizer.param_groups)]
-    maps = [_slices({name: was['model'][name] for name in group}, ranks, address) for group in groups]
+    maps = [_slices({name: was['model'][name] for name in group}, ranks) for group in groups]
     for rank in range(ranks):
         base = {'state': {i: {'step': torch.tensor(float(STEPS)), 'exp_avg': flat['exp_avg'][i][rank],
                               'exp_avg_sq': flat['exp_avg_sq'][i][rank]} for i in range(len(groups))}, 'param_groups': numbers}
-        content = {'zero_stage': stages(stage), 'loss_scaler': scaler(1, 2), 'partition_count': ranks, 'ds_version': '0.19.8'}
+        content = {'zero_stage': STAGES(stage), 'loss_scaler': SCALER(1.0, False), 'partition_count': ranks, 'ds_version': '0.19.8'}
         master = [part[rank].clone() for part in flat['model']]
         if stage == 3:
             content.update(optimizer_state_dict=base, fp32_flat_groups=master)
         else:
             content.update(base_optimizer_state=base, single_partition_of_fp32_groups=master, partition_count=[ranks] * len(groups),
                            param_slice_mappings=[of[rank] for of in maps])
-        torch.save({'optimizer_state_dict': content, 'ds_config': {}},
+        save_named({'optimizer_state_dict': content, 'ds_config': {}},
                    folder / f'save/global_step{STEPS}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt')
     shapes = [{name: was['model'][name].shape for name in group} for group in groups]
     torch.save({'param_shapes': shapes, 'shared_params': {}, 'frozen_param_shapes': None, 'global_steps': STEPS, 'ds_version': '0.19.8'},
