@@ -175,8 +175,15 @@ enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* states an optimizer keeps per par
 struct sh_decay_run {
     int64_t begin, end; /* elements of the shard */
     bool decay;
+    int group;       /* of the numbers that the call gives for it, from 1 on; 0: those of the scalars */
     uint64_t tensor; /* sh_rng_name() of the tensor's name */
     int64_t origin;  /* where the tensor begins; negative: in an earlier shard */
+};
+
+/* Numbers of a group of parameters in place of those of the scalars; NaN: those. lr is a factor. */
+struct sh_group_numbers {
+    double lr, weight_decay, beta1, beta2, eps;
+    bool adamw; /* its matrices are not Muon's */
 };
 
 /* A matrix [out,in] among the elements of a unit, or `repeat` of them: copy k has element (r, c) at
@@ -332,7 +339,9 @@ struct sh_op_call {
     enum sh_op_kind kind;
     const struct sh_op_attr *attr;
     const struct sh_op_scalars *scalars;
-    const struct sh_decay_run *runs;  /* ADAMW: attr->runs.count rows */
+    const struct sh_decay_run *runs; /* ADAMW: attr->runs.count rows */
+    const struct sh_group_numbers
+        *groups;                      /* of updates: those of their runs; sh_rows_run() puts them into the scalars */
     const double *divisors;           /* ROPE_TABLE: attr->rope.divisors rows; NULL: none */
     const struct sh_matrix *matrices; /* ORTHO: attr->ortho.count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];

@@ -1,5 +1,7 @@
 #include "kernels/rows.h"
 
+#include <math.h>
+
 bool sh_rows_in(const struct sh_operand_row *row)
 {
     char letter = sh_formula_letter(&row->dim[0]);
@@ -82,10 +84,57 @@ static struct sh_op_call part_of(const struct sh_op_call *call, int64_t first, i
     return part;
 }
 
+static float or_float(double number, float usual)
+{
+    return isnan(number) ? usual : (float)number;
+}
+
+/* The scalars of an update for a group. */
+static struct sh_op_scalars scalars_of(const struct sh_op_call *call, int group)
+{
+    const struct sh_group_numbers *g = &call->groups[group - 1];
+    struct sh_op_scalars s = *call->scalars;
+
+    s.lr = isnan(g->lr) ? s.lr : (float)((double)s.lr * g->lr);
+    s.weight_decay = or_float(g->weight_decay, s.weight_decay);
+    s.adam_eps = or_float(g->eps, s.adam_eps);
+    s.beta1 = or_float(g->beta1, s.beta1);
+    s.beta2 = or_float(g->beta2, s.beta2);
+    s.beta1_pow = isnan(g->beta1) ? s.beta1_pow : pow(g->beta1, (double)s.update);
+    s.beta2_pow = isnan(g->beta2) ? s.beta2_pow : pow(g->beta2, (double)s.update);
+    return s;
+}
+
+/* An update for runs of several groups: neighbours of one group together. */
+static sh_rc run_groups(sh_kernel kernel, const struct sh_op_call *call)
+{
+    int n = call->attr->runs.count;
+
+    for (int first = 0, end; first < n; first = end) {
+        struct sh_op_attr attr = *call->attr;
+        struct sh_op_call part = *call;
+        struct sh_op_scalars scalars;
+
+        for (end = first + 1; end < n && call->runs[end].group == call->runs[first].group;)
+            end++;
+        attr.runs.count = end - first;
+        part.attr = &attr;
+        part.runs = call->runs + first;
+        if (call->runs[first].group) {
+            scalars = scalars_of(call, call->runs[first].group);
+            part.scalars = &scalars;
+        }
+        SH_TRY(kernel(&part));
+    }
+    return SH_OK;
+}
+
 sh_rc sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
 {
     int64_t n = sh_rows_to_divide(call), block = call->attr->row_block;
 
+    if (!n && sh_op_info(call->kind)->runs && call->groups)
+        return run_groups(kernel, call);
     if (!n)
         return kernel(call);
     for (int64_t first = 0; first < n; first += block) {

@@ -7,6 +7,7 @@
 #include "src/base/string/str.h"
 #include "src/config/family.h"
 #include "src/config/rates.h"
+#include "src/config/read/groups.h"
 #include "src/config/read/place.h"
 
 #include <inttypes.h>
@@ -623,6 +624,22 @@ static sh_rc check_optimizer(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* What a group says of the optimizer is of muon's matrices. */
+static sh_rc check_groups(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    struct sh_config_group groups[SH_CONFIG_GROUPS_MAX];
+    int n;
+    SH_TRY(sh_config_groups(c->optimizer.groups, groups, &n));
+    for (int i = 0; i < n; i++)
+        if (groups[i].adamw && c->optimizer.name != SH_OPTIM_MUON)
+            return sh_config_refuse(state, "optimizer.groups",
+                                    "pattern '%s': optimizer=adamw is for optimizer.name=muon; "
+                                    "one run has one optimizer otherwise",
+                                    groups[i].pattern);
+    return SH_OK;
+}
+
 /* A normal distribution has 2 % of its values above two deviations; with a lower bound the guard would skip ordinary
  * steps. */
 static sh_rc check_guard(struct sh_config_state *state)
@@ -745,6 +762,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_tiles,
         check_fingerprint,
         sh_config_check_tensor,
+        check_groups,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

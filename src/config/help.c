@@ -20,7 +20,10 @@ static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX]
     if (key->only_words)
         snprintf(out, FACTS_MAX, "%s%s%s", words, also[0] != '\0' ? "; also: " : "", also);
     else if (key->type == SH_KEY_STRING)
-        snprintf(out, FACTS_MAX, "%s", key->pairs ? "name=value,name=value, or a mapping" : "text");
+        snprintf(out, FACTS_MAX, "%s",
+                 key->pairs    ? "name=value,name=value, or a mapping"
+                 : key->groups ? "key=value key=value; ..., or a list of mappings"
+                               : "text");
     else
         snprintf(out, FACTS_MAX, "%s%s%s%s%s%s", words, words[0] != '\0' ? " | " : "",
                  key->type == SH_KEY_DOUBLE ? "number " : "", range, key->unit != NULL ? " " : "",

@@ -34,6 +34,7 @@ struct sh_config_key {
     const struct sh_config_word *words; /* (optional) accepted in place of a number */
     bool only_words;                    /* numbers are not accepted */
     bool pairs;                         /* text of the form "name=value,name=value"; in a file a mapping too */
+    bool groups;                        /* text of the form of read/groups.h; in a file a list of mappings too */
     bool files;                         /* with pairs: the names are file names */
     bool sizes;                         /* bytes: numbers may end in KiB, MiB, GiB ... */
     double min, max;                    /* of numbers, both allowed; not for uint64 */

@@ -4,7 +4,10 @@
 
 bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param)
 {
-    return of == SH_RUNS_ALL || (of == SH_RUNS_MATRICES) == sh_param_info(sh_saved_of(p, param)->role)->matrix;
+    const struct sh_saved *s = sh_saved_of(p, param);
+    bool matrix = sh_param_info(s->role)->matrix && !(s->group && p->numbers[s->group - 1].adamw);
+
+    return of == SH_RUNS_ALL || (of == SH_RUNS_MATRICES) == matrix;
 }
 
 /* The shard pass adds the runs, which leave all other elements of the chunk alone. */

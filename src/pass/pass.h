@@ -87,13 +87,14 @@ struct sh_pass_options {
     /* The segment of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit
      * exists once for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
     int segment_ranks, segment_rank;
-    int micro_steps;              /* per training step */
-    bool training;                /* gradients and optimizer state exist */
-    const struct sh_optim *optim; /* when training */
-    struct sh_ortho ortho;        /* how it makes matrices orthogonal, if it does */
-    enum sh_dtype state_dtype;    /* of the optimizer's states: f32, or bf16, rounded stochastically */
-    bool snapshot;                /* room for a copy of the state that is saved while training continues */
-    bool reproducible; /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
+    int micro_steps;                 /* per training step */
+    bool training;                   /* gradients and optimizer state exist */
+    const struct sh_optim *optim;    /* when training */
+    char groups[SH_CONFIG_PATH_MAX]; /* optimizer.groups */
+    struct sh_ortho ortho;           /* how it makes matrices orthogonal, if it does */
+    enum sh_dtype state_dtype;       /* of the optimizer's states: f32, or bf16, rounded stochastically */
+    bool snapshot;                   /* room for a copy of the state that is saved while training continues */
+    bool reproducible;    /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     int row_leaves; /* reproducible: equal parts of each sequence, whose sums of gradients are leaves of that tree, below
                              its micro-step; a multiple of the ranks of `context`. 0 and 1: the whole */

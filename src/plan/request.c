@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* One row per strategy: the table of doc/design.md. `hybrid`: both axes, with a node's ranks as the shard axis.
  * `whole`: everything everywhere, on each rank or once for the ranks that share memory. Otherwise the shard axis is all
@@ -494,6 +495,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .file_limit_bytes = cfg->offload.nvme_limit_bytes,
         .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
+    memcpy(out->options.groups, cfg->optimizer.groups, sizeof out->options.groups);
     if (purpose == SH_TO_TRAIN)
         SH_TRY(offload(cfg, gpu, &out->offload));
     return sh_model_check(&out->model, &out->batch);

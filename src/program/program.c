@@ -54,6 +54,7 @@ void sh_program_destroy(struct sh_program *p)
     free(p->sections);
     free(p->runs);
     free(p->divisors);
+    free(p->numbers);
     free(p->matrices);
     free(p->cuts);
     free(p->groups);
@@ -129,6 +130,11 @@ int sh_program_add_run(struct sh_program *p, struct sh_decay_run run)
 int sh_program_add_divisor(struct sh_program *p, double divisor)
 {
     return APPEND(p->divisors, p->n_divisors, p->cap_divisors, divisor);
+}
+
+int sh_program_add_numbers(struct sh_program *p, struct sh_group_numbers numbers)
+{
+    return APPEND(p->numbers, p->n_numbers, p->cap_numbers, numbers);
 }
 
 int sh_program_add_matrix(struct sh_program *p, struct sh_matrix matrix)
@@ -493,6 +499,8 @@ void sh_program_call(const struct sh_program *p, const struct sh_op *op, const s
     *call = (struct sh_op_call){.kind = op->kind, .attr = &op->attr};
     if (sh_op_info(op->kind)->runs)
         call->runs = p->runs + op->attr.runs.first;
+    if (sh_op_info(op->kind)->runs && p->n_numbers)
+        call->groups = p->numbers;
     if (op->kind == SH_OP_ROPE_TABLE && op->attr.rope.divisors)
         call->divisors = p->divisors + op->attr.rope.first_divisor;
     if (op->kind == SH_OP_ORTHO)

@@ -124,6 +124,7 @@ struct sh_saved {
     enum sh_init init;
     float init_std;          /* for UNIFORM, the bound */
     bool trainable;          /* if false, it is not saved */
+    int group;               /* row of the numbers of groups, from 1 on; 0: none */
 };
 
 /* What a rank holds of a saved tensor: all of it, or bands of one of its dimensions, row-major, with the bands end to
@@ -245,6 +246,7 @@ struct sh_program {
     struct sh_section *sections; int n_sections, cap_sections;
     struct sh_decay_run *runs; int n_runs, cap_runs;
     double *divisors; int n_divisors, cap_divisors; /* of rotary frequencies */
+    struct sh_group_numbers *numbers; int n_numbers, cap_numbers; /* of groups of parameters */
     struct sh_matrix *matrices; int n_matrices, cap_matrices; /* that ORTHO makes orthogonal; places are those of units */
     int64_t *cuts; int n_cuts, cap_cuts; /* of exchanges between equal chunks and other parts (kernels/op.h) */
     struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
@@ -291,6 +293,7 @@ int sh_program_add_saved(struct sh_program *p, const struct sh_saved *saved);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);
 int sh_program_add_divisor(struct sh_program *p, double divisor);
+int sh_program_add_numbers(struct sh_program *p, struct sh_group_numbers numbers);
 int sh_program_add_matrix(struct sh_program *p, struct sh_matrix matrix);
 int sh_program_add_cut(struct sh_program *p, int64_t elems);
 int sh_program_add_unit(struct sh_program *p, const char *name); /* trainable */

@@ -67,6 +67,10 @@ MODELS = {
     'llama, yarn, ends not rounded': {**LLAMA, **YARN, 'model.rope_truncate': False, 'model.rope_attention_factor': 1.3},
     'llama, SGD': {**LLAMA, 'optimizer.name': 'SGD', 'optimizer.lr': 0.5},
     'llama, Lion': {**LLAMA, 'optimizer.name': 'Lion', 'optimizer.lr': 2e-4},
+    'llama, groups': {**LLAMA, 'optimizer.groups': "pattern=layers.[02].*norm weight_decay=0.3 lr=2; pattern=mlp lr=0.5 "
+                                                   "beta1=0.8 beta2=0.99; pattern=embed weight_decay=0 eps=1e-4"},
+    'llama, Muon and groups': {**LLAMA, **MUON, 'optimizer.groups': 'pattern=down optimizer=adamw lr=2; pattern=q_proj '
+                                                                    'lr=0.5 weight_decay=0.3; pattern=norm beta1=0.7'},
     'llama, Muon': {**LLAMA, **MUON},
     'llama, Muon of heads, polar express': {**LLAMA, **MUON, 'optimizer.muon_split': 'heads', 'optimizer.nesterov': False,
                                             'optimizer.muon_coefficients': 'polar_express'},
@@ -319,7 +323,7 @@ def case_bf16(name):
 
 # Features shared with Llama and GPT-2 are tested with those: meshes, precision, the format.
 MUONS = tuple(name for name in MODELS if 'Muon' in name)
-OPTIMIZERS = ('llama, SGD', 'llama, Lion', *MUONS)
+OPTIMIZERS = ('llama, SGD', 'llama, Lion', 'llama, groups', *MUONS)
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'mixtral, one expert',
             'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')

@@ -6,6 +6,7 @@ Weights are a dictionary of tensors by name; `c` is a configuration, a dictionar
 """
 import functools
 import math
+import re
 
 import torch
 
@@ -369,18 +370,38 @@ def product_matrices(name, x, c):
     return [head for part in parts for head in part.split(dim)] if apart else parts
 
 
+def read_groups(c):
+    """The groups of optimizer.groups, each a dictionary."""
+    return [dict(field.split('=', 1) for field in part.split()) for part in c.get('optimizer.groups', '').split(';') if part]
+
+
+def group_of(name, c):
+    return next((group for group in read_groups(c) if re.search(group['pattern'], name)), {})
+
+
+def split_by_groups(named, c):
+    """A group of torch's for each parameter."""
+    made = []
+    for name, x in named:
+        own = group_of(name, c)
+        number = {key: float(own.get(key, c[f'optimizer.{key}'])) for key in ('beta1', 'beta2', 'eps')}
+        decay = float(own['weight_decay']) if 'weight_decay' in own else c['optimizer.weight_decay'] if x.ndim > 1 else 0.0
+        made.append({'params': [x], 'weight_decay': decay, 'betas': (number['beta1'], number['beta2']), 'eps': number['eps'],
+                     'factor': float(own.get('lr', 1))})
+    return made
+
+
 class Muon(torch.optim.Optimizer):
     """torch.optim.Muon in float64, for each matrix in a tensor."""
 
     def __init__(self, named, c):
-        super().__init__([{'params': [x for _, x in named], 'weight_decay': c['optimizer.weight_decay']}], {'lr': 1})
+        super().__init__(split_by_groups(named, c), {'lr': 1})
         self.name, self.c = {x: name for name, x in named}, c
 
     @torch.no_grad()
     def step(self):
-        c, group = self.c, self.param_groups[0]
-        mu = c['optimizer.momentum']
-        for p in group['params']:
+        c, mu = self.c, self.c['optimizer.momentum']
+        for group, p in ((group, p) for group in self.param_groups for p in group['params']):
             m = self.state[p].setdefault('exp_avg', torch.zeros_like(p))
             m.lerp_(p.grad, 1 - mu)
             step = (1 - mu) * p.grad + mu * m if c.get('optimizer.nesterov', True) else m
@@ -407,9 +428,11 @@ class Both:
 
 def make_optimizer(w, c):
     if c.get('optimizer.name') == 'muon':
-        named = [(name, x) for name, x in w.items() if is_matrix(name, x)]
-        rest = {name: x for name, x in w.items() if not is_matrix(name, x)}
+        named = [(name, x) for name, x in w.items() if is_matrix(name, x) and 'optimizer' not in group_of(name, c)]
+        rest = {name: x for name, x in w.items() if name not in dict(named)}
         return Both(Muon(named, c), make_optimizer(rest, {**c, 'optimizer.name': 'AdamW'}))
+    if 'optimizer.groups' in c:
+        return torch.optim.AdamW(split_by_groups(w.items(), c))
     matrices = [x for x in w.values() if x.ndim > 1]
     vectors = [x for x in w.values() if x.ndim == 1]
     groups = [{'params': matrices, 'weight_decay': c['optimizer.weight_decay']},
@@ -473,6 +496,6 @@ def train(weights, stream, steps, c, mask=None):
         gaps.append(gap)
         norms.append(clip(w, c['training.max_norm']))
         for group in optimizer.param_groups:
-            group['lr'] = learning_rate(step, c)
+            group['lr'] = learning_rate(step, c) * group.get('factor', 1)
         optimizer.step()
     return losses, norms, {name: x.detach().numpy() for name, x in w.items()}, first, min(gaps)

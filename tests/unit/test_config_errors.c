@@ -43,6 +43,21 @@ static const struct refusal texts[] = {
     {"training:\n  steps:\n", "c.yaml:2: training.steps: has no value"},
     {"job:\n  description:\n", "c.yaml:2: job.description: has no value; write \"\" for an empty one"},
     {"job:\n  description: ~\n", "c.yaml:2: job.description: has no value; write \"\" for an empty one"},
+    {"optimizer:\n  groups: [{lr: 1}]\n", "c.yaml:2: optimizer.groups: a group has no pattern"},
+    {"optimizer:\n  groups: [{pattern: norm, rate: 1}]\n",
+     "c.yaml:2: optimizer.groups: 'rate' is no part of a group; pattern, optimizer, lr, weight_decay, beta1, beta2, eps "
+     "are"},
+    {"optimizer:\n  groups: [{pattern: 'layers\\.\\d', lr: 1}]\n",
+     "c.yaml:2: optimizer.groups: pattern 'layers\\.\\d': write [0-9] for \\d, [A-Za-z0-9_] for \\w, ( for (?:"},
+    {"optimizer:\n  groups: [{pattern: 'a(', lr: 1}]\n",
+     "c.yaml:2: optimizer.groups: pattern 'a(' is no extended regular expression"},
+    {"optimizer:\n  groups: [{pattern: a, beta1: 1}]\n",
+     "c.yaml:2: optimizer.groups: beta1=1: not a number from 0 to 1"},
+    {"optimizer:\n  groups: [{pattern: a b}]\n",
+     "c.yaml:2: optimizer.groups: pattern: 'a b' has a blank or a semicolon"},
+    {DEBUG_MODEL "optimizer:\n  groups: [{pattern: a, optimizer: adamw}]\n",
+     "c.yaml:3: optimizer.groups: pattern 'a': optimizer=adamw is for optimizer.name=muon; one run has one optimizer "
+     "otherwise"},
     {"optimizer:\n  lr: fast\n", "c.yaml:2: optimizer.lr: 'fast' is not a number"},
     {"optimizer:\n  lr: .nan\n", "c.yaml:2: optimizer.lr: '.nan' is not a number"},
     {"optimizer:\n  lr: inf\n", "c.yaml:2: optimizer.lr: 'inf' is not a number"},
@@ -860,7 +875,7 @@ static void test_other_trainers(void **state)
         "c.yaml:10: lora_target_modules: no such key; lora.target_modules\n"
         "c.yaml:11: num_epochs: no such key; training.steps: an epoch of N tokens is N / (training.seq_len * "
         "training.global_batch_size) steps; `sherd tokenize` prints N\n"
-        "c.yaml:12: optimizer: a section; expected keys below it, not a value; optimizer.name: adamw, sgd or lion\n"
+        "c.yaml:12: optimizer: a section; expected keys below it, not a value; optimizer.name: adamw, sgd, lion or muon\n"
         "c.yaml:13: tf32: no such key; leave it out: it changes nothing here\n"
         "c.yaml:14: tpu_env: no such key; leave it out: there are no TPUs\n"
         "c.yaml:15: lora_model_dir: no such key; lora.adapter_path\n"

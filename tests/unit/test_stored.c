@@ -215,6 +215,7 @@ static const struct row state[] = {
     {"optimizer.eps", "1e-6", NULL},
     {"optimizer.weight_decay", "0.2", NULL},
     {"optimizer.decay_all", "true", NULL},
+    {"optimizer.groups", "pattern=norm lr=0.5", NULL},
     {"optimizer.momentum", "0.9", "optimizer.name=muon"},
     {"optimizer.nesterov", "false", "optimizer.name=muon"},
     {"optimizer.muon_coefficients", "quintic", "optimizer.name=muon"},

@@ -180,6 +180,7 @@ ROWS = {
     'optimizer.eps': Row(1e-6, 'steps'),
     'optimizer.weight_decay': Row(0.3, 'steps'),
     'optimizer.decay_all': Row('true', 'steps'),
+    'optimizer.groups': Row('pattern=norm lr=0.5', 'steps'),
     'optimizer.momentum': Row(0.9, 'steps', needs=MUON),
     'optimizer.nesterov': Row('false', 'steps', needs=MUON),
     'optimizer.muon_coefficients': Row('quintic', 'steps', needs=MUON),

@@ -113,6 +113,7 @@ WORDS = [
     ('--optim adamw_torch_fused', {}),
     ('--optim sgd', {'optimizer.name': 'sgd', 'optimizer.beta1': '0'}),
     ('--optim lion_32bit', {'optimizer.name': 'lion'}),
+    ('--optim muon', {'optimizer.name': 'muon'}),
     ('--dtype bfloat16', {'training.mixed_precision_param': 'bfloat16'}),
     ('--dtype float16', {'training.mixed_precision_param': 'float16'}),
     ('--torch_dtype bfloat16 --bf16', {'training.mixed_precision_param': 'bfloat16'}),
@@ -217,7 +218,7 @@ REFUSED = [
 ]
 # Words that nothing here does: the reason, and what does the same.
 REFUSED_WORDS = [
-    ('--optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd or lion (lion_32bit)'),
+    ('--optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd, lion (lion_32bit) or muon'),
     ('--adafactor', 'optimizer.name is'),
     ('--optim_args a=1', 'are keys of optimizer'),
     ('--optim_target_modules all', 'lora.target_modules'),

@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 #include "src/config/foreign/alias.h"
+#include "src/config/read/groups.h"
 #include "src/config/read/pairs.h"
 #include "src/config/read/text.h"
 
@@ -220,6 +221,14 @@ static sh_rc set_double(const struct sh_config_key *key, const char *text, struc
     return SH_OK;
 }
 
+static sh_rc check_groups(const struct sh_config_key *key, const char *text)
+{
+    struct sh_config_group groups[SH_CONFIG_GROUPS_MAX];
+    int n;
+    sh_rc rc = sh_config_groups(text, groups, &n);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "%s: ", key->name);
+}
+
 /* Strings are never cut: one that does not fit is refused, since half a path is another path. */
 static sh_rc set_string(const struct sh_config_key *key, const char *text, struct sh_config_state *state)
 {
@@ -231,6 +240,8 @@ static sh_rc set_string(const struct sh_config_key *key, const char *text, struc
         return sh_fail(SH_E_USAGE, "%s: contains control characters or is not UTF-8", key->name);
     if (key->pairs)
         SH_TRY(sh_config_pairs_check(key, text));
+    if (key->groups)
+        SH_TRY(check_groups(key, text));
     memset(field, 0, key->size); /* equal configurations have equal bytes */
     memcpy(field, text, len);
     return SH_OK;

@@ -8,6 +8,7 @@
 #include "src/config/foreign/foreign.h"
 #include "src/config/read/events.h"
 #include "src/config/read/give.h"
+#include "src/config/read/groups.h"
 #include "src/config/read/pairs.h"
 #include "src/config/read/text.h"
 
@@ -102,6 +103,39 @@ static sh_rc read_pairs(struct reader *r, const struct sh_config_key *key, struc
     return sh_config_give(r->state, place, key->name, pairs, SH_TEXT_QUOTED);
 }
 
+/* event: the start of a mapping. Reads the group to its end. */
+static sh_rc read_group(struct reader *r, const char *name, char *text, size_t size)
+{
+    bool first = true;
+    if (r->y.event.type != YAML_MAPPING_START_EVENT)
+        return sh_yaml_fail(&r->y, "%s: expected a list of mappings", name);
+    SH_TRY(sh_yaml_next(&r->y));
+    for (; r->y.event.type != YAML_MAPPING_END_EVENT; first = false) {
+        char key[SH_CONFIG_NAME_MAX];
+        SH_TRY(check_key(r, "number of a group"));
+        snprintf(key, sizeof key, "%s", scalar_text(r));
+        SH_TRY(sh_yaml_next(&r->y));
+        SH_TRY(check_value(r, key));
+        sh_rc rc = sh_config_groups_add(text, size, key, scalar_text(r), first);
+        if (rc != SH_OK)
+            return sh_fail_prefix(rc, "%s:%d: %s: ", r->y.name, r->y.line, name);
+        SH_TRY(sh_yaml_next(&r->y));
+    }
+    return SH_OK;
+}
+
+/* event: the start of a list. Reads to its end. */
+static sh_rc read_groups(struct reader *r, const struct sh_config_key *key, struct sh_config_place place)
+{
+    char text[SH_CONFIG_PATH_MAX] = "";
+    SH_TRY(sh_yaml_next(&r->y));
+    while (r->y.event.type != YAML_SEQUENCE_END_EVENT) {
+        SH_TRY(read_group(r, key->name, text, sizeof text));
+        SH_TRY(sh_yaml_next(&r->y));
+    }
+    return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key->name, text, SH_TEXT_QUOTED));
+}
+
 /* event: a key. Reads its value. */
 static sh_rc read_key(struct reader *r)
 {
@@ -114,6 +148,8 @@ static sh_rc read_key(struct reader *r)
     /* Pairs may be written as a mapping or as one text. */
     if (key != NULL && key->pairs && r->y.event.type == YAML_MAPPING_START_EVENT)
         return read_pairs(r, key, place);
+    if (key != NULL && key->groups && r->y.event.type == YAML_SEQUENCE_START_EVENT)
+        return read_groups(r, key, place);
     if (key == NULL) /* an unknown key is reported, not the problems of its value */
         return note_and_skip(r, sh_config_give(r->state, place, name, "", SH_TEXT_PLAIN));
     sh_rc rc = check_value(r, name);

@@ -1,6 +1,7 @@
 /* The program of a rank, built from the micro-steps on logical tensors: state, then sections in their order. Only
  * micro-steps of a tree differ by their place; without a tree, those between first and last are one section that
  * repeats. */
+#include "src/optim/groups.h"
 #include "src/optim/update.h"
 #include "src/pass/build.h"
 #include "src/pass/shard/shard.h"
@@ -81,14 +82,21 @@ static sh_rc check_whole(const struct sh_build *b)
 {
     const struct sh_offload *o = &b->offload;
     const struct sh_optim *optim = b->options.optim;
-    bool away = o->gradients || o->parameters || o->optimizer_16 || (!optim->finish && o->carry);
+    bool away = o->gradients || o->parameters || (!optim->finish && (o->optimizer_16 || o->carry));
 
+    if (b->options.training && optim->finish && o->optimizer_16 && b->act == SH_BF16)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.name: %s fetches the halves of bfloat16 masters twice in a step, which "
+                       "offload.optimizer does not allow; give offload.optimizer=none, or "
+                       "training.mixed_precision_param=float32",
+                       optim->name);
     if (!b->options.training || !optim->whole || !(away || (!optim->finish && b->options.segment_ranks)))
         return SH_OK;
     return sh_fail(SH_E_USAGE, "optimizer.name: %s updates whole matrices, which %s does not allow; give %s",
                    optim->name, away ? "offload" : "comm.shared_memory",
-                   away ? "offload.optimizer=none, offload.gradients=none, offload.parameters=none"
-                        : "comm.shared_memory=off");
+                   !away           ? "comm.shared_memory=off"
+                   : optim->finish ? "offload.gradients=none, offload.parameters=none"
+                                   : "offload.optimizer=none, offload.gradients=none, offload.parameters=none");
 }
 
 /* Whether a matrix is whole: experts of a rank are. */
@@ -111,7 +119,7 @@ static sh_rc check_params(const struct sh_build *b, const struct sh_program *mic
     }
     if (b->options.training && b->options.optim->whole && !any)
         return sh_fail(SH_E_USAGE,
-                       "optimizer.name: %s updates the matrices of blocks, and none of them is trained; give "
+                       "optimizer.name: %s updates the matrices of blocks, and none of them is trained by it; give "
                        "adamw",
                        b->options.optim->name);
     return SH_OK;
@@ -125,6 +133,8 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 
     SH_TRY(check_whole(b));
     SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
+    if (b->options.training)
+        SH_TRY_OUT(sh_groups_assign(micro, b->options.groups));
     SH_TRY_OUT(check_params(b, micro));
     p->tree_sums = b->options.reproducible;
     if (b->snapshot_on_host)

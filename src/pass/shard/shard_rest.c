@@ -6,6 +6,8 @@
 #include "src/pass/shard/shard.h"
 #include "src/program/saved.h"
 
+#include <math.h>
+
 /* A full copy that lives between steps: its chunks come from all ranks. */
 static void gather_resident(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
 {
@@ -184,7 +186,16 @@ static void add_runs(struct sh_program *p, const struct sh_param *param, struct 
 
 static bool continues(const struct sh_decay_run *last, const struct sh_decay_run *run)
 {
-    return last->decay == run->decay && last->end == run->begin;
+    return last->decay == run->decay && last->group == run->group && last->end == run->begin;
+}
+
+/* Matrices and embeddings, unless the run or the parameter's group says otherwise. */
+static bool decays(const struct sh_pass_options *opt, const struct sh_program *p, const struct sh_param *param)
+{
+    const struct sh_saved *s = sh_saved_of(p, param);
+    bool own = s->group && !isnan(p->numbers[s->group - 1].weight_decay);
+
+    return own || !sh_param_info(s->role)->vector || opt->decay_all;
 }
 
 /* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from the start of that part;
@@ -203,7 +214,8 @@ static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, in
             sh_layout_intersect(part, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
         struct sh_decay_run run = {.begin = mine.begin - part.begin,
                                    .end = mine.end - part.begin,
-                                   .decay = !sh_param_info(sh_saved_of(p, param)->role)->vector || opt->decay_all};
+                                   .decay = decays(opt, p, param),
+                                   .group = sh_saved_of(p, param)->group};
 
         if (mine.begin == mine.end || !sh_optim_has(p, op->attr.runs.of, param))
             continue;

@@ -213,6 +213,8 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         sh_program_add_stream(out, micro->streams[i].name, micro->streams[i].runs);
     if (opt->training)
         name_states(opt, out);
+    for (int i = 0; i < micro->n_numbers; i++)
+        sh_program_add_numbers(out, micro->numbers[i]);
     for (int i = 0; i < micro->n_saved; i++)
         sh_program_add_saved(out, &micro->saved[i]);
     for (int i = 0; i < micro->n_params; i++)
