@@ -179,35 +179,63 @@ static struct sh_op part_of(struct offload *o, const struct sh_op *all, int64_t 
     struct sh_op op = *all;
     const char *name = o->p->units[all->unit].name;
 
-    op.in[0] = sh_shard_view(o->p, all->in[0], first, 1, &n, name);
+    if (all->in[0] != SH_NONE)
+        op.in[0] = sh_shard_view(o->p, all->in[0], first, 1, &n, name);
     op.out[0] = sh_shard_view(o->p, all->out[0], first, 1, &n, name);
     return op;
 }
 
-static void update_slice(struct offload *o, const struct sh_op *all, int slice)
+/* Let an operation work on what was fetched: the states and the remainder, or those of them that its kind has. */
+static void take_slice(const struct offload *o, struct sh_op *op, const struct sh_slice *s)
+{
+    bool momentum = op->kind == SH_OP_MUON_MOMENTUM, apply = op->kind == SH_OP_MUON_APPLY;
+
+    for (int k = 0; k < o->p->n_states && !apply && !(momentum && k > 0); k++)
+        op->out[1 + k] = s->state[k];
+    if (!momentum)
+        op->out[1 + (apply ? 0 : o->p->n_states)] = s->remainder;
+}
+
+/* Operations on one slice: it is moved once. */
+static void update_slice(struct offload *o, const struct sh_op *all, int n, int slice)
 {
     struct sh_slice s = o->p->slices[slice];
-    struct sh_op op = part_of(o, all, s.first, s.n);
 
-    for (int k = 0; k < o->p->n_states; k++)
-        op.out[1 + k] = s.state[k];
-    op.out[1 + o->p->n_states] = s.remainder;
-    move(o, SH_OP_FETCH, op.unit, s.home, s.copy);
-    push(o, op);
-    move(o, SH_OP_EVICT, op.unit, s.copy, s.home);
+    move(o, SH_OP_FETCH, s.unit, s.home, s.copy);
+    for (int i = 0; i < n; i++) {
+        struct sh_op op = part_of(o, &all[i], s.first, s.n);
+
+        take_slice(o, &op, &s);
+        push(o, op);
+    }
+    move(o, SH_OP_EVICT, s.unit, s.copy, s.home);
 }
 
 /* The part that the unit holds on the device comes first. */
-static void update_unit(struct offload *o, const struct sh_op *all)
+static void update_unit(struct offload *o, const struct sh_op *all, int n)
 {
     struct sh_unit u = o->p->units[all->unit];
 
-    if (u.held == u.chunk)
-        push(o, *all);
-    else if (u.held)
-        push(o, part_of(o, all, 0, u.held));
+    for (int i = 0; i < n && u.held; i++)
+        push(o, u.held == u.chunk ? all[i] : part_of(o, &all[i], 0, u.held));
     for (int i = u.first_slice; i < u.first_slice + u.n_slices; i++)
-        update_slice(o, all, i);
+        update_slice(o, all, n, i);
+}
+
+/* Whether an operation reads or writes anything that is in slices. A step with whole masters does not. */
+static bool needs_slices(const struct offload *o, const struct sh_op *op)
+{
+    return sh_op_info(op->kind)->runs && (op->kind != SH_OP_MUON_APPLY || has_remainder(o->p));
+}
+
+/* How many operations from this one on, one after the other, update the same unit in slices. */
+static int together(const struct offload *o, const struct sh_op *op, int left)
+{
+    int n = 1;
+
+    while (n < left && needs_slices(o, &op[n]) && op[n].unit == op->unit)
+        n++;
+    return n;
 }
 
 /* References between operations are positions within the section, so they are renumbered. */
@@ -215,18 +243,21 @@ static void rebuild_update(struct offload *o, const struct sh_section *s)
 {
     int *place = sh_calloc((size_t)s->n_ops + 1, sizeof *place);
 
-    for (int i = 0; i < s->n_ops; i++) {
+    for (int i = 0, n; i < s->n_ops; i += n) {
         struct sh_op op = o->p->ops[s->first_op + i];
 
+        n = 1;
         place[i] = o->update.n;
         if (op.kind == SH_OP_WAIT)
             op.attr.waits_for = place[op.attr.waits_for];
         if (op.attr.after != SH_NONE)
             op.attr.after = place[op.attr.after];
-        if (sh_op_info(op.kind)->runs)
-            update_unit(o, &op);
-        else
+        if (needs_slices(o, &op)) {
+            n = together(o, &o->p->ops[s->first_op + i], s->n_ops - i);
+            update_unit(o, &o->p->ops[s->first_op + i], n);
+        } else {
             push(o, op);
+        }
     }
     free(place);
 }

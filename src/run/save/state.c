@@ -194,6 +194,19 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     return rc;
 }
 
+/* Matrices that groups move between Muon and AdamW would lack a state, or have an old one. */
+static sh_rc check_groups(const char *path, const struct sh_config *then, const struct sh_config *now)
+{
+    bool moves = strstr(then->optimizer.groups, "optimizer=") || strstr(now->optimizer.groups, "optimizer=");
+
+    if (!moves || !strcmp(then->optimizer.groups, now->optimizer.groups))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "%s has states by other optimizer.groups, which say which matrices AdamW updates; give "
+                   "--optimizer.groups='%s', or start a new run from its parameters",
+                   path, then->optimizer.groups);
+}
+
 /* All ranks have read the same meta data. */
 static sh_rc check_optimizer(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
 {
@@ -205,7 +218,7 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
         return SH_OK;
     was = sh_optim_of(then.optimizer.name)->name;
     if (was == is)
-        return SH_OK;
+        return check_groups(path, &then, &r->cfg);
     return sh_fail(
         SH_E_USAGE,
         "%s has the state of %s, from which %s cannot continue; give --optimizer.name=%s, or start a new run from its "

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Muon: the same bits on every mesh, with states in memory and in a file, and after interruptions. Prints TAP.
+
+Whole matrices travel to owners and back, so what is compared is everything: losses, norms, and the bytes of checkpoints.
+"""
+import functools
+import itertools
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+HALF = tiny.STEPS // 2
+FILE = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'offload.allow_network': True}
+GROUPS = {'optimizer.groups': 'pattern=down optimizer=adamw; pattern=q_proj lr=0.5 weight_decay=0.3'}
+NARROW = {'training.mixed_precision_param': 'bfloat16', 'optimizer.state_dtype': 'bfloat16'}
+WAYS = {
+    'llama': ('llama', {}),
+    'llama, by heads, bfloat16': ('llama', {**NARROW, 'optimizer.muon_split': 'heads'}),
+    'llama, groups': ('llama', GROUPS),
+    'gpt2': ('gpt2', {'optimizer.nesterov': False}),
+    'experts': ('experts', {}),
+}
+
+
+def flat(strategy, ranks, **more):
+    return ranks, {'parallelism.sharding_strategy': strategy, **more}
+
+
+MESHES = {
+    '2 threads': flat('full_shard', 0, **{'training.threads': 2}),
+    'full_shard over 2': flat('full_shard', 2),
+    'full_shard over 4, by messages': flat('full_shard', 4, **{'comm.shared_memory': 'off'}),
+    'full_shard over 8': flat('full_shard', 8),
+    'no_shard over 2, once, saved in the background': flat('no_shard', 2, **{'checkpoint.async_mode': 'async'}),
+    'no_shard, 2 replicas': flat('no_shard', 2, **{'mesh.replicate': 2}),
+    'shard_optim over 4': flat('shard_optim', 4),
+    'hybrid_shard 2 x 2': flat('hybrid_shard', 4, **{'mesh.shard': 2}),
+    'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
+}
+IN_A_FILE = {
+    'states in a file, carried': flat('full_shard', 2, **FILE),
+    'states in a file, not carried': flat('full_shard', 0, **FILE, **{'offload.overlap_update': 'off'}),
+    'half of the states in a file': flat('hybrid_shard_zero2', 4, **FILE, **{'mesh.shard': 2, 'offload.optimizer_ratio': 0.5}),
+}
+SAMPLE = ('full_shard over 2', 'full_shard over 4, by messages', 'hybrid_shard 2 x 2')
+folders = itertools.count()
+
+
+def new_folder():
+    return pathlib.Path(f'run-{next(folders)}')
+
+
+def config(way, changes):
+    model, own = WAYS[way]
+    base = tiny.EXPERTS if model == 'experts' else tiny.MODELS[model]
+    return {**base, 'training.dataset_path': tokens, 'training.reproducible': 'mesh', 'training.global_batch_size': 16,
+            'checkpoint.interval': HALF, 'optimizer.name': 'muon', **own, **changes}
+
+
+def saved(folder, step=tiny.STEPS):
+    return folder / f'out/checkpoint/step-{step:08}.h5'
+
+
+def numbers(steps):
+    return [step[key] for step in steps for key in ('loss', 'grad_norm')]
+
+
+@functools.lru_cache(None)
+def one_rank(way):
+    folder = new_folder()
+    return folder, numbers(job.train(folder, config(way, {})))
+
+
+def judge(folder, steps, way):
+    first, right = one_rank(way)
+    found = numbers(steps)
+    return (job.differ('loss or norm', found, right[-len(found):], 0)
+            + ([] if saved(folder).read_bytes() == saved(first).read_bytes() else ['the last checkpoints differ']))
+
+
+def case_mesh(way, mesh):
+    ranks, changes = {**MESHES, **IN_A_FILE}[mesh]
+    folder = new_folder()
+    return judge(folder, job.train(folder, config(way, changes), ranks), way)
+
+
+def take_up(first, changes, ranks):
+    """Continue from the middle of a run; returns (folder, the finished process)."""
+    folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **changes})
+    saved(folder).parent.mkdir(parents=True)
+    shutil.copy(saved(first, HALF), saved(folder, HALF))
+    return folder, subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
+
+
+def case_taken_up(way, mesh):
+    """Saved by one rank, continued by several: to the bit as if there had been no interruption."""
+    ranks, changes = {**MESHES, **IN_A_FILE}[mesh]
+    folder, done = take_up(one_rank(way)[0], config(way, changes), ranks)
+    return [done.stderr] if done.returncode else judge(folder, job.metrics(folder), way)
+
+
+def case_refused(changes, text):
+    """Continuing with other states is refused, and the message says what works."""
+    _, done = take_up(one_rank('llama')[0], config('llama', changes), 0)
+    return [] if done.returncode == 2 and text in done.stderr else [f'{done.returncode}: {done.stderr}']
+
+
+def case_never_starts(changes, text):
+    folder = job.prepare(new_folder(), config('llama', changes))
+    done = subprocess.run(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          cwd=folder, env=job.environment(0), timeout=job.SECONDS)
+    return [] if done.returncode == 2 and text in done.stderr else [f'{done.returncode}: {done.stderr}']
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    cases = [(f'{way}, {mesh}', case_mesh, way, mesh) for way in WAYS for mesh in (SAMPLE if job.FEW or way != 'llama' else MESHES)
+             if MESHES[mesh][0] == 0 or job.can_launch()]
+    cases += [(f'llama, {mesh}', case_mesh, 'llama', mesh) for mesh in IN_A_FILE if IN_A_FILE[mesh][0] == 0 or job.can_launch()]
+    cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
+              (('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
+               ('llama, groups', 'full_shard over 2')) if job.can_launch()]
+    cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
+              ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),
+              ('a pattern without a tensor', case_never_starts, {'optimizer.groups': 'pattern=nothing lr=2'},
+               "pattern 'nothing' is in the name of no trained tensor"),
+              ('all matrices by AdamW', case_never_starts, {'optimizer.groups': 'pattern=_proj optimizer=adamw'},
+               'none of them is trained by it'),
+              ('halves in a file', case_never_starts, {**FILE, 'training.mixed_precision_param': 'bfloat16'},
+               'fetches the halves of bfloat16 masters twice')]
+    sys.exit(job.run_cases(cases))
