@@ -190,6 +190,7 @@ static void print_request(const struct sh_predict *l)
     say_experts(l);
     say_strategy(l);
     say_batch(l);
+    sh_predict_say_updates(l);
     sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
                (long long)loss_rows(l->p));
     say_tiles(l);

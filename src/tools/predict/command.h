@@ -35,6 +35,9 @@ struct sh_predict_moves {
 struct sh_predict_moves sh_predict_moves(const struct sh_predict *l);
 void sh_predict_file(const struct sh_predict *l); /* prints them */
 
+/* updates.c: print what groups of parameters and Muon's matrices are, and what these cost. */
+void sh_predict_say_updates(const struct sh_predict *l);
+
 /* machine.c: the step on --machine. words: refuse what cannot be read of --tokens and --what-if, before anything is
  * printed. answer: predict the step, and print what most people ask, in a few lines. cost: print the whole prediction.
  * tokens: read a number such as 2T, 300B or 1.5e12. */

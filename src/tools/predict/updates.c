@@ -1,0 +1,150 @@
+/* What `sherd plan` says of updates that are not the same for all parameters: groups with numbers of their own, and the
+ * matrices of Muon, their owners and their share of the step. */
+#include "kernels/muon.h"
+#include "src/base/mem.h"
+#include "src/base/string/str.h"
+#include "src/config/read/groups.h"
+#include "src/model/model.h"
+#include "src/tools/predict/command.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const double small_share = 0.03; /* of a step's operations: the batch with this share is named */
+
+static void say_group(const struct sh_program *p, const struct sh_config_group *g, int number)
+{
+    int64_t elems = 0;
+    char count[SH_STR_SHORT], text[160] = "";
+    const struct {
+        const char *what;
+        double value;
+    } numbers[] = {
+        {"lr x", g->lr}, {"weight_decay", g->weight_decay}, {"beta1", g->beta1}, {"beta2", g->beta2}, {"eps", g->eps}};
+    int n = 0, at = 0;
+
+    for (int i = 0; i < p->n_saved; i++)
+        if (p->saved[i].group == number) {
+            elems += p->saved[i].elems;
+            n++;
+        }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!isnan(numbers[i].value))
+            at += snprintf(text + at, sizeof text - (size_t)at, ", %s %g", numbers[i].what, numbers[i].value);
+    sh_str_say(stdout, "group", "'%s': %d tensors, %s elements%s%s", g->pattern, n, sh_str_count(elems, count), text,
+               g->adamw ? ", by AdamW" : "");
+}
+
+static void say_groups(const struct sh_predict *l)
+{
+    struct sh_config_group groups[SH_CONFIG_GROUPS_MAX];
+    int n = 0;
+
+    if (sh_config_groups(l->cfg.optimizer.groups, groups, &n) == SH_OK)
+        for (int i = 0; i < n; i++)
+            say_group(l->p, &groups[i], i + 1);
+}
+
+/* The matrices of a step, by wave. A wave takes as long as its busiest rank. */
+struct work {
+    int matrices, waves, ranks;
+    int64_t elems;
+    double all, busiest; /* operations: of all ranks, and of the busiest of each wave */
+};
+
+/* Operations of the matrices of an ORTHO that begin between two places. */
+static double flops_between(const struct sh_program *p, const struct sh_op *op, int64_t begin, int64_t end)
+{
+    double flops = 0;
+
+    for (int i = op->attr.ortho.first_all; i < op->attr.ortho.first_all + op->attr.ortho.count_all; i++)
+        if (p->matrices[i].at >= begin && p->matrices[i].at < end)
+            flops += sh_matrix_flops(&p->matrices[i], op->attr.ortho.steps);
+    return flops;
+}
+
+static double largest(const double *load, int n)
+{
+    double most = 0;
+
+    for (int i = 0; i < n; i++)
+        most = fmax(most, load[i]);
+    return most;
+}
+
+/* Add an ORTHO to the loads of its wave. */
+static void add_ortho(const struct sh_program *p, const struct sh_op *op, struct work *w, double *load, int ranks)
+{
+    for (int i = op->attr.ortho.first_all; i < op->attr.ortho.first_all + op->attr.ortho.count_all; i++) {
+        w->matrices += (int)p->matrices[i].repeat;
+        w->elems += p->matrices[i].repeat * p->matrices[i].out * p->matrices[i].in;
+    }
+    for (int r = 0; r < ranks; r++) {
+        bool cut = op->attr.ortho.first_cut != SH_NONE;
+        const int64_t *at = cut ? p->cuts + op->attr.ortho.first_cut + r : NULL;
+        double flops = flops_between(p, op, cut ? at[0] : 0, cut ? at[1] : INT64_MAX);
+
+        load[r] += flops;
+        w->all += flops;
+    }
+}
+
+/* The section's first exchange of a wave begins it; over one rank each unit is one. */
+static struct work work_of(const struct sh_predict *l, const struct sh_section *s)
+{
+    int most = sh_mesh_ranks(&l->mesh), wave = SH_NONE;
+    double *load = sh_calloc((size_t)most, sizeof *load);
+    struct work w = {0};
+
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        const struct sh_op *op = &l->p->ops[i];
+        int ranks = op->unit == SH_NONE ? 1 : sh_group_size(&l->mesh, l->p->units[op->unit].shard);
+
+        if (sh_program_cuts(l->p, op) && op->attr.exchange.wave != wave) {
+            w.busiest += largest(load, most);
+            for (int r = 0; r < most; r++)
+                load[r] = 0;
+            wave = op->attr.exchange.wave;
+            w.waves++;
+        }
+        if (op->kind == SH_OP_ORTHO) {
+            add_ortho(l->p, op, &w, load, ranks);
+            w.ranks = ranks;
+        }
+    }
+    w.busiest += largest(load, most);
+    free(load);
+    return w;
+}
+
+static void say_muon(const struct sh_predict *l)
+{
+    const struct sh_section *update = sh_program_section(l->p, SH_SECTION_UPDATE);
+    struct sh_model_flops f =
+        sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
+    double of_token = f.matmul + f.attention_causal, world = sh_mesh_ranks(&l->mesh), step;
+    int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
+    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[96] = "";
+    struct work w;
+
+    if (!update || !l->build.options.optim->finish)
+        return;
+    w = work_of(l, update);
+    step = of_token * (double)(batch * l->cfg.training.seq_len) / world + w.busiest;
+    if (w.ranks > 1)
+        snprintf(balance, sizeof balance,
+                 "; owned by %d ranks, in waves of %d units, the busiest with %.2f of the mean", w.ranks,
+                 w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, w.busiest * w.ranks / w.all);
+    sh_str_say(stdout, "muon", "%d matrices of %s elements, the other %s by AdamW%s", w.matrices,
+               sh_str_count(w.elems, count), sh_str_count(sh_model_params(&l->build.model) - w.elems, others), balance);
+    sh_str_say(stdout, "muon",
+               "%.4g GFLOP for orthogonal matrices on the busiest rank, %.2g %% of a step; 3 %% with %s tokens a step",
+               w.busiest / 1e9, 100 * w.busiest / step,
+               sh_str_count((int64_t)(w.busiest * world * (1 - small_share) / (small_share * of_token)), tokens));
+}
+
+void sh_predict_say_updates(const struct sh_predict *l)
+{
+    say_groups(l);
+    say_muon(l);
+}
