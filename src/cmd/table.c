@@ -58,6 +58,9 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--allow", .value = "WORDS", .help = "with --search: also try what changes results: reduce_bfloat16, "
      "any_order (training.deterministic=false), batch (up to 4 times as large), or several, separated by commas"},
     {.name = "--write", .value = "FILE", .help = "with --search: write the configuration marked as the best"},
+    {.name = "--longest", .help = "find the longest sequences that fit memory.limit_bytes or the devices and hosts of "
+     "--machine, what ends them, and which keys would make them longer; with --search: set those keys, one after the "
+     "other, as long as that helps. --json and --write write what is found"},
     {.name = "--tokens", .value = "N", .help = "with --machine: time and device-hours to train on N tokens (2T, 300B)"},
     {.name = "--within", .value = "TIME", .help = "with --tokens: how many nodes are needed to do that in this time: "
      "30d, 12h, 90m"},

@@ -94,13 +94,23 @@ static void say_mesh(const struct sh_predict *l)
                    missing_nodes(l));
 }
 
+/* Ranks of a group are neighbours; they exchange rows in each block, which should stay inside a node. */
 static void say_context(const struct sh_predict *l)
 {
-    int ranks = sh_group_size(&l->mesh, l->mesh.context);
+    int ranks = sh_group_size(&l->mesh, l->mesh.context), node = l->at.ranks_per_node;
+    int last = sh_group_member(&l->mesh, l->mesh.context, ranks - 1);
+    int first = sh_group_member(&l->mesh, l->mesh.context, 0), nodes = node ? last / node - first / node + 1 : 1;
+    char over[160] = "";
 
+    if (nodes > 1)
+        snprintf(
+            over, sizeof over,
+            "; they are on %d nodes, so what they exchange crosses the network: a degree that divides the %d ranks "
+            "of a node would not",
+            nodes, node);
     if (ranks > 1)
-        sh_str_say(stdout, "context", "each sequence is cut over %d ranks, %d tokens on each", ranks,
-                   l->cfg.training.seq_len / ranks);
+        sh_str_say(stdout, "context", "each sequence is cut over %d ranks, %d tokens on each%s", ranks,
+                   l->cfg.training.seq_len / ranks, over);
 }
 
 static void say_tensor(const struct sh_predict *l)
@@ -486,6 +496,22 @@ static sh_rc check_pinned(const struct sh_predict *l)
     return sh_pinned_check(l->p, l->at.ranks_per_node, (int64_t)l->machine.host.memory_bytes, whose);
 }
 
+sh_rc sh_predict_settle(struct sh_predict *l)
+{
+    SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
+    if (l->priced)
+        take_memory(l);
+    l->ask = (struct sh_plan_request){.cfg = &l->cfg,
+                                      .at = &l->at,
+                                      .mesh = &l->mesh,
+                                      .purpose = SH_TO_TRAIN,
+                                      .threads = threads_of_rank(l),
+                                      .limit_bytes = l->cfg.memory.limit_bytes,
+                                      .node_bytes = l->priced ? (int64_t)l->machine.host.memory_bytes : 0,
+                                      .node_ranks = l->at.ranks_per_node};
+    return SH_OK;
+}
+
 /* Ranks and nodes come from the command line instead of MPI. */
 static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_predict *l)
 {
@@ -510,19 +536,9 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
                                  .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
                                  .in_blocks = true};
     SH_TRY(sh_request_gpu(&l->cfg, true, &l->at.gpu, why));
-    if (is_search(cmd, args))
+    if (is_search(cmd, args) || sh_cmd_option(cmd, args, "--longest"))
         return SH_OK;
-    SH_TRY(sh_request_mesh(&l->cfg, &l->at, &l->mesh));
-    if (machine)
-        take_memory(l);
-    l->ask = (struct sh_plan_request){.cfg = &l->cfg,
-                                      .at = &l->at,
-                                      .mesh = &l->mesh,
-                                      .purpose = SH_TO_TRAIN,
-                                      .threads = threads_of_rank(l),
-                                      .limit_bytes = l->cfg.memory.limit_bytes,
-                                      .node_bytes = l->priced ? (int64_t)l->machine.host.memory_bytes : 0,
-                                      .node_ranks = l->at.ranks_per_node};
+    SH_TRY(sh_predict_settle(l));
     SH_TRY(sh_plan_make(&l->ask, &l->build, &l->p));
     return check_pinned(l);
 }
@@ -563,6 +579,20 @@ static void free_plan(struct sh_predict *l)
     sh_program_destroy(l->after);
     sh_program_destroy(l->p);
     sh_machine_close(&l->machine);
+}
+
+/* --longest takes few of the others, and needs no machine if the configuration has a limit. */
+static sh_rc check_longest(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    static const char *const others[] = {"--trace", "--what-if", "--check", "--show",   "--after", "--rank",
+                                         "--allow", "--tokens",  "--price", "--within", "--fit"};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (sh_cmd_option(cmd, args, others[i]))
+            return sh_fail(SH_E_USAGE, "%s has no use with --longest; leave one of them out", others[i]);
+    if (sh_cmd_option(cmd, args, "--write") && !sh_cmd_option(cmd, args, "--search"))
+        return sh_fail(SH_E_USAGE, "--write writes the configuration that --search finds; add --search");
+    return SH_OK;
 }
 
 /* Options that have an effect only with another option. */
@@ -617,18 +647,19 @@ static sh_rc print_config(const struct sh_cmd_args *args)
 sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     const char *after = sh_cmd_option(cmd, args, "--after");
+    bool longest = sh_cmd_option(cmd, args, "--longest");
     struct sh_predict l = {0};
     sh_rc rc, priced = SH_OK;
 
-    SH_TRY(check_options(cmd, args));
+    SH_TRY((longest ? check_longest : check_options)(cmd, args));
     if (sh_cmd_option(cmd, args, "--fit"))
         return fit(cmd, args);
     if (sh_cmd_option(cmd, args, "--print-config"))
         return print_config(args);
     /* A plan that was built is printed even if it is refused: one that does not fit shows what takes the memory. */
     rc = make(cmd, args, &l);
-    if (rc == SH_OK && is_search(cmd, args)) {
-        rc = sh_predict_search(cmd, args, &l);
+    if (rc == SH_OK && (longest || is_search(cmd, args))) {
+        rc = (longest ? sh_predict_longest : sh_predict_search)(cmd, args, &l);
         free_plan(&l);
         return rc;
     }

@@ -58,8 +58,16 @@ sh_rc sh_predict_json(const struct sh_predict *l, const struct sh_cost_request *
 /* check.c: compare the programs of all ranks. Errors: those of sh_ranks_check(). */
 sh_rc sh_predict_check(const struct sh_predict *l);
 
+/* command.c: set what the plan of a configuration is made from, with its machine and ranks: the mesh, what a device
+ * keeps, the request, which points into *l. Errors: those of sh_request_mesh(). */
+sh_rc sh_predict_settle(struct sh_predict *l);
+
 /* found.c: --search, --tokens, --within, --write; l has configuration, machine and ranks, but no program. */
-sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_predict *l);
+sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_predict *l);
+
+/* longest.c: --longest, with --search and --write; the same l, whose configuration becomes the one found. Errors:
+ * SH_E_MEMORY: no sequence fits. */
+sh_rc sh_predict_longest(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_predict *l);
 
 /* study.c: --fit FOLDER, written to a machine file. */
 sh_rc sh_predict_fit_study(const char *folder, const char *path);

@@ -332,7 +332,7 @@ static sh_rc search_deadline(const struct sh_predict *l, double tokens, double w
     return SH_OK;
 }
 
-sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_predict *l)
+sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_predict *l)
 {
     static const char *const of_ranks[] = {"--write", "--allow"};
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
