@@ -94,7 +94,7 @@ struct sh_pass_options {
     struct sh_ortho ortho;           /* how it makes matrices orthogonal, if it does */
     enum sh_dtype state_dtype;       /* of the optimizer's states: f32, or bf16, rounded stochastically */
     bool snapshot;                   /* room for a copy of the state that is saved while training continues */
-    bool reproducible;    /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
+    bool reproducible; /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     int row_leaves; /* reproducible: equal parts of each sequence, whose sums of gradients are leaves of that tree, below
                              its micro-step; a multiple of the ranks of `context`. 0 and 1: the whole */

@@ -120,8 +120,7 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
 static void say_muon(const struct sh_predict *l)
 {
     const struct sh_section *update = sh_program_section(l->p, SH_SECTION_UPDATE);
-    struct sh_model_flops f =
-        sh_model_flops_adapted(&l->build.model, &l->build.batch.adapters, l->cfg.training.seq_len);
+    struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
     double of_token = f.matmul + f.attention_causal, world = sh_mesh_ranks(&l->mesh), step;
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
     char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[96] = "";
