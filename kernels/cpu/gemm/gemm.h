@@ -31,6 +31,7 @@ struct sh_gemm {
     enum sh_dtype out_dtype; /* of C and addend: f32, or in_dtype */
     void *c;                 /* [m,n]; overlaps no operand, except that it may be exactly addend */
     int64_t ldc;
+    int64_t c_rows;     /* of the matrix of which C is a part: a large one is written past the caches; 0: m */
     const void *bias;   /* [n], added to each row; NULL: none */
     const void *addend; /* [m,n] with ldc; C itself: the product is added to C; NULL: none */
 };

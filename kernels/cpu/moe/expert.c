@@ -49,7 +49,7 @@ static struct sh_gemm product_of_rows(const struct experts *x, int64_t e, int64_
         .in_dtype = from->dtype, .out_dtype = to->dtype,
         .a = at(from, row * wide), .lda = wide,
         .b = at(x->w, e * x->O * x->I), .ldb = x->I, .trans_b = x->call->kind == SH_OP_EXPERT_LINEAR,
-        .c = at(to, row * n), .ldc = n,
+        .c = at(to, row * n), .ldc = n, .c_rows = x->M,
     };
     /* clang-format on */
 }
@@ -66,7 +66,7 @@ static struct sh_gemm product_of_w(const struct experts *x, int64_t e, int64_t r
         .in_dtype = dy->dtype, .out_dtype = SH_F32,
         .a = at(dy, row * x->O), .lda = x->O, .trans_a = true,
         .b = at(in, row * x->I), .ldb = x->I,
-        .c = dw, .ldc = x->I,
+        .c = dw, .ldc = x->I, .c_rows = x->E * x->O,
         .addend = add ? dw : NULL,
     };
     /* clang-format on */

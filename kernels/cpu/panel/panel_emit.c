@@ -43,10 +43,10 @@ static SH_WIDE inline __m512 finish(const struct sh_gemm *g, const float *sums, 
 static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
 {
     enum { LARGE = 1 << 20 };
-    int64_t bytes = sh_dtype_bytes(g->out_dtype);
+    int64_t bytes = sh_dtype_bytes(g->out_dtype), rows = g->c_rows > g->m ? g->c_rows : g->m;
     uintptr_t at = (uintptr_t)sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
 
-    return g->addend != g->c && g->m * g->n * bytes >= LARGE && at % 64 == 0 && g->ldc * bytes % 64 == 0 &&
+    return g->addend != g->c && rows * g->n * bytes >= LARGE && at % 64 == 0 && g->ldc * bytes % 64 == 0 &&
            g->n - col >= SIDE;
 }
 

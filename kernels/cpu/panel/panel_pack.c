@@ -130,6 +130,17 @@ static SH_WIDE inline void put_pairs(__m512i even, __m512i odd, sh_bf16 *tiles)
     _mm512_store_si512(tiles + TILE, _mm512_permutex2var_epi64(lo, second, hi));
 }
 
+/* Both tiles of a step, in place: pairs of columns become those of rows. */
+static SH_WIDE void turn_tiles(sh_bf16 *tiles)
+{
+    for (int h = 0; h < 2; h++, tiles += TILE) {
+        __m512i r[16];
+        _Pragma("GCC unroll 16") for (int j = 0; j < HALF; j++) r[j] = _mm512_load_si512(tiles + j * SH_PANEL_SIDE);
+        transpose(r);
+        store(r, tiles);
+    }
+}
+
 /* A step of pairs, where rows are a multiple of 4 KiB apart: a line that is read in two halves has left the L1 cache
  * before the second one. */
 static SH_WIDE void pack_pairs(const struct sh_panel_source *s, struct place p, sh_bf16 *tiles)
@@ -151,8 +162,10 @@ static SH_WIDE void pack_step(const struct sh_panel_source *s, struct place p, e
 {
     __m512i r[16];
 
-    if (s->inner_rows && as == AS_COLS) {
+    if (s->inner_rows && as != AS_WIDE) {
         pack_pairs(s, p, tiles);
+        if (as == AS_ROWS)
+            turn_tiles(tiles);
         return;
     }
     for (int h = 0; h < 2; h++) {
