@@ -44,6 +44,7 @@ static const struct sh_attr_field split_attrs[] = {
     LETTER(split, ranks, 'P'), LETTER(split, heads, 'H'), LETTER(split, kv_here, 'J'), LETTER(split, kv_heads, 'K'),
     LETTER(split, head_dim, 'D'), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
+static const struct sh_attr_field part_attrs[] = {FIELD(part, first), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
@@ -145,6 +146,11 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt "
                   "-> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
          .flops = "4NCV + 2NCV:dw", .together = true, .attrs = head_attrs, APART},
+    [SH_OP_LOSS_PART] = {.shape = "z [N,V] act, targets [N] i32 -> stat [N,3] f32",
+                         .flops = "4NV", .together = true, .attrs = part_attrs, APART},
+    [SH_OP_LOSS_REST] =
+        {.shape = "z [N,V] act, stats [P,N,3] f32, targets [N] i32 -> loss [1] f64 +=, dz [N,V] act opt",
+         .flops = "4NV:dz", .together = true, .attrs = part_attrs, .inplace_in = 0, .inplace_out = 1},
     [SH_OP_HEAD_SCORE] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32",
          .flops = "2NCV", .stops = true, .attrs = head_attrs, APART},

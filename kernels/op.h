@@ -45,6 +45,11 @@
  * SWIGLU_ROWS* too if it has first; ROW_ADD may compute them as well. With first, UNPACK may leave out the matrices of
  * experts without rows.
  *
+ * Words may be spread over P ranks: this one has V of them from attr->part.first on, and their logits z. Of each row
+ * LOSS_PART makes the largest logit, the sum of exponentials relative to it, and the target's logit if the target is
+ * among these words, else 0. With those of all ranks, in the order of their words, LOSS_REST makes the losses of rows
+ * whose target is among these words, and the gradient of z.
+ *
  * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
  * p K / P on. With P > K that is one head, of which P / K ranks have a copy. A part has queries, keys, values.
@@ -156,7 +161,9 @@ extern "C" {
     KERNEL(MUON_MOMENTUM, muon_momentum)    /* g = grad_scale u, m = mean of g, u = m, or the next one as nesterov has it */ \
     KERNEL(ORTHO, ortho)                    /* each matrix to its orthogonal factor, times the row's scale; see above */ \
     KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u */                                          \
-    KERNEL(BIAS, bias)                      /* y = x + b in each row */
+    KERNEL(BIAS, bias)                      /* y = x + b in each row */                                               \
+    KERNEL(LOSS_PART, loss_part)            /* of some words' logits; see above */                                     \
+    KERNEL(LOSS_REST, loss_rest)            /* from the parts of all ranks; dz: as HEAD_LOSS_GRAD */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -256,6 +263,9 @@ struct sh_op_attr {
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
+        struct {
+            int64_t first;                         /* this rank's first word */
+        } part;                                    /* LOSS_PART, LOSS_REST */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */

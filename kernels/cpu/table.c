@@ -23,6 +23,7 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_ATTENTION_CACHE] = sh_cpu_attention_cache_work_bytes,
     [SH_OP_HEAD_SCORE] = sh_cpu_head_work_bytes,
     [SH_OP_LOGITS] = sh_cpu_head_work_bytes,
+    [SH_OP_LOSS_REST] = sh_cpu_loss_rest_work_bytes,
     [SH_OP_LORA] = sh_cpu_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cpu_lora_work_bytes,
     [SH_OP_EXPERT_LINEAR] = sh_cpu_expert_work_bytes,

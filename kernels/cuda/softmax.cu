@@ -1,5 +1,6 @@
 /* Softmax and cross entropy of rows of logits. A block owns a row. Bytes per logit: 4 for the loss, which keeps a
  * running maximum and a sum that is rescaled when the maximum grows; with gradients 4 more, and 4 (bf16: 2) written. */
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/gemm/head.h"
 
@@ -113,6 +114,72 @@ template <class T> __global__ void __launch_bounds__(THREADS) softmax_kernel(sh_
         softmax_row<T>(s, r);
 }
 
+/* The row in its own type. */
+template <class T> struct part {
+    const T *z;
+    const float *stats; /* [P,rows,3] */
+    const int32_t *targets;
+    float *stat; /* [rows,3] */
+    T *dz;
+    double *row_loss;
+    int64_t rows, vocab, first;
+    int parts;
+    double loss_scale;
+};
+
+template <class T> __device__ __forceinline__ soft soft_of_row(const T *row, int64_t vocab)
+{
+    soft s = {-INFINITY, 0};
+    for (int64_t at = threadIdx.x; at < vocab; at += blockDim.x) {
+        float x[1] = {sh_widen(row[at])};
+        include(s, x);
+    }
+    float max[1] = {s.max};
+    sh_block_reduce(max, -INFINITY, sh_larger());
+    float sum[1] = {s.max == -INFINITY ? s.sum : s.sum * expf(s.max - max[0])};
+    sh_block_sum(sum);
+    return {max[0], sum[0]};
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) part_kernel(part<T> s)
+{
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
+        const T *row = s.z + r * s.vocab;
+        int64_t target = s.targets[r] - s.first;
+        soft of_row = soft_of_row(row, s.vocab);
+        if (threadIdx.x)
+            continue;
+        s.stat[3 * r] = of_row.max;
+        s.stat[3 * r + 1] = of_row.sum;
+        s.stat[3 * r + 2] = target >= 0 && target < s.vocab ? sh_widen(row[target]) : 0;
+    }
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) rest_kernel(part<T> s)
+{
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
+        int word = s.targets[r];
+        int64_t target = word - s.first;
+        float max = -INFINITY;
+        double sum = 0, at_target = 0;
+
+        for (int p = 0; p < s.parts; p++) {
+            max = fmaxf(max, s.stats[3 * (p * s.rows + r)]);
+            at_target += (double)s.stats[3 * (p * s.rows + r) + 2];
+        }
+        for (int p = 0; p < s.parts; p++)
+            sum += (double)s.stats[3 * (p * s.rows + r) + 1] * exp((double)s.stats[3 * (p * s.rows + r)] - (double)max);
+        if (threadIdx.x == 0)
+            s.row_loss[r] = word >= 0 && target >= 0 && target < s.vocab ? log(sum) + (double)max - at_target : 0;
+        float factor = word < 0 ? 0 : (float)(s.loss_scale / sum), scale = word < 0 ? 0 : (float)s.loss_scale;
+        for (int64_t v = threadIdx.x; s.dz && v < s.vocab; v += blockDim.x) {
+            float x = sh_widen(s.z[r * s.vocab + v]);
+            x = factor == 0 ? 0 : expf(x - max) * factor - (v == target ? scale : 0);
+            s.dz[r * s.vocab + v] = sh_narrow<T>(x);
+        }
+    }
+}
+
 struct sh_smaller {
     __device__ __forceinline__ int operator()(int a, int b) const
     {
@@ -156,11 +223,55 @@ dim3 block_of(int64_t vocab)
     return dim3((unsigned)(threads < THREADS ? threads : THREADS));
 }
 
+template <class T> part<T> part_of(const struct sh_op_call *call, const struct sh_operand *targets)
+{
+    return {sh_data<const T>(&call->in[0]),
+            nullptr,
+            sh_data<const int32_t>(targets),
+            nullptr,
+            nullptr,
+            nullptr,
+            call->in[0].dim[0],
+            call->in[0].dim[1],
+            call->attr->part.first,
+            0,
+            0};
+}
+
+template <class T> sh_rc run_part(const struct sh_op_call *call)
+{
+    part<T> s = part_of<T>(call, &call->in[1]);
+    s.stat = sh_data<float>(&call->out[0]);
+    return SH_LAUNCH(part_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s);
+}
+
+template <class T> sh_rc run_rest(const struct sh_op_call *call)
+{
+    part<T> s = part_of<T>(call, &call->in[2]);
+    s.stats = sh_data<const float>(&call->in[1]);
+    s.dz = sh_data<T>(&call->out[1]);
+    s.row_loss = static_cast<double *>(call->work);
+    s.parts = (int)call->in[1].dim[0];
+    s.loss_scale = call->scalars->loss_scale;
+    SH_TRY(SH_LAUNCH(rest_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s));
+    return sh_sum_parts(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), s.row_loss, s.rows, call->queue);
+}
+
 template <class T> sh_rc run(const struct sh_cuda_softmax *s, void *queue)
 {
     return SH_LAUNCH(softmax_kernel<T>, dim3(sh_blocks(s->rows)), block_of(s->vocab), 0, queue, *s);
 }
 } // namespace
+
+extern "C" sh_rc sh_cuda_loss_part(const struct sh_op_call *call)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_part<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_loss_rest(const struct sh_op_call *call)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_rest<decltype(zero)>(call); });
+}
 
 extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue)
 {

@@ -42,6 +42,12 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)
     return sh_cuda_row_parts(elems(&call->in[0]) / O) * O * (int64_t)sizeof(float);
 }
 
+/* The loss of each row. */
+int64_t sh_cuda_loss_rest_work_bytes(const struct sh_op_call *call)
+{
+    return call->in[0].dim[0] * (int64_t)sizeof(double);
+}
+
 /* A count of each expert's choices in each part, and of all. */
 int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call)
 {

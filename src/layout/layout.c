@@ -23,12 +23,16 @@ int64_t sh_layout_chunk(int64_t elems, int size)
     return round_up((elems + size - 1) / size, SH_LAYOUT_ALIGN);
 }
 
-struct sh_range sh_layout_owned(int64_t elems, int size, int index)
+struct sh_range sh_layout_owned_chunk(int64_t elems, int64_t chunk, int index)
 {
-    int64_t chunk = sh_layout_chunk(elems, size);
     int64_t begin = min64(chunk * index, elems);
 
     return (struct sh_range){.begin = begin, .end = min64(begin + chunk, elems)};
+}
+
+struct sh_range sh_layout_owned(int64_t elems, int size, int index)
+{
+    return sh_layout_owned_chunk(elems, sh_layout_chunk(elems, size), index);
 }
 
 /* An empty result keeps begin <= end, so that lengths are never negative. */

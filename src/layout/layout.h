@@ -21,6 +21,9 @@ int64_t sh_layout_chunk(int64_t elems, int size);
 /* The elements of the unit that rank `index` of `size` owns, as a range of the unit. */
 struct sh_range sh_layout_owned(int64_t elems, int size, int index);
 
+/* The same, if chunks are larger than that: other ranks have more elements in units of this name. */
+struct sh_range sh_layout_owned_chunk(int64_t elems, int64_t chunk, int index);
+
 /* The common part of two ranges; if it is empty, begin == end == the larger begin. */
 struct sh_range sh_layout_intersect(struct sh_range a, struct sh_range b);
 

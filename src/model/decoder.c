@@ -254,14 +254,26 @@ static void declare_embed(struct decoder *d)
         declare_final_norm(d);
 }
 
+/* This rank's words: as many as those of another, or one less. */
+static struct sh_band words_of(const struct decoder *d)
+{
+    int64_t V = d->m->vocab_size, first = V * d->tensor.place / d->tensor.ranks;
+
+    return (struct sh_band){first, V * (d->tensor.place + 1) / d->tensor.ranks - first};
+}
+
 /* head [V,C], its own unit when it is not tied. */
 static void declare_head(struct decoder *d)
 {
+    struct sh_band words = words_of(d);
+
     if (d->m->tie_word_embeddings)
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
     d->head = declare(d, SH_PARAM_HEAD, d->f->head, 2, DIMS(d->m->vocab_size, d->m->dim));
+    if (d->tensor.ranks > 1)
+        sh_emit_hold(&d->e, d->head, 0, 1, &words);
 }
 
 static struct sh_emit_norm norm_kind(const struct decoder *d)
@@ -530,7 +542,6 @@ static int leaves_of(const struct sh_model_batch *b)
     return b->leaves > 1 ? b->leaves : 1;
 }
 
-/* That share the rows of the output matrix. */
 static int ranks_of(const struct sh_model_batch *b)
 {
     return b->tensor.ranks > 1 ? b->tensor.ranks : 1;
@@ -543,8 +554,12 @@ static int ranks_of(const struct sh_model_batch *b)
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
-    int64_t row_bytes = sh_dtype_bytes(act) * m->vocab_size, parts, rows;
-    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves : (int64_t)b->batch * b->seq / parts_of(b) / ranks_of(b);
+    /* Ranks share the words, or the rows if those are the embedding's too. */
+    bool by_rows = m->tie_word_embeddings;
+    int64_t words = by_rows ? m->vocab_size : (m->vocab_size + ranks_of(b) - 1) / ranks_of(b);
+    int64_t row_bytes = sh_dtype_bytes(act) * words, parts, rows;
+    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves
+                                   : (int64_t)b->batch * b->seq / parts_of(b) / (by_rows ? ranks_of(b) : 1);
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;

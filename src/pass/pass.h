@@ -27,6 +27,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(recompute, true) /* drops activations; emits their operations again where the backward needs them */          \
     PASS(fuse, false)     /* merges two neighbours if the table of kernels has a fused kind (kernels/op.h) */          \
     PASS(dispatch, false) /* if experts are spread over ranks: rows travel to them and back, in waves */               \
+    PASS(words, false)    /* if matrices are cut over ranks: the loss from logits of parts of the words */             \
     PASS(tile, false)     /* sums over many rows are chains of blocks; if asked for: feed-forward parts by rows */     \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \

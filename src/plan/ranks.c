@@ -240,8 +240,8 @@ static sh_rc check_units(struct check *c)
     for (int i = 0; i < c->n_units; i++) {
         const struct sh_unit *a = &c->p->units[i], *b = &c->units[i];
 
-        if (strcmp(a->name, b->name) || a->elems != b->elems || a->chunk != b->chunk || a->shard != b->shard ||
-            a->replicate != b->replicate)
+        if (strcmp(a->name, b->name) || a->room != b->room || (a->elems != b->elems && !a->split) ||
+            a->chunk != b->chunk || a->shard != b->shard || a->replicate != b->replicate)
             return sh_fail(
                 SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, but on rank 0 %lld in chunks of %lld",
                 c->rank, a->name, (long long)a->elems, (long long)a->chunk, (long long)b->elems, (long long)b->chunk);
@@ -472,8 +472,7 @@ static void note_state(struct check *c)
 
     for (int i = 0; i < c->n_units; i++) {
         const struct sh_unit *u = &c->p->units[i];
-        struct sh_range r =
-            sh_layout_owned(u->elems, sh_group_size(c->mesh, u->shard), sh_group_index(c->mesh, u->shard));
+        struct sh_range r = sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(c->mesh, u->shard));
 
         owned += u->trainable ? r.end - r.begin : 0;
     }

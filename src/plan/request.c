@@ -323,7 +323,8 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };
     int64_t all = (int64_t)cfg->training.local_batch_size * cfg->training.seq_len /
-                  cfg->parallelism.context_parallel_degree / cfg->parallelism.tensor_parallel_degree;
+                  cfg->parallelism.context_parallel_degree /
+                  (cfg->model.tie_word_embeddings ? cfg->parallelism.tensor_parallel_degree : 1);
 
     if (cfg->training.loss_chunk_rows || !gpu)
         return cfg->training.loss_chunk_rows;

@@ -172,6 +172,7 @@ struct sh_unit {
                                 which rows come: leaves of the tree (shard_section.c); else 1 */
     int row_leaves;          /* sums of gradients of a micro-step's parts of rows, which become one at its end; else 1 */
     int64_t elems;           /* without padding */
+    int64_t room;            /* elements by which it is cut, the most that a rank of split has; 0: elems */
     int64_t chunk;           /* elements of one rank's shard with padding */
     int64_t held;            /* elements of the chunk, from the first on, whose remainder and states are on the device;
                                 the others have slices. `remainder` and `state` are [held], and SH_NONE if that is 0;

@@ -28,6 +28,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_NORM_BWD_BIAS: return sh_cuda_norm_bwd_work_bytes(call);
     case SH_OP_QK_NORM_BWD: return sh_cuda_qk_norm_bwd_work_bytes(call);
     case SH_OP_BIAS_BWD:
+    case SH_OP_LOSS_REST: return sh_cuda_loss_rest_work_bytes(call);
     case SH_OP_GELU_BWD_BIAS: return sh_cuda_bias_bwd_work_bytes(call);
     default: return 0;
     }
@@ -44,6 +45,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_QK_NORM] = sh_cuda_qk_norm,
         [SH_OP_QK_NORM_BWD] = sh_cuda_qk_norm_bwd,
         [SH_OP_BIAS] = sh_cuda_bias,
+        [SH_OP_LOSS_PART] = sh_cuda_loss_part,
+        [SH_OP_LOSS_REST] = sh_cuda_loss_rest,
         [SH_OP_BIAS_BWD] = sh_cuda_bias_bwd,
         [SH_OP_ROPE_TABLE] = sh_cuda_rope_table,
         [SH_OP_ROPE] = sh_cuda_rope,

@@ -470,8 +470,7 @@ static void same_random_bits(const struct kind *k)
     sh_shard_update(&r.build, r.p);
     for (int i = 0; i < r.p->n_ops; i++) {
         const struct sh_unit *u = &r.p->units[r.p->ops[i].unit == SH_NONE ? 0 : r.p->ops[i].unit];
-        struct sh_range own =
-            sh_layout_owned(u->elems, sh_group_size(&mesh, u->shard), sh_group_index(&mesh, u->shard));
+        struct sh_range own = sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(&mesh, u->shard));
         int runs = sh_op_info(r.p->ops[i].kind)->runs ? r.p->ops[i].attr.runs.count : 0;
 
         left += runs ? own.end - own.begin : 0;

@@ -29,7 +29,7 @@ static void same_outputs(const struct optest *a, const struct optest *b)
 static bool may_alias(const struct optest *t)
 {
     const struct sh_op_info *info = sh_op_info(t->call.kind);
-    return info->inplace_in >= 0 && t->call.in[info->inplace_in].data;
+    return info->inplace_in >= 0 && t->call.in[info->inplace_in].data && t->call.out[info->inplace_out].data;
 }
 
 enum variant { SECOND_WAY, THIRD_WAY, SHIFTED, IN_PLACE, VARIANTS };
@@ -419,6 +419,58 @@ void elem_bias(void **state)
         check_bias(acts[a], 500, 40, true);
         check_bias(acts[a], 5 * 512 + 3, 40, false); /* several rows of a part at once, and one */
     }
+}
+
+/* Targets before, among and after this rank's words, and none. */
+static void add_targets(struct optest *t, int i, int64_t N, int64_t V)
+{
+    t->attr.part.first = V;
+    optest_in_ints(t, i, -2, 3 * V, DIMS(N));
+    for (int64_t n = 0; n < N; n += 4)
+        optest_set(&t->call.in[i], n, (double)(V + n % V));
+}
+
+static void check_loss_part(enum sh_dtype act, int64_t N, int64_t V)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_LOSS_PART);
+    optest_in(&t, 0, act, DIMS(N, V));
+    add_targets(&t, 1, N, V);
+    optest_out(&t, 0, SH_F32, DIMS(N, 3));
+    elem_check(&t, TERMS(16 + (double)V));
+}
+
+static void check_loss_rest(enum sh_dtype act, int64_t N, int64_t V, int64_t P, bool gradient)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_LOSS_REST);
+    t.scalars.loss_scale = 0.25;
+    optest_in(&t, 0, act, DIMS(N, V));
+    optest_in(&t, 1, SH_F32, DIMS(P, N, 3));
+    for (int64_t i = 1; i < 3 * P * N; i += 3) /* sums of exponentials */
+        optest_set(&t.call.in[1], i, 1 + (double)V * fabs(optest_get(&t.call.in[1], i)));
+    add_targets(&t, 2, N, V);
+    optest_out(&t, 0, SH_F64, DIMS(1));
+    if (gradient) {
+        optest_out(&t, 1, act, DIMS(N, V));
+        optest_add_to(&t, 0);
+    }
+    elem_check(&t, TERMS(64 + (double)N, 64));
+}
+
+/* Of words that are spread over ranks. */
+void elem_loss(void **state)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1}, {5, 33, 2}, {7, 1024 + 5, 4}, {40, 3000, 3}};
+
+    (void)state;
+    optest_seed(21);
+    for (size_t s = 0; s < (elem.few ? 2 : sizeof shapes / sizeof *shapes); s++)
+        for (int a = elem.half; a < ACTS; a++) {
+            check_loss_part(acts[a], shapes[s][0], shapes[s][1]);
+            for (int gradient = 0; gradient < 2; gradient++)
+                check_loss_rest(acts[a], shapes[s][0], shapes[s][1], shapes[s][2], gradient);
+        }
 }
 
 /* Heads, and elements per head. */

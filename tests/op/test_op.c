@@ -223,27 +223,12 @@ static void local_kinds(void **state)
         SH_OP_ADD,         SH_OP_ADD_NORM, SH_OP_NORM_BWD_BIAS, SH_OP_GELU_BWD_BIAS, SH_OP_QK_NORM,
         SH_OP_QK_NORM_BWD, SH_OP_GEGLU,    SH_OP_GEGLU_BWD,     SH_OP_SCALE,         SH_OP_LORA,
         SH_OP_LORA_BWD,    SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD,  SH_OP_REGROUP,       SH_OP_BIAS};
-    static const enum sh_op_kind together[] = {SH_OP_EMBED,
-                                               SH_OP_EMBED_BWD,
-                                               SH_OP_ROPE,
-                                               SH_OP_ATTENTION,
-                                               SH_OP_ATTENTION_BWD,
-                                               SH_OP_HEAD_LOSS,
-                                               SH_OP_HEAD_LOSS_GRAD,
-                                               SH_OP_ROUTE_BWD,
-                                               SH_OP_ROUTE_LOSS,
-                                               SH_OP_ROUTE_PLAN,
-                                               SH_OP_ROW_GATHER,
-                                               SH_OP_EXPERT_LINEAR,
-                                               SH_OP_EXPERT_LINEAR_BWD_W,
-                                               SH_OP_SUMSQ,
-                                               SH_OP_UNPACK,
-                                               SH_OP_ALL_GATHER,
-                                               SH_OP_FETCH,
-                                               SH_OP_WAIT,
-                                               SH_OP_RELEASE,
-                                               SH_OP_ROPE_TABLE,
-                                               SH_OP_PICK};
+    static const enum sh_op_kind together[] = {
+        SH_OP_EMBED,      SH_OP_EMBED_BWD,      SH_OP_ROPE,       SH_OP_ATTENTION,     SH_OP_ATTENTION_BWD,
+        SH_OP_HEAD_LOSS,  SH_OP_HEAD_LOSS_GRAD, SH_OP_LOSS_PART,  SH_OP_LOSS_REST,     SH_OP_ROUTE_BWD,
+        SH_OP_ROUTE_LOSS, SH_OP_ROUTE_PLAN,     SH_OP_ROW_GATHER, SH_OP_EXPERT_LINEAR, SH_OP_EXPERT_LINEAR_BWD_W,
+        SH_OP_SUMSQ,      SH_OP_UNPACK,         SH_OP_ALL_GATHER, SH_OP_FETCH,         SH_OP_WAIT,
+        SH_OP_RELEASE,    SH_OP_ROPE_TABLE,     SH_OP_PICK};
 
     (void)state;
     for (size_t i = 0; i < sizeof local / sizeof *local; i++)

@@ -73,7 +73,7 @@ static void create_rank(struct sim_rank *r, const struct sh_build *build)
 
 static struct sh_range own_range(const struct sim_rank *r, const struct sh_unit *u)
 {
-    return sh_layout_owned(u->elems, sh_group_size(&r->mesh, u->shard), sh_group_index(&r->mesh, u->shard));
+    return sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(&r->mesh, u->shard));
 }
 
 bool sim_round_frozen;

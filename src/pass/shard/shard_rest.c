@@ -98,7 +98,7 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 /* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
 static int64_t owned_elems(const struct sh_pass_options *opt, const struct sh_unit *u, struct sh_range *owned)
 {
-    *owned = sh_layout_owned(u->elems, sh_shard_chunks(opt, u), sh_shard_index(opt, u));
+    *owned = sh_layout_owned_chunk(u->elems, u->chunk, sh_shard_index(opt, u));
     return owned->end - owned->begin;
 }
 

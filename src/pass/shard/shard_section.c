@@ -209,7 +209,7 @@ static int stored(struct shard *s, enum sh_mem mem, int64_t n, int unit, const c
 /* Elements of a unit that each rank of the inner axis keeps. */
 static int64_t inner_chunk(const struct shard *s, int unit)
 {
-    return sh_layout_chunk(s->out->units[unit].elems, inner_size(s, unit));
+    return sh_layout_chunk(s->out->units[unit].room, inner_size(s, unit));
 }
 
 /* There is room for both axes' chunks, since both may pad the end: 10 elements over 4 ranks are 4 chunks of 3 = 12. */

@@ -226,8 +226,9 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
             u.shard = u.balances ? 0 : opt->mesh.shard;
             u.replicate = opt->mesh.replicate | (opt->mesh.shard & ~u.shard);
         }
+        u.room = u.room ? u.room : u.elems;
         u.resident |= opt->training && i < opt->resident_units;
-        u.held = u.chunk = sh_layout_chunk(u.elems, sh_shard_chunks(opt, &u));
+        u.held = u.chunk = sh_layout_chunk(u.room, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);
         if (opt->training && u.trainable)
             keep_training(opt, out, &u);

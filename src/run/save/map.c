@@ -100,7 +100,7 @@ static void add_unit(struct sh_map *map, const struct sh_program *p, const struc
     const struct sh_unit *u = &p->units[unit];
     struct sh_map_unit *m = &map->unit[unit];
 
-    m->owned = sh_layout_owned(u->elems, sh_group_size(shape, u->shard), sh_group_index(shape, u->shard));
+    m->owned = sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(shape, u->shard));
     m->written = sh_layout_split(m->owned, sh_group_size(shape, u->replicate), sh_group_index(shape, u->replicate));
     m->n_states = u->trainable ? map->n_states : 1;
     m->first_row = map->n_rows;

@@ -43,8 +43,10 @@ static struct sh_op like(const struct sh_op *of, enum sh_op_kind kind)
 static int activation(struct tensor_pass *c, const struct sh_op *of, int t, const char *what)
 {
     const struct sh_tensor *all = &c->p->tensors[t];
-    struct sh_tensor a = sh_tensor_make(SH_MEM_ACT, all->dtype, all->ndim, all->dim, "layers.%d.%s", of->block, what);
+    struct sh_tensor a = sh_tensor_make(SH_MEM_ACT, all->dtype, all->ndim, all->dim, "%s", what);
 
+    if (of->block != SH_NONE)
+        snprintf(a.name, sizeof a.name, "layers.%d.%s", of->block, what);
     return sh_program_add_tensor(c->p, &a);
 }
 
@@ -96,7 +98,7 @@ static int rows_of(struct tensor_pass *c, int t)
 
 static const struct sh_param *param_of(const struct tensor_pass *c, int t)
 {
-    return &c->p->params[c->p->tensors[t].param];
+    return &c->p->params[c->p->tensors[sh_tensor_root(c->p, t)].param];
 }
 
 /* The sum of all ranks' parts, of which each gets its rows; then the bias, which is added once. An adapter adds to the
@@ -158,7 +160,9 @@ static void other(struct tensor_pass *c, struct sh_op op)
         outside = outside || is_own(c, op.in[k]);
     if (op.kind == SH_OP_EMBED)
         op.in[0] = rows_of(c, op.in[0]);
-    if (op.kind == SH_OP_HEAD_LOSS)
+    if (op.kind == SH_OP_HEAD_LOSS && param_of(c, op.in[1])->n_bands)
+        op.in[0] = gather(c, &op, op.in[0]);
+    else if (op.kind == SH_OP_HEAD_LOSS)
         op.in[2] = rows_of(c, op.in[2]);
     for (int k = 0; k < SH_OP_MAX_OUT && outside && op.kind != SH_OP_HEAD_LOSS; k++)
         if (op.out[k] != SH_NONE)
@@ -213,6 +217,20 @@ static void gather_vectors(struct sh_program *p, const bool *banded, bool adapte
     free(moves);
 }
 
+/* The most that a rank has of a unit: words may be one less on some ranks. */
+static int64_t room_of(const struct tensor_pass *c, const struct sh_unit *u)
+{
+    int64_t room = 0;
+
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct sh_param *param = &c->p->params[i];
+        int64_t step = param->elems / param->dim[param->cut], all = sh_saved_of(c->p, param)->dim[param->cut];
+
+        room += param->n_bands ? (all + c->ranks - 1) / c->ranks * step : param->elems;
+    }
+    return room;
+}
+
 static void split_units(struct tensor_pass *c)
 {
     struct sh_program *p = c->p;
@@ -228,6 +246,7 @@ static void split_units(struct tensor_pass *c)
         u->shard = c->mesh->shard | (banded[i] ? 0 : c->mesh->tensor);
         u->replicate = c->mesh->replicate;
         u->split = banded[i] ? c->mesh->tensor : 0;
+        u->room = room_of(c, u);
     }
     free(banded);
 }

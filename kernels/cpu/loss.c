@@ -1,0 +1,124 @@
+/* Loss of logits whose words are spread over ranks (kernels/op.h): each row is read twice by LOSS_PART, and once by
+ * LOSS_REST, which may write its gradient over it. Pieces of a row are added in their order, so the number of threads
+ * does not show. Bound by memory and exponentials: 3 N V of them read, N V written. */
+#include "kernels/cpu/base/row.h"
+#include "kernels/cpu/base/stage.h"
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Elements [at, at + n) of a tensor as a copy that may be changed. */
+static void copy_piece(const struct sh_operand *t, int64_t at, int64_t n, float *to)
+{
+    const float *x = sh_cpu_stage_in(t, at, n, to);
+
+    if (x != to)
+        memcpy(to, x, (size_t)n * sizeof *to);
+}
+
+static int64_t piece_of(int64_t V, int64_t at)
+{
+    return V - at < SH_CPU_PIECE ? V - at : SH_CPU_PIECE;
+}
+
+static void part_of_row(const struct sh_op_call *call, int64_t row)
+{
+    const struct sh_operand *z = &call->in[0];
+    int64_t V = z->dim[1], first = row * V, target = ((const int32_t *)call->in[1].data)[row] - call->attr->part.first;
+    float room[SH_CPU_PIECE], max = -INFINITY, *stat = (float *)call->out[0].data + 3 * row;
+    double sum = 0;
+
+    for (int64_t at = 0; at < V; at += SH_CPU_PIECE)
+        max = fmaxf(max, sh_cpu_row_max(sh_cpu_stage_in(z, first + at, piece_of(V, at), room), piece_of(V, at)));
+    stat[2] = 0;
+    for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
+        copy_piece(z, first + at, piece_of(V, at), room);
+        if (target >= at && target < at + piece_of(V, at))
+            stat[2] = room[target - at];
+        sum += (double)sh_cpu_row_exp(room, piece_of(V, at), 1, max);
+    }
+    stat[0] = max;
+    stat[1] = (float)sum;
+}
+
+sh_rc sh_cpu_loss_part(const struct sh_op_call *call)
+{
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < call->in[0].dim[0]; row++)
+        part_of_row(call, row);
+    return SH_OK;
+}
+
+/* The parts of a row, put together: largest logit, sum of exponentials, target's logit. */
+struct whole {
+    float max;
+    double sum, at_target;
+};
+
+static struct whole whole_of(const struct sh_op_call *call, int64_t row)
+{
+    int64_t P = call->in[1].dim[0], N = call->in[1].dim[1];
+    const float *stats = (const float *)call->in[1].data + 3 * row;
+    struct whole w = {.max = -INFINITY};
+
+    for (int64_t p = 0; p < P; p++) {
+        w.max = fmaxf(w.max, stats[3 * p * N]);
+        w.at_target += (double)stats[3 * p * N + 2];
+    }
+    for (int64_t p = 0; p < P; p++)
+        w.sum += (double)stats[3 * p * N + 1] * exp((double)stats[3 * p * N] - (double)w.max);
+    return w;
+}
+
+/* (softmax - onehot) * loss_scale; 0 without a target. */
+static void write_gradient(const struct sh_op_call *call, int64_t row, struct whole w, int32_t word)
+{
+    const struct sh_operand *z = &call->in[0], *dz = &call->out[1];
+    int64_t V = z->dim[1], first = row * V, target = word - call->attr->part.first;
+    float scale = (float)call->scalars->loss_scale, factor = (float)(call->scalars->loss_scale / w.sum);
+    float room[SH_CPU_PIECE], to[SH_CPU_PIECE];
+
+    for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
+        int64_t n = piece_of(V, at);
+        float *y = sh_cpu_stage_out(dz, first + at, n, to);
+
+        copy_piece(z, first + at, n, room);
+        sh_cpu_row_exp(room, n, 1, w.max);
+        sh_cpu_row_scale(room, n, factor);
+        if (target >= at && target < at + n)
+            room[target - at] -= scale;
+        if (word < 0)
+            memset(room, 0, (size_t)n * sizeof *room);
+        memcpy(y, room, (size_t)n * sizeof *room);
+        sh_cpu_stage_put(dz, first + at, n, y);
+    }
+}
+
+/* Losses of rows, so that their sum has one order. */
+int64_t sh_cpu_loss_rest_work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return sh_cpu_round64(call->in[0].dim[0] * (int64_t)sizeof(double));
+}
+
+sh_rc sh_cpu_loss_rest(const struct sh_op_call *call)
+{
+    double *loss = call->work, *out = call->out[0].data, sum = 0;
+    int64_t N = call->in[0].dim[0], V = call->in[0].dim[1];
+
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; row++) {
+        int32_t word = ((const int32_t *)call->in[2].data)[row];
+        int64_t target = word - call->attr->part.first;
+        struct whole w = whole_of(call, row);
+
+        loss[row] = word >= 0 && target >= 0 && target < V ? log(w.sum) + (double)w.max - w.at_target : 0;
+        if (call->out[1].data)
+            write_gradient(call, row, w, word);
+    }
+    for (int64_t row = 0; row < N; row++)
+        sum += loss[row];
+    *out = sh_op_adds(call, 0) ? *out + sum : sum;
+    return SH_OK;
+}
