@@ -27,8 +27,8 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_NORM_BWD:
     case SH_OP_NORM_BWD_BIAS: return sh_cuda_norm_bwd_work_bytes(call);
     case SH_OP_QK_NORM_BWD: return sh_cuda_qk_norm_bwd_work_bytes(call);
-    case SH_OP_BIAS_BWD:
     case SH_OP_LOSS_REST: return sh_cuda_loss_rest_work_bytes(call);
+    case SH_OP_BIAS_BWD:
     case SH_OP_GELU_BWD_BIAS: return sh_cuda_bias_bwd_work_bytes(call);
     default: return 0;
     }
