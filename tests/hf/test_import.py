@@ -29,7 +29,7 @@ import trainers
 
 PROGRAMS = job.TOP / 'src/tools/states'
 sys.path.insert(0, str(PROGRAMS))
-from sherd_states import command
+from sherd_states import command, tensors
 LOSS_BOUND = 2e-6  # relative
 RUN = {
     'training.seq_len': trainers.SEQ, 'training.local_batch_size': trainers.BATCH, 'training.global_batch_size': trainers.BATCH,
@@ -125,12 +125,21 @@ def compare(state, was):
     return wrong
 
 
+def compare_numbers(state, decay_all):
+    found = json.loads((state / 'state.json').read_text())
+    vectors = {name for name, tensor in read(state / 'exp_avg.safetensors').items() if tensor.dim() < 2}
+    wanted = {'step': trainers.STEPS, 'updates': trainers.STEPS, 'samples': None, 'lr': trainers.LR, 'beta1': trainers.BETAS[0],
+              'beta2': trainers.BETAS[1], 'eps': trainers.EPS, 'weight_decay': trainers.DECAY}
+    return [f'state.json: {key} is {found[key]!r}, not {value!r}' for key, value in wanted.items() if found[key] != value] + (
+        [] if bool(vectors & set(found['decay'])) == decay_all else ['state.json: other parameters decay'])
+
+
 def case_import(name):
     at, (_, words, decay_all) = made(name), MADE[name]
     shutil.rmtree(at / 'state', ignore_errors=True)
     run('sherd-import', 'save', '-o', 'state', *words, folder=at)
     reference = REFERENCE[name]
-    wrong = compare(at / 'state', reference['was'])
+    wrong = compare(at / 'state', reference['was']) + compare_numbers(at / 'state', decay_all)
     job.sherd('ckpt', 'import', 'state', '-o', 'imported', folder=at)
     job.prepare(at / 'run', {**RUN, 'model.hf_assets_path': '../state', 'checkpoint.initial_load_path': '../imported',
                              'optimizer.decay_all': decay_all})
@@ -414,6 +423,24 @@ def case_words():
     return wrong if 'exists already' in done.stderr else wrong + ['an existing folder is written']
 
 
+def case_stopped():
+    """A stop or a full disk between two files: nothing is left, and one line says why."""
+    from unittest import mock
+    at, wrong = made(DCP), []
+    before = sorted(path.name for path in at.iterdir())
+    write = tensors.write
+    for error, text in (KeyboardInterrupt(), 'stopped'), (OSError(28, 'No space left on device'), 'No space left on device'):
+        def broken(folder, stem, named, error=error):
+            if stem == 'exp_avg_sq':
+                raise error
+            write(folder, stem, named)
+        with mock.patch.object(tensors, 'write', broken):
+            done = program('sherd-import', 'save', '--hf', 'hf', '-o', 'x', folder=at)
+        if done.returncode != 3 or text not in done.stderr or sorted(path.name for path in at.iterdir()) != before:
+            wrong.append(f'{done.returncode}: {done.stderr}')
+    return wrong
+
+
 def case_story():
     """50 steps of FSDP2 on two processes, then Sherd on three ranks; the export says what torch's own continuation says."""
     import transformers
@@ -438,7 +465,7 @@ def case_story():
 
 cases = [(f'import: {name}', case_import, name) for name in MADE]
 cases += [('round trip over DCP', case_round_trip, DCP, 'dcp'), ('round trip over Trainer', case_round_trip, TRAINER, 'trainer'),
-          ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words)]
+          ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words), ('stopped', case_stopped)]
 cases += [(f'refused: {what}', case_refused, *row) for what, *row in BAD]
 if job.can_launch():
     cases.append(('50 steps of FSDP2, then three ranks', case_story))

@@ -74,15 +74,23 @@ class _Piece:
             return load_bytes(io.BytesIO(file.read(self.size)), f'{self.path}, at byte {self.at}')
 
 
+def _part(name, meta, sizes, piece):
+    import torch
+    part = piece.load()
+    if not isinstance(part, torch.Tensor) or tuple(part.shape) != sizes or part.dtype != meta.properties.dtype:
+        raise Refused(f'{piece.path}, at byte {piece.at}: not the part of {shown(name)} that .metadata describes')
+    return part
+
+
 def _assemble(folder, name, meta, pieces):
     """The tensor of its chunks, which cover each element once."""
     import torch
+    if len(pieces) == 1 and pieces[0][1] == tuple(meta.size):
+        return _part(name, meta, *pieces[0][1:])
     out = torch.empty(meta.size, dtype=meta.properties.dtype)
     seen = torch.zeros(meta.size, dtype=torch.bool)
     for offsets, sizes, piece in pieces:
-        part = piece.load()
-        if not isinstance(part, torch.Tensor) or tuple(part.shape) != sizes or part.dtype != out.dtype:
-            raise Refused(f'{piece.path}, at byte {piece.at}: not the part of {shown(name)} that .metadata describes')
+        part = _part(name, meta, sizes, piece)
         at = tuple(slice(o, o + n) for o, n in zip(offsets, sizes))
         if bool(seen[at].any()):
             raise Refused(f'{folder}/.metadata: two parts of {shown(name)} overlap')
