@@ -10,17 +10,42 @@ bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct s
     return of == SH_RUNS_ALL || (of == SH_RUNS_MATRICES) == matrix;
 }
 
+/* Elements of the chunk for which there are all states. */
+static int64_t elems_of_states(const struct sh_program *p, const struct sh_unit *unit)
+{
+    int64_t n = unit->chunk;
+
+    for (int k = 0; k < p->n_states; k++)
+        n = p->tensors[unit->state[k]].dim[0] < n ? p->tensors[unit->state[k]].dim[0] : n;
+    return n;
+}
+
+/* The first n elements of a tensor. */
+static int beginning(struct sh_program *p, int t, int64_t n)
+{
+    struct sh_tensor v;
+
+    if (t == SH_NONE || p->tensors[t].dim[0] == n)
+        return t;
+    v = sh_tensor_make(p->tensors[t].mem, p->tensors[t].dtype, 1, &n, "%.60s", p->tensors[t].name);
+    v.base = t;
+    v.persistent = p->tensors[t].persistent;
+    v.tier = p->tensors[t].tier;
+    return sh_program_add_tensor(p, &v);
+}
+
 /* The shard pass adds the runs, which leave all other elements of the chunk alone. */
 void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad)
 {
-    const struct sh_unit *unit = &u->p->units[u->unit];
+    const struct sh_unit unit = u->p->units[u->unit];
     struct sh_op op = sh_program_op(kind);
+    int64_t n = elems_of_states(u->p, &unit);
 
-    op.in[0] = grad;
-    op.out[0] = unit->master == SH_NONE ? unit->compute : unit->master;
+    op.in[0] = beginning(u->p, grad, n);
+    op.out[0] = beginning(u->p, unit.master == SH_NONE ? unit.compute : unit.master, n);
     for (int k = 0; k < u->p->n_states; k++)
-        op.out[1 + k] = unit->state[k];
-    op.out[1 + u->p->n_states] = unit->remainder;
+        op.out[1 + k] = beginning(u->p, unit.state[k], n);
+    op.out[1 + u->p->n_states] = beginning(u->p, unit.remainder, n);
     op.attr.runs.of = u->of;
     op.phase = SH_PHASE_UPDATE;
     op.unit = u->unit;

@@ -1,5 +1,9 @@
 #include "src/pass/build.h"
 
+#include "src/base/mem.h"
+#include "src/optim/update.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 /* A row of the list of passes. `training`: left out for micro-steps that are only evaluated. */
@@ -74,6 +78,39 @@ static void spread_units(const struct sh_build *b, struct sh_program *micro)
     }
 }
 
+/* Move the parameters of a unit that AdamW updates in front of Muon's, so that a state of theirs alone is a beginning of the
+ * unit. Others keep their order: those that lay side by side still do. The list of saved tensors does not change.
+ *   place  [params] where each parameter is now */
+static void put_others_first(struct sh_program *p, struct sh_unit *u, int *place)
+{
+    struct sh_param *old = sh_calloc((size_t)u->n_params + 1, sizeof *old);
+    int n = u->first_param;
+    int64_t elems = 0;
+
+    memcpy(old, p->params + u->first_param, (size_t)u->n_params * sizeof *old);
+    for (enum sh_runs_of of = SH_RUNS_OTHERS; of <= SH_RUNS_MATRICES; of++)
+        for (int i = 0; i < u->n_params; i++)
+            if (sh_optim_has(p, of, &old[i])) {
+                place[u->first_param + i] = n;
+                p->params[n] = old[i];
+                p->params[n++].unit_elems = elems;
+                elems += old[i].elems;
+            }
+    free(old);
+}
+
+static void order_params(struct sh_program *p)
+{
+    int *place = sh_calloc((size_t)p->n_params + 1, sizeof *place);
+
+    for (int i = 0; i < p->n_units; i++)
+        put_others_first(p, &p->units[i], place);
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].param != SH_NONE)
+            p->tensors[t].param = place[p->tensors[t].param];
+    free(place);
+}
+
 /* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts and parts of matrices
  * are, and how many have a part of each sequence. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
@@ -94,6 +131,8 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     for (int i = 0; i < micro->n_units && batch.leaves > 1; i++)
         micro->units[i].row_leaves = batch.leaves / batch.parts;
     mark_units(b, micro);
+    if (b->options.training && b->options.optim->finish)
+        order_params(micro);
     return SH_OK;
 }
 

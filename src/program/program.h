@@ -174,6 +174,8 @@ struct sh_unit {
     int64_t elems;           /* without padding */
     int64_t room;            /* elements by which it is cut, the most that a rank of split has; 0: elems */
     int64_t chunk;           /* elements of one rank's shard with padding */
+    int64_t others;          /* elements of the unit before which all parameters lie that have all states; the others, from
+                                there on, lack those that state[k] is short of. Else `elems` */
     int64_t held;            /* elements of the chunk, from the first on, whose remainder and states are on the device;
                                 the others have slices. `remainder` and `state` are [held], and SH_NONE if that is 0;
                                 `master` is complete */
@@ -183,7 +185,8 @@ struct sh_unit {
     int remainder;           /* [held] i16: the low halves (src/base/number/floats.h); SH_NONE in f32 and f16, and for frozen
                                 units */
     int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
-    int state[SH_STATES_MAX]; /* [held] the program's states; SH_NONE: the unit is not trained */
+    int state[SH_STATES_MAX]; /* [held] the program's states, or as many as a rank can have before `others`; SH_NONE: the
+                                 unit is not trained */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* this replica's part of the masters (if split, one half after the other) and of each
                                 state, counted in f32 elements; or SH_NONE */

@@ -23,7 +23,7 @@ import tiny
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
 BF16 = {'optimizer.state_dtype': 'bfloat16'}
-STATES = {'AdamW': ('exp_avg', 'exp_avg_sq'), 'SGD': ('momentum_buffer',), 'Lion': ('exp_avg',), 'muon': ('exp_avg', 'exp_avg_sq')}
+STATES = {'AdamW': ('exp_avg', 'exp_avg_sq'), 'SGD': ('momentum_buffer',), 'Lion': ('exp_avg',), 'muon': ('exp_avg',)}
 
 
 def flat(strategy, ranks, **more):

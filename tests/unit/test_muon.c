@@ -228,13 +228,44 @@ static void scales(void **state)
             }
 }
 
+/* What AdamW updates comes first in a unit, and only that has a mean of squares: as many elements on each rank as the
+ * first one has. Copies for saves are of all states. */
+static void states_of_others(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        for (int copies = 0; copies < 2; copies++) {
+            struct sh_build b = tiny_build(&tiny_models[1], 1);
+            struct sh_program *p;
+            int shorter = 0;
+
+            b.options.optim = sh_optim_of(SH_OPTIM_MUON);
+            b.options.snapshot = copies;
+            p = tiny_program(&b, tiny_mesh(ranks, 1, 1, ranks - 1));
+            for (int i = 0; i < p->n_units; i++) {
+                const struct sh_unit *u = &p->units[i];
+                int64_t first = p->tensors[u->state[0]].dim[0], second = p->tensors[u->state[1]].dim[0];
+                int64_t others = (u->others + 63) / 64 * 64;
+
+                assert_int_equal(first, u->chunk);
+                assert_int_equal(second, copies || others > u->chunk ? u->chunk : others);
+                for (int k = u->first_param; k < u->first_param + u->n_params; k++) {
+                    bool matrix = sh_param_info(p->saved[p->params[k].saved].role)->matrix;
+
+                    assert_true(copies || matrix == (p->params[k].unit_elems >= u->others));
+                }
+                shorter += second < first;
+            }
+            assert_true((shorter > 0) == !copies);
+            sh_program_destroy(p);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_good_as_any),
-        cmocka_unit_test(waves_of_8b),
-        cmocka_unit_test(parts_of_products),
-        cmocka_unit_test(scales),
+        cmocka_unit_test(as_good_as_any), cmocka_unit_test(waves_of_8b),      cmocka_unit_test(parts_of_products),
+        cmocka_unit_test(scales),         cmocka_unit_test(states_of_others),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

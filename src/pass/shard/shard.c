@@ -128,6 +128,7 @@ static sh_rc check_params(const struct sh_build *b, const struct sh_program *mic
 /* Units and constants are those of the forward: training micro-steps add none. */
 sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
 {
+    struct sh_pass_options options;
     struct sh_program *micro;
     sh_rc rc = SH_OK;
 
@@ -139,7 +140,9 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
     p->tree_sums = b->options.reproducible;
     if (b->snapshot_on_host)
         sh_program_add_tier(p, "host", SH_TIER_HOST);
-    sh_shard_state(micro, &b->options, p);
+    options = b->options;
+    options.states_away = b->offload.optimizer_16 > 0;
+    sh_shard_state(micro, &options, p);
     sh_shard_init(micro, &b->options, p);
     if (b->options.training)
         SH_TRY_OUT(add_training(b, p));

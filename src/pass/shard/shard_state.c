@@ -1,6 +1,7 @@
 /* What a rank keeps between steps: its chunk of each unit, its optimizer state, its gradients. */
 #include "src/base/number/nf4.h"
 #include "src/layout/layout.h"
+#include "src/optim/update.h"
 #include "src/pass/shard/shard.h"
 
 static int keep_in(struct sh_program *p, enum sh_space space, enum sh_mem mem, enum sh_dtype dtype, int64_t elems,
@@ -141,13 +142,35 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
     p->tensors[u->snapshot].tier = host_tier(p);
 }
 
+/* Where the parameters end that have all states. Copies of the states, in a file or for a save, are of all elements. */
+static int64_t end_of_others(const struct sh_pass_options *opt, const struct sh_program *p, const struct sh_unit *u)
+{
+    int64_t end = 0;
+
+    if (!opt->optim->of_others || opt->snapshot || opt->states_away)
+        return u->elems;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        if (sh_optim_has(p, SH_RUNS_OTHERS, &p->params[i]))
+            end = p->params[i].unit_elems + p->params[i].elems;
+    return end;
+}
+
+/* Elements of state k on a rank: the most that any has. */
+static int64_t state_elems(const struct sh_pass_options *opt, const struct sh_unit *u, int k)
+{
+    int64_t most = sh_layout_chunk(u->others ? u->others : 1, 1);
+
+    return opt->optim->of_others >> k & 1u && u->others < u->elems && most < u->chunk ? most : u->chunk;
+}
+
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int64_t sum = u->chunk * sh_shard_chunks(opt, u) * u->leaves; /* all of a gradient that is not reduced yet */
     enum sh_space unreduced = sh_shard_unreduced_space(opt, u, SH_F32);
 
+    u->others = end_of_others(opt, p, u);
     for (int i = 0; i < p->n_states; i++)
-        u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, u->chunk, u->name, p->state[i].name);
+        u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, state_elems(opt, u, i), u->name, p->state[i].name);
     keep_snapshot(opt, p, u);
     if (u->balances)
         return;
@@ -227,6 +250,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
             u.replicate = opt->mesh.replicate | (opt->mesh.shard & ~u.shard);
         }
         u.room = u.room ? u.room : u.elems;
+        u.others = u.elems;
         u.resident |= opt->training && i < opt->resident_units;
         u.held = u.chunk = sh_layout_chunk(u.room, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);

@@ -42,6 +42,14 @@ static int view_of(const struct sh_slice *s, int k)
     return k > 0 ? s->state[k - 1] : s->remainder;
 }
 
+bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first)
+{
+    const struct sh_unit *u = &p->units[unit];
+
+    return k > 0 && u->trainable && u->others < u->elems && p->tensors[u->state[k - 1]].dim[0] < u->chunk &&
+           first >= u->others;
+}
+
 /* State k of a row, whose first element is element `from` of the chunk. */
 static void place(struct sh_map_row *row, int k, const struct sh_program *p, struct sh_exec *exec, int64_t from)
 {
@@ -53,7 +61,7 @@ static void place(struct sh_map_row *row, int k, const struct sh_program *p, str
         row->far |= 1u << k;
         row->at[k] = p->tensors[view].base_elems * sh_dtype_bytes(p->tensors[view].dtype);
     }
-    if (k == 0 || view == SH_NONE)
+    if (k == 0 || (view == SH_NONE && !sh_map_lacks(p, row->here.unit, k, row->here.range.begin)))
         f = stored(p, u, k, sh_exec_data(exec, tensor_of(u, k)),
                    view == SH_NONE && has_low(p, u, k) ? sh_exec_data(exec, u->remainder) : NULL);
     row->here.state[k] = sh_floats_at(f, from);
@@ -75,6 +83,14 @@ static void add_row(struct sh_map *map, const struct sh_program *p, struct sh_ex
     m->far |= row->far;
     map->n_rows++;
     m->n_rows++;
+}
+
+/* Elements of the chunk up to those that lack a state: a row of their own. */
+static int64_t elems_before_lack(const struct sh_unit *u, struct sh_range owned)
+{
+    int64_t n = u->others - owned.begin;
+
+    return !u->trainable || u->others >= u->elems || n > u->chunk ? u->chunk : n > 0 ? n : 0;
 }
 
 /* Each state has only the part that this rank writes. Before it lie the masters, of four bytes, and states of one
@@ -104,7 +120,14 @@ static void add_unit(struct sh_map *map, const struct sh_program *p, const struc
     m->written = sh_layout_split(m->owned, sh_group_size(shape, u->replicate), sh_group_index(shape, u->replicate));
     m->n_states = u->trainable ? map->n_states : 1;
     m->first_row = map->n_rows;
-    add_row(map, p, exec, unit, 0, u->n_slices ? u->held : u->chunk, SH_NONE);
+    if (u->n_slices) {
+        add_row(map, p, exec, unit, 0, u->held, SH_NONE);
+    } else {
+        int64_t n = elems_before_lack(u, m->owned);
+
+        add_row(map, p, exec, unit, 0, n, SH_NONE);
+        add_row(map, p, exec, unit, n, u->chunk - n, SH_NONE);
+    }
     for (int i = u->first_slice; i < u->first_slice + u->n_slices; i++)
         add_row(map, p, exec, unit, p->slices[i].first, p->slices[i].n, i);
     add_copy(m, p, exec, unit);
@@ -119,7 +142,7 @@ struct sh_map *sh_map_make(const struct sh_program *p, const struct sh_mesh_shap
     for (int k = 0; k < p->n_states; k++)
         map->name[1 + k] = p->state[k].name;
     map->unit = sh_calloc((size_t)p->n_units, sizeof *map->unit);
-    map->row = sh_calloc((size_t)(p->n_units + p->n_slices), sizeof *map->row);
+    map->row = sh_calloc((size_t)(2 * p->n_units + p->n_slices), sizeof *map->row);
     for (int i = 0; i < p->n_units; i++)
         add_unit(map, p, shape, exec, i);
     return map;
@@ -144,10 +167,14 @@ struct sh_range sh_map_cut(struct sh_range range, const struct sh_param *param)
 struct sh_floats sh_map_state(const struct sh_map *map, int unit, int k, int64_t first)
 {
     const struct sh_map_unit *m = &map->unit[unit];
-    const struct sh_map_stretch *s = &map->row[m->first_row].here;
+    const struct sh_map_row *row = &map->row[m->first_row], *last = row + m->n_rows - 1;
+    const struct sh_map_stretch *s;
 
     if (m->far >> k & 1u || m->n_rows == 0)
         sh_stop(sh_fail(SH_E_BUG, "%s of unit %d do not lie in memory as a whole", map->name[k], unit));
+    while (row < last && first >= row->here.range.end)
+        row++;
+    s = &row->here;
     return sh_floats_at(s->state[k], first - s->range.begin);
 }
 

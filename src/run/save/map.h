@@ -54,6 +54,9 @@ void sh_map_free(struct sh_map *map); /* NULL: nothing */
 /* The elements of a parameter within a range of its unit. */
 struct sh_range sh_map_cut(struct sh_range range, const struct sh_param *param);
 
+/* Whether elements of a unit from `first` on have no state k: it counts as 0 in files. */
+bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first);
+
 /* State k of what the rank owns of a unit, from the owned element `first` on. Not for a state that is far. */
 struct sh_floats sh_map_state(const struct sh_map *map, int unit, int k, int64_t first);
 

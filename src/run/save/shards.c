@@ -271,7 +271,13 @@ static void add_piece(struct sh_shards *out, int *cap, int tensor, struct sh_rng
     piece = &out->pieces[n];
     *piece = (struct sh_ckpt_piece){.tensor = tensor, .begin = run.first, .elems = run.n};
     for (int k = 0; k < out->set.states.n; k++) {
-        piece->data[k] = find_state(out, param->unit, k, param->unit_elems + place.first);
+        int64_t first = param->unit_elems + place.first;
+
+        if (sh_map_lacks(out->r->p, param->unit, k, first)) {
+            piece->data[k].whole = out->zeros; /* none in a load, which leaves it out */
+            continue;
+        }
+        piece->data[k] = find_state(out, param->unit, k, first);
         piece->far[k] = sh_floats_none(piece->data[k]);
     }
 }
@@ -294,6 +300,20 @@ static void add_pieces(struct sh_shards *out, int *cap, int tensor, int param_in
         run = sh_saved_run(out->r->p, param, first, mine.end - at);
         add_piece(out, cap, tensor, run, (struct sh_shards_place){param_index, first});
     }
+}
+
+/* What a save writes where a state is missing. It is never written to, so it takes no memory. */
+static void lend_zeros(struct sh_shards *s)
+{
+    int64_t most = 0;
+
+    for (int i = 0; i < s->r->p->n_units; i++) {
+        const struct sh_unit *u = &s->r->p->units[i];
+
+        most = u->trainable && u->others < u->elems && u->chunk > most ? u->chunk : most;
+    }
+    if (most && !loads(s->way))
+        s->zeros = sh_calloc((size_t)most, sizeof *s->zeros);
 }
 
 static void add_tensor(struct sh_shards *out, const struct sh_saved *s)
@@ -365,6 +385,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
                                     .packed = out->packed,
                                     .far = &out->far};
     out->set.states.n = states_of_way(r, way);
+    lend_zeros(out);
     describe(out);
     if (way == SH_SHARDS_SNAPSHOT)
         add_sums(out);
@@ -378,6 +399,7 @@ void sh_shards_free(struct sh_shards *p)
     free(p->tensors);
     free(p->pieces);
     free(p->host);
+    free(p->zeros);
     free(p->sums);
     free(p->part_of);
 }

@@ -20,7 +20,8 @@ static void look(const struct sh_map_stretch *s, void *arg)
     int n = l->r->map->n_states;
 
     for (int k = 0; k < n; k++)
-        sh_scan_bad(l->scan, s->state[k], s->range.end - s->range.begin, &l->bad[s->unit * n + k]);
+        if (!sh_floats_none(s->state[k]))
+            sh_scan_bad(l->scan, s->state[k], s->range.end - s->range.begin, &l->bad[s->unit * n + k]);
 }
 
 /* Only this rank's part is looked at; sh_agree() makes a bad number on any rank a refusal on all. The first place with
