@@ -33,7 +33,8 @@ struct sh_build {
     struct sh_recompute recompute;
     int64_t tile_rows;            /* rows of a tile of blocks that recompute all their activations; 0: no tiles (tile.c) */
     int64_t row_block;            /* rows that a sum over rows adds up in one piece; 0: SH_ROW_BLOCK (kernels/rows.h) */
-    bool fit;                     /* sh_pass_fit() chooses it */
+    bool fit;                     /* sh_pass_fit() chooses recompute */
+    bool fit_tiles;               /* and whether tile_rows is 0 or SH_ROW_BLOCK */
     const char *const *frozen;    /* names of units that are not trained, then NULL; NULL: none */
     const struct sh_unit_groups *groups; /* of units that have their own; NULL: none */
     bool packed;                  /* the weights of frozen blocks are kept in four bits an element */
@@ -55,10 +56,11 @@ struct sh_build {
 /* clang-format on */
 
 /* If b->fit: set b->recompute to the least recomputation whose arena is at most limit_bytes; if there is none, to the
- * one with the smallest arena, which sh_pass_build() then refuses. Searches a ladder of levels (fit.c).
+ * one with the smallest arena, which sh_pass_build() then refuses. Searches a ladder of levels (fit.c). With b->fit_tiles,
+ * b->tile_rows is set too, if that saves recomputing whole blocks, or makes it fit at all.
  *   level  in: the first that may be chosen, 0 at first; out: the one chosen. Ranks whose answers differ all ask again
  *          from the highest of them.
- * Cost: about log2(blocks) + 2 plans; before a refusal about three times that. Errors: those of the passes. */
+ * Cost: about log2(blocks) + 2 plans, twice that with tiles; before a refusal about three times that. Errors: those of the passes. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
 /* The recomputation at a level of that ladder: 0 is none, `blocks` selective in all, 2 * blocks full in all. */

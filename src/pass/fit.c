@@ -9,6 +9,7 @@
  * peak, the topmost levels gain nothing, and may lose a little: from there on each takes no less
  * (tests/unit/test_pass_fit.c). If this did not hold somewhere, the answer would still fit, only with a level right
  * below it that does not. */
+#include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -116,27 +117,63 @@ static sh_rc climb(struct ladder *l, int from, int *level)
     return bytes <= l->b->limit_bytes ? edge_of(l, from, *level, l->b->limit_bytes, level) : SH_OK;
 }
 
+/* The level with b->tile_rows, and its arena. */
+static sh_rc climb_with(const struct sh_build *b, int *level, int64_t *bytes)
+{
+    struct ladder l = {.b = b, .bytes = sh_calloc(2 * (size_t)b->model.n_layers + 1, sizeof *l.bytes)};
+    sh_rc rc = climb(&l, *level, level);
+
+    if (rc == SH_OK)
+        rc = arena_of(&l, *level, bytes);
+    free(l.bytes);
+    return rc;
+}
+
+static int64_t rows_of(const struct sh_build *b)
+{
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
+
+    return (int64_t)b->batch.batch * b->batch.seq / sh_group_size(mesh, mesh->context | mesh->tensor);
+}
+
+/* Whole blocks in tiles cost next to nothing, but recomputing one more costs a forward: tiles are taken if they save
+ * such blocks, or if nothing fits without. */
+static sh_rc try_tiles(struct sh_build *b, int from, int *level, int64_t bytes)
+{
+    bool fits = bytes <= b->limit_bytes;
+    int with = from;
+
+    if (!b->fit_tiles || *level <= b->model.n_layers || rows_of(b) <= SH_ROW_BLOCK)
+        return SH_OK;
+    b->tile_rows = SH_ROW_BLOCK;
+    SH_TRY(climb_with(b, &with, &bytes));
+    if (bytes <= b->limit_bytes && (!fits || with < *level))
+        *level = with;
+    else
+        b->tile_rows = 0;
+    return SH_OK;
+}
+
 /* Local; *level is in/out, so that ranks can raise each other's (src/plan/budget.c). Without b->fit nothing happens. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level)
 {
-    struct ladder l = {.b = b};
-    sh_rc rc;
+    int from = *level;
+    int64_t bytes;
 
     if (!b->fit)
         return SH_OK;
-    l.bytes = sh_calloc(2 * (size_t)b->model.n_layers + 1, sizeof *l.bytes);
-    rc = climb(&l, *level, level);
-    free(l.bytes);
+    if (b->fit_tiles)
+        b->tile_rows = 0;
+    SH_TRY(climb_with(b, level, &bytes));
+    SH_TRY(try_tiles(b, from, level, bytes));
     b->recompute = sh_pass_fit_level(b->model.n_layers, *level);
-    return rc;
+    return SH_OK;
 }
 
 sh_rc sh_pass_widen(struct sh_build *b, int64_t *most)
 {
     static const int64_t wider[] = {8192, 4096};
-    const struct sh_mesh_shape *mesh = &b->options.mesh;
-    int64_t all = (int64_t)b->batch.batch * b->batch.seq / sh_group_size(mesh, mesh->context | mesh->tensor);
-    int64_t before = b->batch.chunk_rows;
+    int64_t all = rows_of(b), before = b->batch.chunk_rows;
 
     for (size_t i = 0; b->widen && i < sizeof wider / sizeof *wider; i++) {
         struct sh_build trial = *b;

@@ -1,5 +1,6 @@
 /* The ladder of a memory budget: each level takes no more than the one before it, the level chosen is the lowest that
  * fits, the same on every rank; if no level fits, the refusal has the smallest possible size. */
+#include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "tests/unit/tiny.h"
 
@@ -187,6 +188,48 @@ static void from_a_level_up(void **state)
     }
 }
 
+/* Tiles are taken where they save whole blocks, or where nothing else fits; else the choice is the one without them. */
+static void tiles_where_they_save_blocks(void **state)
+{
+    struct sh_build b = build(1, 0), tiled;
+    int64_t whole[TOP + 1], tiles[TOP + 1];
+    int taken = 0, top, least;
+
+    (void)state;
+    b.batch.batch = 1;
+    b.batch.seq = b.model.max_seq_len = SH_ROW_BLOCK + 4096;
+    b.model.ffn_dim = 64 * b.model.dim;
+    tiled = b;
+    tiled.tile_rows = SH_ROW_BLOCK;
+    b.fit = b.fit_tiles = true;
+    least = climb(&b, whole);
+    top = climb(&tiled, tiles);
+    assert_true(tiles[top] < whole[least]);
+    for (int i = 0; i <= TOP; i++) {
+        struct sh_build mine = b;
+        int chosen = 0, with = lowest(tiles, tiles[i]),
+            without = whole[least] <= tiles[i] ? lowest(whole, tiles[i]) : TOP + 1;
+
+        mine.limit_bytes = tiles[i];
+        assert_int_equal(sh_pass_fit(&mine, &chosen), SH_OK);
+        assert_int_equal(mine.tile_rows, with < without ? SH_ROW_BLOCK : 0);
+        assert_int_equal(chosen, with < without ? with : without);
+        taken += with < without;
+        /* Asked for, or for no more rows than a tile has, there is nothing to choose. */
+        mine.fit_tiles = false;
+        mine.tile_rows = 64;
+        chosen = 0;
+        assert_int_equal(sh_pass_fit(&mine, &chosen), SH_OK);
+        assert_int_equal(mine.tile_rows, 64);
+    }
+    assert_in_range(taken, 1, TOP);
+    b.batch.seq = SH_ROW_BLOCK;
+    b.limit_bytes = 1;
+    top = 0;
+    assert_int_equal(sh_pass_fit(&b, &top), SH_OK);
+    assert_int_equal(b.tile_rows, 0);
+}
+
 static void too_little_is_refused(void **state)
 {
     struct sh_build b = build(0, 0);
@@ -342,6 +385,7 @@ int main(void)
         cmocka_unit_test(wide_and_narrow),
         cmocka_unit_test(the_ranks_of_a_mesh_agree),
         cmocka_unit_test(from_a_level_up),
+        cmocka_unit_test(tiles_where_they_save_blocks),
         cmocka_unit_test(too_little_is_refused),
         cmocka_unit_test(what_is_not_asked_for_stays),
         cmocka_unit_test(words),
