@@ -223,7 +223,7 @@ static sh_rc check_parallelism(struct sh_config_state *state)
 
 /* Each rank has as many rows as the others, and as many query heads; a key-value head is on one rank, or on as many as
  * the others. */
-static bool cuts_sequences(const struct sh_config *c, int degree)
+bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
 {
     int kv = c->model.n_kv_heads;
 
@@ -239,10 +239,10 @@ static sh_rc check_context(struct sh_config_state *state)
     int degree = c->parallelism.context_parallel_degree, at = 0;
     char fits[80] = "";
 
-    if (cuts_sequences(c, degree))
+    if (sh_config_cuts_sequences(c, degree))
         return SH_OK;
     for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)
-        if (cuts_sequences(c, d))
+        if (sh_config_cuts_sequences(c, d))
             at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
     return sh_config_refuse(state, key,
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d and training.seq_len %d "

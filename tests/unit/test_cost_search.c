@@ -178,7 +178,7 @@ static void a_file_makes_room(void **state)
 {
     struct sh_config cfg = config(8);
     struct sh_machine m;
-    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = 40 << 20};
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = 26 << 20};
     struct sh_search_found found[SH_SEARCH_MOST];
     int n;
 
@@ -255,9 +255,69 @@ static void batches_that_do_not_divide_are_refused(void **state)
     int n;
 
     (void)state;
-    cfg.training.global_batch_size = 12;
+    cfg.training.global_batch_size = 9;
     assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
-    assert_non_null(strstr(sh_error_text(), "12 is not a multiple of 8 ranks"));
+    assert_non_null(strstr(sh_error_text(), "9 is not a multiple of 8 ranks"));
+}
+
+/* Fewer sequences than ranks: these share them, as few as possible unless more are faster; what is found is planned as
+ * found. Where the configuration says how many, no fewer do. */
+static void ranks_share_sequences(void **state)
+{
+    struct sh_config cfg = config(8), best;
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE, .limit_bytes = 1ll << 30};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n, least = RANKS;
+
+    (void)state;
+    cfg.training.global_batch_size = 4;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        least = found[i].context < least ? found[i].context : least;
+        sh_search_apply(&s, &found[i], &best);
+        assert_int_equal(best.training.global_batch_size, 4);
+        assert_int_equal(best.parallelism.context_parallel_degree, found[i].context);
+        assert_true(fabs(seconds_of(&best, &m, s.limit_bytes) - found[i].seconds) < 1e-12);
+    }
+    assert_int_equal(least, 2);
+    cfg.parallelism.context_parallel_degree = 4;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(found[i].context, 4);
+}
+
+/* Long sequences that do not fit whole: tiles where they make the difference. */
+static void long_sequences_go_in_tiles(void **state)
+{
+    struct sh_config cfg = config(8), best;
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = RANKS, .ranks_per_node = NODE};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int64_t whole;
+    int n, tiled = 0;
+
+    (void)state;
+    cfg.model.ffn_dim = 8192;
+    cfg.training.seq_len = cfg.model.max_seq_len = 32768;
+    best = cfg;
+    best.training.local_batch_size = 1;
+    best.activation_checkpoint.mode = SH_RECOMPUTE_FULL;
+    best.mesh.shard = RANKS;
+    best.mesh.replicate = 1;
+    best.mesh.ranks_per_node = NODE;
+    whole = plan_of(&best, &m, 0).bytes;
+    s.limit_bytes = whole - 1;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    for (int i = 0; i < n; i++) {
+        sh_search_apply(&s, &found[i], &best);
+        assert_int_equal(best.training.tile_rows, found[i].tiles ? SH_TILE_ROWS_AUTO : 0);
+        assert_true(fabs(seconds_of(&best, &m, s.limit_bytes) - found[i].seconds) < 1e-12);
+        tiled += found[i].tiles;
+    }
+    assert_true(tiled > 0);
 }
 
 static void more_than_a_node_wants_a_network(void **state)
@@ -324,6 +384,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_is_as_good_as_brute_force),
         cmocka_unit_test(batches_that_do_not_divide_are_refused),
+        cmocka_unit_test(ranks_share_sequences),
+        cmocka_unit_test(long_sequences_go_in_tiles),
         cmocka_unit_test(more_than_a_node_wants_a_network),
         cmocka_unit_test(a_file_makes_room),
         cmocka_unit_test(the_hosts_memory_makes_room),

@@ -53,14 +53,27 @@ static bool is_limited(const struct sh_predict *l)
     return l->cfg.memory.limit_bytes > 0 && l->cfg.memory.limit_bytes <= room_of(l);
 }
 
-enum { SPREAD_TEXT = 32 };
+enum { SPREAD_TEXT = 64 };
 
+/* What is cut over ranks or into tiles, besides parameters. */
 static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT])
 {
-    text[0] = '\0';
+    int n = snprintf(text, SPREAD_TEXT, "%s", f->tiles ? ", in tiles" : "");
+
+    if (f->context > 1)
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", sequences over %d", f->context);
     if (f->expert > 1)
-        snprintf(text, SPREAD_TEXT, ", experts over %d", f->expert);
+        snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", experts over %d", f->expert);
     return text;
+}
+
+static bool any_over(const struct sh_search_found *found, int n, bool tiles)
+{
+    bool any = false;
+
+    for (int i = 0; i < n; i++)
+        any |= tiles ? found[i].tiles : found[i].context > 1;
+    return any;
 }
 
 /* Two marks at the start of the line, so that a search for either finds its rows. */
@@ -89,6 +102,10 @@ static void say_table(const struct sh_predict *l, const struct sh_search *s, con
         puts("any order: training.deterministic=false, whose bits differ from run to run");
     if (l->cfg.model.n_experts)
         puts("experts over N: parallelism.expert_parallel_degree; without it each rank has all experts");
+    if (any_over(found, n, true))
+        puts("in tiles: training.tile_rows=auto");
+    if (any_over(found, n, false))
+        puts("sequences over N: parallelism.context_parallel_degree, ranks that share a sequence");
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
     sh_str_wrap(
         stdout, 80, 0, 0,
@@ -338,11 +355,6 @@ sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
     double n = 0, seconds;
 
-    if (l->cfg.parallelism.context_parallel_degree > 1)
-        return sh_fail(SH_E_USAGE,
-                       "sherd plan: --search has each sequence whole on a rank; leave out "
-                       "parallelism.context_parallel_degree=%d, or plan it without --search",
-                       l->cfg.parallelism.context_parallel_degree);
     if (l->cfg.parallelism.tensor_parallel_degree > 1)
         return sh_fail(SH_E_USAGE,
                        "sherd plan: --search has each matrix whole on a rank; leave out "

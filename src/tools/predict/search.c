@@ -5,6 +5,7 @@
  * A mesh whose parameters and states alone do not fit is not planned. */
 #include "src/tools/predict/search.h"
 
+#include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 #include "src/plan/make.h"
@@ -50,7 +51,10 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->mesh.shard = f->shard;
     out->mesh.replicate = f->replicate;
     out->training.local_batch_size = f->local_batch;
-    out->training.global_batch_size = f->local_batch * f->micro_steps * s->ranks;
+    out->training.global_batch_size = f->local_batch * f->micro_steps * (s->ranks / f->context);
+    if (f->tiles)
+        out->training.tile_rows = SH_TILE_ROWS_AUTO;
+    out->parallelism.context_parallel_degree = f->context;
     out->parallelism.sharding_strategy = f->strategy;
     out->parallelism.reshard_after_forward = f->inner;
     out->parallelism.expert_parallel_degree = f->expert;
@@ -139,19 +143,33 @@ static void keep(struct state *st, const struct sh_search_found *f)
     st->found[at] = *f;
 }
 
-/* Try the least recomputation of the three that fits; more of it is only slower. */
+/* Whether full recomputation has rows for more than one tile. */
+static bool takes_tiles(const struct sh_search *s, const struct sh_search_found *f)
+{
+    return !s->cfg->training.tile_rows &&
+           (int64_t)f->local_batch * s->cfg->training.seq_len / f->context > SH_ROW_BLOCK;
+}
+
+/* The least recomputation of the three that fits, and then tiles; more of either is only slower. */
+static sh_rc find_mode(struct state *st, struct sh_search_found *f)
+{
+    sh_rc rc = SH_E_MEMORY;
+
+    f->tiles = false;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes && rc == SH_E_MEMORY; i++) {
+        f->mode = modes[i];
+        rc = try_one(st, f);
+    }
+    f->tiles = rc == SH_E_MEMORY && takes_tiles(st->s, f);
+    return f->tiles ? try_one(st, f) : rc;
+}
+
 static sh_rc try_modes(struct state *st, struct sh_search_found f)
 {
-    sh_rc rc = SH_OK;
+    sh_rc rc = find_mode(st, &f);
 
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        f.mode = modes[i];
-        rc = try_one(st, &f);
-        if (rc == SH_OK)
-            keep(st, &f);
-        if (rc != SH_E_MEMORY)
-            break;
-    }
+    if (rc == SH_OK)
+        keep(st, &f);
     return rc;
 }
 
@@ -223,7 +241,7 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
 static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
 {
     for (int times = 1; times <= (st->s->may_grow ? SH_SEARCH_GROWS : 1); times *= 2)
-        SH_TRY(try_micro_batches(st, f, times * st->sequences / st->s->ranks, last));
+        SH_TRY(try_micro_batches(st, f, times * st->sequences * f.context / st->s->ranks, last));
     return SH_OK;
 }
 
@@ -246,12 +264,13 @@ static bool is_shard(const struct sh_search *s, int strategy, int shard)
 }
 
 /* From the largest shard group down: it needs the least memory, so something fits early. */
-static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
+static sh_rc try_meshes(struct state *st, int strategy, int context, sh_rc *last)
 {
     const struct sh_search *s = st->s;
     struct sh_search_found f = {.strategy = strategy,
                                 .inner = 1,
                                 .expert = 1,
+                                .context = context,
                                 .reduce = s->cfg->training.mixed_precision_reduce,
                                 .forward_prefetch = s->cfg->parallelism.forward_prefetch,
                                 .backward_prefetch = s->cfg->parallelism.backward_prefetch};
@@ -266,13 +285,27 @@ static sh_rc try_meshes(struct state *st, int strategy, sh_rc *last)
     return SH_OK;
 }
 
-/* If quick, only the first two of the list, full_shard and hybrid_shard. */
+/* Whether sequences can be cut over that many neighbours, in a node, so that all ranks have as many. */
+static bool takes_context(const struct state *st, int degree)
+{
+    const struct sh_search *s = st->s;
+
+    if (degree == s->cfg->parallelism.context_parallel_degree)
+        return st->sequences * degree % s->ranks == 0;
+    return s->ranks_per_node % degree == 0 && sh_config_cuts_sequences(s->cfg, degree) &&
+           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH && st->sequences * degree % s->ranks == 0;
+}
+
+/* If quick, only the first two of the list, full_shard and hybrid_shard. Sequences are cut over as few ranks as
+ * possible. */
 static sh_rc coarse(struct state *st, sh_rc *last)
 {
     size_t n = st->s->quick ? 2 : sizeof strategies / sizeof *strategies;
+    int first = st->s->cfg->parallelism.context_parallel_degree;
 
-    for (size_t i = 0; i < n; i++)
-        SH_TRY(try_meshes(st, strategies[i], last));
+    for (int context = first; !*st->n && (context == first || context <= st->s->ranks_per_node); context *= 2)
+        for (size_t i = 0; i < n && takes_context(st, context); i++)
+            SH_TRY(try_meshes(st, strategies[i], context, last));
     return SH_OK;
 }
 
@@ -312,8 +345,29 @@ static sh_rc spread_experts(struct state *st, struct sh_search_found f)
     return SH_OK;
 }
 
+/* Sequences cut over more ranks of a node: as many micro-steps more, each with less to keep. */
+static sh_rc cut_sequences(struct state *st, struct sh_search_found f)
+{
+    double than = f.seconds;
+    int first = f.context, micro_steps = f.micro_steps;
+
+    for (f.context = 2 * first; f.context <= st->s->ranks_per_node; f.context *= 2) {
+        sh_rc rc;
+
+        if (!takes_context(st, f.context) || f.shard % f.context)
+            continue;
+        f.micro_steps = micro_steps * f.context / first;
+        rc = find_mode(st, &f);
+        if (rc == SH_OK && f.seconds < than * 0.9995)
+            keep(st, &f);
+        if (rc != SH_OK && rc != SH_E_MEMORY && rc != SH_E_USAGE)
+            return rc;
+    }
+    return SH_OK;
+}
+
 /* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node, experts on
- * several ranks. */
+ * several ranks, sequences on more. */
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
     struct sh_search_found other = f;
@@ -329,6 +383,7 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
     if (f.shard > other.inner && f.shard % other.inner == 0 &&
         (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
         SH_TRY(refine(st, other, f.seconds));
+    SH_TRY(cut_sequences(st, f));
     return spread_experts(st, f);
 }
 
@@ -360,10 +415,10 @@ static sh_rc fine(struct state *st)
 static int complexity(const struct sh_search *s, int64_t sequences, const struct sh_search_found *f)
 {
     return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) + 8 * f->any_order +
-           8 * ((int64_t)f->local_batch * f->micro_steps * s->ranks != sequences) +
+           8 * ((int64_t)f->local_batch * f->micro_steps * (s->ranks / f->context) != sequences) +
            4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
-           2 * (f->expert > 1) + 2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) +
-           (f->micro_steps > 1);
+           2 * (f->expert > 1) + 2 * (f->context > s->cfg->parallelism.context_parallel_degree) + f->tiles +
+           2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
 }
 
 /* Results within 2 % count as equal, since a prediction is not more precise than that; the simplest of them is the
@@ -385,6 +440,16 @@ static void mark(const struct state *st, struct sh_search_found *found, int n)
         found[best].best = true;
 }
 
+static bool takes_any_context(const struct state *st)
+{
+    int first = st->s->cfg->parallelism.context_parallel_degree;
+    bool any = takes_context(st, first);
+
+    for (int degree = 2 * first; degree <= st->s->ranks_per_node; degree *= 2)
+        any |= takes_context(st, degree);
+    return any;
+}
+
 /* The error of the last try is reported only if nothing was found and nothing was possible: single meshes may be
  * impossible. */
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
@@ -398,9 +463,10 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
     st.sequences = sh_request_global_batch(s->cfg, s->ranks);
     if (s->may_grow)
         st.sequences += (s->ranks - st.sequences % s->ranks) % s->ranks;
-    if (st.sequences % s->ranks)
+    if (!takes_any_context(&st))
         return sh_fail(SH_E_USAGE,
-                       "training.global_batch_size %lld is not a multiple of %d ranks; --allow=batch tries larger ones",
+                       "training.global_batch_size %lld is not a multiple of %d ranks, however many share a sequence; "
+                       "--allow=batch tries larger ones",
                        (long long)st.sequences, s->ranks);
     SH_TRY(coarse(&st, &last));
     if (!*n && last != SH_OK && !st.lacks_memory)

@@ -1,5 +1,6 @@
-/* The best configuration for a machine. Strategies, meshes, micro-batches, recomputation, prefetch and resharding are
- * tried; choices that change results only if they are allowed. Local, pure. */
+/* The best configuration for a machine. Strategies, meshes, micro-batches, recomputation, tiles of rows, prefetch,
+ * resharding and sequences cut over ranks are tried; choices that change results beyond rounding only if they are
+ * allowed. Local, pure. */
 #ifndef SH_PREDICT_SEARCH_H
 #define SH_PREDICT_SEARCH_H
 
@@ -20,7 +21,9 @@ struct sh_search {
 
 struct sh_search_found {
     int strategy, shard, replicate;
-    int expert; /* parallelism.expert_parallel_degree */
+    int expert;  /* parallelism.expert_parallel_degree */
+    int context; /* parallelism.context_parallel_degree */
+    bool tiles;  /* training.tile_rows=auto */
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
     int reduce;          /* training.mixed_precision_reduce */
