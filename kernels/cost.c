@@ -58,14 +58,18 @@ static double written(const struct sh_op_call *c, int i, const struct sh_letters
 }
 
 /* The share of T*T that is counted: T(T+1)/2 pairs, less those hidden from the T-W queries that see no more than W
- * keys. */
+ * keys. Runs of queries from both ends have their part of it. */
 static double share_of_pairs(const struct sh_op_call *c)
 {
     double T, W = c->attr->attn.window, hidden;
 
-    if (c->kind != SH_OP_ATTENTION && c->kind != SH_OP_ATTENTION_BWD)
-        return 1;
-    T = (double)c->in[c->kind == SH_OP_ATTENTION ? 0 : 1].dim[1];
+    switch (c->kind) {
+    case SH_OP_ATTENTION: T = (double)c->in[0].dim[1]; break;
+    case SH_OP_ATTENTION_BWD:
+    case SH_OP_ATTENTION_ROWS: T = (double)c->in[1].dim[1]; break;
+    case SH_OP_ATTENTION_ROWS_BWD: T = (double)c->in[2].dim[1]; break;
+    default: return 1;
+    }
     hidden = W > 0 && W < T ? (T - W) * (T - W + 1) / 2 : 0;
     return 1 - hidden / (T * (T + 1) / 2);
 }

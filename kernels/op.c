@@ -30,6 +30,11 @@ static const struct sh_attr_field rotation_attrs[] = {
     FIELD(attn, inverse), {0}};
 static const struct sh_attr_field attention_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), {0}};
+static const struct sh_attr_field rows_attrs[] = {
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), LETTER(attn, runs, 'U'),
+    FIELD(attn, first[0]), FIELD(attn, first[1]), FIELD(attn, scale), FIELD(attn, window), {0}};
+static const struct sh_attr_field kv_attrs[] = {
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), {0}};
 static const struct sh_attr_field cache_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
@@ -210,6 +215,19 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .forward = true, .backward = SH_OP_SPLIT_HEADS, .attrs = split_attrs, APART},
     [SH_OP_TURN] =
         {.shape = "x [P,B,T,W] act -> y [B,P,T,W] act", .forward = true, .backward = SH_OP_TURN, APART},
+    [SH_OP_SPLIT_KV] =
+        {.shape = "x [N,HD+2KD] act -> q [N,HD] act, kv [N,2KD] act", .forward = true, .attrs = kv_attrs, APART},
+    [SH_OP_JOIN_KV] = {.shape = "q [N,HD] act, kv [N,2KD] act -> x [N,HD+2KD] act", .attrs = kv_attrs, APART},
+    [SH_OP_FROM_PIECES] =
+        {.shape = "x [P,2B,M,W] act -> y [B,2PM,W] act", .forward = true, .backward = SH_OP_TO_PIECES, APART},
+    [SH_OP_TO_PIECES] = {.shape = "x [B,2PM,W] act -> y [P,2B,M,W] act", .forward = true, .backward = SH_OP_FROM_PIECES, APART},
+    [SH_OP_ATTENTION_ROWS] =
+        {.shape = "q [UB,M,HD] act, kv [B,T,2KD] act, docs [UB,M] i32 opt -> o [UB,M,HD] act, lse [UB,H,M] f32",
+         .flops = "2UBHMTD + 2UBHMD + 3UBHMT + 3UBHM", .forward = true, .costly = true, .attrs = rows_attrs, APART},
+    [SH_OP_ATTENTION_ROWS_BWD] =
+        {.shape = "do [UB,M,HD] act, q [UB,M,HD] act, kv [B,T,2KD] act, o [UB,M,HD] act, lse [UB,H,M] f32, "
+                  "docs [UB,M] i32 opt -> dq [UB,M,HD] act, dkv [B,T,2KD] act",
+         .flops = "5UBHMTD + 5UBHMD + 3UBHMT + 3UBHM", .attrs = rows_attrs, APART},
     [SH_OP_ROUTE] =
         {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt "
                   "-> weight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt",

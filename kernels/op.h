@@ -54,6 +54,11 @@
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
  * p K / P on. With P > K that is one head, of which P / K ranks have a copy. A part has queries, keys, values.
  *
+ * Or ranks keep their rows and gather keys and values. Sequences are then cut into 2 P pieces of M rows, of which the rank
+ * at place p has p and 2 P - 1 - p: both see as many keys together on each rank. Its rows are the first pieces of all
+ * sequences, then the second ones. Queries of ATTENTION_ROWS are in U such runs for each sequence; run i has positions
+ * from attr->attn.first[i] on, a multiple of M, and first[0] < first[1]. docs is that of queries.
+ *
  * ORTHO replaces each matrix X that call->matrices lists by scale U, where U is what a polynomial makes of X / |X|, its
  * Frobenius norm: attr->ortho.steps times X = a X + b (X X') X + c (X X')^2 X, with the coefficients of kernels/muon.h.
  * Its singular values come near 1. |X| is a sum in f64; if it is 0, U is 0. Elements of no matrix are left alone.
@@ -140,6 +145,12 @@ extern "C" {
     KERNEL(JOIN_HEADS, join_heads)          /* back; copies of a key-value head are added, and rounded once */       \
     KERNEL(TURN, turn)                      /* the first two dims change places */                                   \
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
+    KERNEL(SPLIT_KV, split_kv)              /* rows of queries, keys, values: queries apart from the others */         \
+    KERNEL(JOIN_KV, join_kv)                /* back */                                                                \
+    KERNEL(FROM_PIECES, from_pieces)        /* rows as ranks have them to whole sequences; see above */               \
+    KERNEL(TO_PIECES, to_pieces)            /* back */                                                                \
+    KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above. CPUs only */              \
+    KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
     OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse; parts: see above */ \
@@ -233,6 +244,8 @@ struct sh_op_attr {
             int window;                            /* ATTENTION*, ATTENTION_CACHE: a query sees itself and the
                                                       window - 1 keys before it; 0: all */
             int document_tokens;                   /* ATTENTION*, with docs: their mean length, for prices; 0: not known */
+            int runs;                              /* ATTENTION_ROWS*: U */
+            int64_t first[2];                      /* ATTENTION_ROWS*: where they begin */
             int rotary_dim;                        /* ROPE: rotated elements of a head, the width of its table */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {

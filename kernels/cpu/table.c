@@ -15,6 +15,8 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
     [SH_OP_BIAS_BWD] = sh_cpu_bias_bwd_work_bytes,
     [SH_OP_ATTENTION] = sh_cpu_attention_work_bytes,
     [SH_OP_ATTENTION_BWD] = sh_cpu_attention_bwd_work_bytes,
+    [SH_OP_ATTENTION_ROWS] = sh_cpu_attention_work_bytes,
+    [SH_OP_ATTENTION_ROWS_BWD] = sh_cpu_attention_bwd_work_bytes,
     [SH_OP_ADD_NORM] = sh_cpu_add_norm_work_bytes,
     [SH_OP_NORM_BWD_BIAS] = sh_cpu_norm_bwd_work_bytes,
     [SH_OP_GELU_BWD_BIAS] = sh_cpu_gelu_bwd_bias_work_bytes,

@@ -111,6 +111,59 @@ sh_rc sh_cpu_regroup(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* Rows of q and of kv lie side by side in those of x; or back. */
+static void move_kv(const struct sh_operand *q, const struct sh_operand *kv, const struct sh_operand *x, bool join)
+{
+    int64_t size = sh_dtype_bytes(x->dtype), left = q->dim[1] * size, right = kv->dim[1] * size;
+
+#pragma omp parallel for schedule(static)
+    for (int64_t n = 0; n < x->dim[0]; n++) {
+        char *row = (char *)x->data + n * (left + right), *a = (char *)q->data + n * left;
+        char *b = (char *)kv->data + n * right;
+        memcpy(join ? row : a, join ? a : row, (size_t)left);
+        memcpy(join ? row + left : b, join ? b : row + left, (size_t)right);
+    }
+}
+
+sh_rc sh_cpu_split_kv(const struct sh_op_call *call)
+{
+    move_kv(&call->out[0], &call->out[1], &call->in[0], false);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_join_kv(const struct sh_op_call *call)
+{
+    move_kv(&call->in[0], &call->in[1], &call->out[0], true);
+    return SH_OK;
+}
+
+/* Pieces [P,2B,M,W] as ranks have them, and in sequences [B,2PM,W]; or back. */
+static void move_pieces(const struct sh_operand *pieces, const struct sh_operand *sequences, bool back)
+{
+    int64_t P = pieces->dim[0], B = sequences->dim[0];
+    int64_t bytes = pieces->dim[2] * pieces->dim[3] * sh_dtype_bytes(pieces->dtype);
+
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < P * 2 * B; i++) {
+        int64_t p = i / (2 * B), piece = i / B % 2 ? 2 * P - 1 - p : p;
+        char *here = (char *)pieces->data + i * bytes,
+             *there = (char *)sequences->data + (i % B * 2 * P + piece) * bytes;
+        memcpy(back ? here : there, back ? there : here, (size_t)bytes);
+    }
+}
+
+sh_rc sh_cpu_from_pieces(const struct sh_op_call *call)
+{
+    move_pieces(&call->in[0], &call->out[0], false);
+    return SH_OK;
+}
+
+sh_rc sh_cpu_to_pieces(const struct sh_op_call *call)
+{
+    move_pieces(&call->out[0], &call->in[0], true);
+    return SH_OK;
+}
+
 /* A row of all heads and the parts of it, in elements: queries, keys and values of all, of a part. */
 struct heads {
     int64_t P, q, kv, all_kv, copies; /* copies of a key-value head; 0: there are none */

@@ -9,38 +9,73 @@
 #include <math.h>
 #include <string.h>
 
+/* Queries are known by their sequence and position. They are in a packed tensor with keys and values, or apart from these
+ * in runs (kernels/op.h), where sequence b of run i has its rows after those of all sequences of earlier runs. */
 struct shape {
-    int64_t B, T, H, K, D, row; /* row: elements of a packed row */
+    int64_t B, T, H, K, D, runs, rows, first[2];
+    int64_t q_row, kv_row, kv_at; /* elements of a row of queries, of keys; where the first key is in its row */
+    const struct sh_operand *q, *kv, *docs;
 };
 
-static struct shape shape_of(const struct sh_op_call *call, const struct sh_operand *qkv)
+static struct shape shape_of(const struct sh_op_call *call)
 {
-    int64_t H = call->attr->attn.heads, K = call->attr->attn.kv_heads, D = call->attr->attn.head_dim;
-    return (struct shape){qkv->dim[0], qkv->dim[1], H, K, D, (H + 2 * K) * D};
+    const struct sh_op_attr *a = call->attr;
+    bool backward = call->kind == SH_OP_ATTENTION_BWD || call->kind == SH_OP_ATTENTION_ROWS_BWD;
+    bool apart = call->kind == SH_OP_ATTENTION_ROWS || call->kind == SH_OP_ATTENTION_ROWS_BWD;
+    const struct sh_operand *q = &call->in[backward], *kv = q + apart, *docs = backward ? kv + 3 : kv + 1;
+    struct shape z = {.B = kv->dim[0],
+                      .T = kv->dim[1],
+                      .H = a->attn.heads,
+                      .K = a->attn.kv_heads,
+                      .D = a->attn.head_dim,
+                      .runs = 1,
+                      .rows = q->dim[1],
+                      .q_row = q->dim[2],
+                      .kv_row = kv->dim[2]};
+
+    z.q = q;
+    z.kv = kv;
+    z.docs = docs;
+    z.kv_at = apart ? 0 : z.H * z.D;
+    for (int i = 0; apart && i < a->attn.runs; i++) {
+        z.runs = a->attn.runs;
+        z.first[i] = a->attn.first[i];
+    }
+    return z;
 }
 
-/* Where the query, key and value of head h at position t of sequence b are in qkv. */
-static int64_t query_at(struct shape z, int64_t b, int64_t t, int64_t h)
+/* Row i of a run, and where the query, key and value of head h are. */
+struct query {
+    int64_t b, t, h, row, lse;
+};
+
+static struct query query_of(const struct shape *z, int64_t run, int64_t b, int64_t h, int64_t i)
 {
-    return (b * z.T + t) * z.row + h * z.D;
+    int64_t s = run * z->B + b;
+
+    return (struct query){b, z->first[run] + i, h, s * z->rows + i, (s * z->H + h) * z->rows + i};
 }
 
-static int64_t key_at(struct shape z, int64_t b, int64_t t, int64_t h)
+static int64_t query_at(const struct shape *z, const struct query *q)
 {
-    return (b * z.T + t) * z.row + (z.H + h / (z.H / z.K)) * z.D;
+    return q->row * z->q_row + q->h * z->D;
 }
 
-static int64_t value_at(struct shape z, int64_t b, int64_t t, int64_t h)
+static int64_t key_at(const struct shape *z, int64_t b, int64_t s, int64_t h)
 {
-    return key_at(z, b, t, h) + z.K * z.D;
+    return (b * z->T + s) * z->kv_row + z->kv_at + h / (z->H / z->K) * z->D;
+}
+
+static int64_t value_at(const struct shape *z, int64_t b, int64_t s, int64_t h)
+{
+    return key_at(z, b, s, h) + z->K * z->D;
 }
 
 /* Without documents and a window every query sees all keys from position 0. */
-static int64_t first_key(const struct sh_op_call *call, const struct sh_operand *docs, struct shape z, int64_t b,
-                         int64_t t)
+static int64_t first_key(const struct sh_op_call *call, const struct shape *z, const struct query *q)
 {
-    int64_t first = docs->data ? (int64_t)sh_ref_get(docs, b * z.T + t) : 0;
-    int64_t near = call->attr->attn.window ? t - call->attr->attn.window + 1 : 0;
+    int64_t first = z->docs->data ? (int64_t)sh_ref_get(z->docs, q->row) : 0;
+    int64_t near = call->attr->attn.window ? q->t - call->attr->attn.window + 1 : 0;
 
     return near > first ? near : first;
 }
@@ -55,87 +90,102 @@ static double dot(const struct sh_operand *x, int64_t x_at, const struct sh_oper
 }
 
 /* One query: scores in score[first..t], o and lse stored. */
-static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int64_t h, int64_t t, double *score)
+static void attend(const struct sh_op_call *call, const struct shape *z, struct query q, double *score)
 {
-    const struct sh_operand *qkv = &call->in[0];
-    int64_t first = first_key(call, &call->in[1], z, b, t);
+    int64_t first = first_key(call, z, &q);
     double max = -INFINITY, sum = 0;
 
-    for (int64_t s = first; s <= t; s++) {
-        score[s] = (double)call->attr->attn.scale * dot(qkv, query_at(z, b, t, h), qkv, key_at(z, b, s, h), z.D);
+    for (int64_t s = first; s <= q.t; s++) {
+        score[s] = (double)call->attr->attn.scale * dot(z->q, query_at(z, &q), z->kv, key_at(z, q.b, s, q.h), z->D);
         max = score[s] > max || isnan(score[s]) ? score[s] : max;
     }
     /* Two passes over the row once the maximum is known, so no exponential can overflow. */
-    for (int64_t s = first; s <= t; s++)
+    for (int64_t s = first; s <= q.t; s++)
         sum += exp(score[s] - max);
-    for (int64_t d = 0; d < z.D; d++) {
+    for (int64_t d = 0; d < z->D; d++) {
         double o = 0;
-        for (int64_t s = first; s <= t; s++)
-            o += exp(score[s] - max) / sum * sh_ref_get(qkv, value_at(z, b, s, h) + d);
-        sh_ref_set(&call->out[0], ((b * z.T + t) * z.H + h) * z.D + d, o);
+        for (int64_t s = first; s <= q.t; s++)
+            o += exp(score[s] - max) / sum * sh_ref_get(z->kv, value_at(z, q.b, s, q.h) + d);
+        sh_ref_set(&call->out[0], (q.row * z->H + q.h) * z->D + d, o);
     }
-    sh_ref_set(&call->out[1], (b * z.H + h) * z.T + t, max + log(sum));
+    sh_ref_set(&call->out[1], q.lse, max + log(sum));
 }
 
 /* Scratch: the scores of one query. */
 int64_t sh_ref_attention_work_bytes(const struct sh_op_call *call)
 {
-    return call->in[0].dim[1] * (int64_t)sizeof(double);
+    return shape_of(call).T * (int64_t)sizeof(double);
 }
 
 /* Heads and positions one after another: the reference has no threads. */
 sh_rc sh_ref_attention(const struct sh_op_call *call)
 {
-    struct shape z = shape_of(call, &call->in[0]);
+    struct shape z = shape_of(call);
 
-    for (int64_t b = 0; b < z.B; b++)
+    for (int64_t s = 0; s < z.runs * z.B; s++)
         for (int64_t h = 0; h < z.H; h++)
-            for (int64_t t = 0; t < z.T; t++)
-                attend(call, z, b, h, t, call->work);
+            for (int64_t i = 0; i < z.rows; i++)
+                attend(call, &z, query_of(&z, s / z.B, s % z.B, h, i), call->work);
     return SH_OK;
 }
 
-/* Add one query's contribution to dqkv [T,row] of its sequence. With dp[s] = do.v[s] and p from the saved lse:
- *     dscore[s] = p[s] (dp[s] - sum over r of p[r] dp[r]), and that sum is do.o. */
-static void attend_bwd(const struct sh_op_call *call, struct shape z, int64_t b, int64_t h, int64_t t, double *dqkv)
+sh_rc sh_ref_attention_rows(const struct sh_op_call *call)
 {
-    const struct sh_operand *dout = &call->in[0], *qkv = &call->in[1], *o = &call->in[2];
-    int64_t out_at = ((b * z.T + t) * z.H + h) * z.D, q = query_at(z, b, t, h), base = b * z.T * z.row;
-    double lse = sh_ref_get(&call->in[3], (b * z.H + h) * z.T + t), scale = (double)call->attr->attn.scale;
-    double delta = dot(dout, out_at, o, out_at, z.D);
-
-    for (int64_t s = first_key(call, &call->in[4], z, b, t); s <= t; s++) {
-        int64_t k = key_at(z, b, s, h), v = value_at(z, b, s, h);
-        double p = exp(scale * dot(qkv, q, qkv, k, z.D) - lse);
-        double dscore = p * (dot(dout, out_at, qkv, v, z.D) - delta) * scale;
-        for (int64_t d = 0; d < z.D; d++) {
-            dqkv[q - base + d] += dscore * sh_ref_get(qkv, k + d);
-            dqkv[k - base + d] += dscore * sh_ref_get(qkv, q + d);
-            dqkv[v - base + d] += p * sh_ref_get(dout, out_at + d);
-        }
-    }
+    return sh_ref_attention(call);
 }
 
-/* Scratch: the gradients of one sequence, in double. */
+/* Store the gradient of one query, in dq [D] first, and add its contribution to dkv [T,2KD] of its sequence. With
+ * dp[s] = do.v[s] and p from the saved lse:
+ *     dscore[s] = p[s] (dp[s] - sum over r of p[r] dp[r]), and that sum is do.o. */
+static void attend_bwd(const struct sh_op_call *call, const struct shape *z, struct query q, double *dq, double *dkv)
+{
+    const struct sh_operand *dout = &call->in[0], *o = z->kv + 1;
+    int64_t out_at = (q.row * z->H + q.h) * z->D, at = query_at(z, &q);
+    double lse = sh_ref_get(z->kv + 2, q.lse), scale = (double)call->attr->attn.scale;
+    double delta = dot(dout, out_at, o, out_at, z->D);
+
+    memset(dq, 0, (size_t)z->D * sizeof *dq);
+    for (int64_t s = first_key(call, z, &q); s <= q.t; s++) {
+        int64_t k = key_at(z, q.b, s, q.h), v = value_at(z, q.b, s, q.h);
+        double p = exp(scale * dot(z->q, at, z->kv, k, z->D) - lse);
+        double dscore = p * (dot(dout, out_at, z->kv, v, z->D) - delta) * scale;
+        double *dk = dkv + (s * 2 * z->K + q.h / (z->H / z->K)) * z->D, *dv = dk + z->K * z->D;
+        for (int64_t d = 0; d < z->D; d++) {
+            dq[d] += dscore * sh_ref_get(z->kv, k + d);
+            dk[d] += dscore * sh_ref_get(z->q, at + d);
+            dv[d] += p * sh_ref_get(dout, out_at + d);
+        }
+    }
+    for (int64_t d = 0; d < z->D; d++)
+        sh_ref_set(&call->out[0], at + d, dq[d]);
+}
+
+/* Scratch: the gradients of one query, and of one sequence's keys and values, in double. */
 int64_t sh_ref_attention_bwd_work_bytes(const struct sh_op_call *call)
 {
-    struct shape z = shape_of(call, &call->in[1]);
-    return z.T * z.row * (int64_t)sizeof(double);
+    struct shape z = shape_of(call);
+    return (z.T * 2 * z.K + 1) * z.D * (int64_t)sizeof(double);
 }
 
 sh_rc sh_ref_attention_bwd(const struct sh_op_call *call)
 {
-    struct shape z = shape_of(call, &call->in[1]);
-    double *dqkv = call->work; /* one sequence, so that sums over queries round once */
+    struct shape z = shape_of(call);
+    int64_t width = 2 * z.K * z.D;
+    double *dq = call->work, *dkv = dq + z.D; /* one sequence, so that sums over queries round once */
 
     for (int64_t b = 0; b < z.B; b++) {
-        memset(dqkv, 0, (size_t)(z.T * z.row) * sizeof *dqkv);
+        memset(dkv, 0, (size_t)(z.T * width) * sizeof *dkv);
         /* Queries in ascending order, so sums over queries have a fixed order too. */
         for (int64_t h = 0; h < z.H; h++)
-            for (int64_t t = 0; t < z.T; t++)
-                attend_bwd(call, z, b, h, t, dqkv);
-        for (int64_t i = 0; i < z.T * z.row; i++)
-            sh_ref_set(&call->out[0], b * z.T * z.row + i, dqkv[i]);
+            for (int64_t i = 0; i < z.runs * z.rows; i++)
+                attend_bwd(call, &z, query_of(&z, i / z.rows, b, h, i % z.rows), dq, dkv);
+        for (int64_t i = 0; i < z.T * width; i++)
+            sh_ref_set(&call->out[z.kv != z.q], (b * z.T + i / width) * z.kv_row + z.kv_at + i % width, dkv[i]);
     }
     return SH_OK;
+}
+
+sh_rc sh_ref_attention_rows_bwd(const struct sh_op_call *call)
+{
+    return sh_ref_attention_bwd(call);
 }

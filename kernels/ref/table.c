@@ -10,8 +10,10 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads; /* one thread, always */
     switch (call->kind) {
-    case SH_OP_ATTENTION: return sh_ref_attention_work_bytes(call);
-    case SH_OP_ATTENTION_BWD: return sh_ref_attention_bwd_work_bytes(call);
+    case SH_OP_ATTENTION:
+    case SH_OP_ATTENTION_ROWS: return sh_ref_attention_work_bytes(call);
+    case SH_OP_ATTENTION_BWD:
+    case SH_OP_ATTENTION_ROWS_BWD: return sh_ref_attention_bwd_work_bytes(call);
     case SH_OP_ATTENTION_CACHE: return sh_ref_attention_cache_work_bytes(call);
     case SH_OP_LORA_BWD: return sh_ref_lora_bwd_work_bytes(call);
     case SH_OP_ROUTE_BWD: return sh_ref_route_bwd_work_bytes(call);

@@ -101,6 +101,54 @@ sh_rc sh_ref_turn(const struct sh_op_call *call)
     return SH_OK;
 }
 
+sh_rc sh_ref_split_kv(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0];
+    int64_t row = x->dim[1], q = call->out[0].dim[1];
+
+    for (int64_t i = 0; i < sh_ref_elems(x); i++) {
+        int64_t n = i / row, at = i % row, right = at >= q;
+        sh_ref_set(&call->out[right], right ? n * (row - q) + at - q : n * q + at, sh_ref_get(x, i));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ref_join_kv(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->out[0];
+    int64_t row = x->dim[1], q = call->in[0].dim[1];
+
+    for (int64_t i = 0; i < sh_ref_elems(x); i++) {
+        int64_t n = i / row, at = i % row, right = at >= q;
+        sh_ref_set(x, i, sh_ref_get(&call->in[right], right ? n * (row - q) + at - q : n * q + at));
+    }
+    return SH_OK;
+}
+
+/* Where element i of sequences [B,2PM,W] is among pieces [P,2B,M,W]: piece j of a sequence is the first of rank j, or the
+ * second of rank 2P - 1 - j. */
+static int64_t in_pieces(const struct sh_operand *pieces, int64_t i)
+{
+    int64_t P = pieces->dim[0], B = pieces->dim[1] / 2, elems = pieces->dim[2] * pieces->dim[3];
+    int64_t b = i / (2 * P * elems), j = i / elems % (2 * P), second = j >= P, p = second ? 2 * P - 1 - j : j;
+
+    return ((p * 2 + second) * B + b) * elems + i % elems;
+}
+
+sh_rc sh_ref_from_pieces(const struct sh_op_call *call)
+{
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
+        sh_ref_set(&call->out[0], i, sh_ref_get(&call->in[0], in_pieces(&call->in[0], i)));
+    return SH_OK;
+}
+
+sh_rc sh_ref_to_pieces(const struct sh_op_call *call)
+{
+    for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++)
+        sh_ref_set(&call->out[0], in_pieces(&call->out[0], i), sh_ref_get(&call->in[0], i));
+    return SH_OK;
+}
+
 sh_rc sh_ref_copy(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)

@@ -221,14 +221,57 @@ static sh_rc check_parallelism(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Each rank has as many rows as the others, and as many query heads; a key-value head is on one rank, or on as many as
- * the others. */
-bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
+/* Each rank has as many query heads as the others; a key-value head is on one rank, or on as many as the others. */
+static bool shares_heads(const struct sh_config *c, int degree)
 {
     int kv = c->model.n_kv_heads;
 
-    return c->model.n_heads % degree == 0 && c->training.seq_len % degree == 0 &&
-           (kv % degree == 0 || degree % kv == 0);
+    return c->model.n_heads % degree == 0 && (kv % degree == 0 || degree % kv == 0);
+}
+
+bool sh_config_gathers(const struct sh_config *c)
+{
+    int degree = c->parallelism.context_parallel_degree, method = c->parallelism.context_parallel_method;
+
+    return degree > 1 && (method == SH_CONTEXT_GATHER || (method == SH_CONTEXT_AUTO && !shares_heads(c, degree)));
+}
+
+/* And as many rows. */
+bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
+{
+    return shares_heads(c, degree) && c->training.seq_len % degree == 0;
+}
+
+/* Ranks have a piece of each half of a sequence. */
+static sh_rc check_gather(struct sh_config_state *state)
+{
+    static const char *const key = "parallelism.context_parallel_degree";
+    const struct sh_config *c = &state->cfg;
+    int degree = c->parallelism.context_parallel_degree;
+
+    if (c->parallelism.tensor_parallel_degree > 1)
+        return sh_config_refuse(state, key,
+                                "%d ranks that gather keys and values need all heads, which "
+                                "parallelism.tensor_parallel_degree cuts; give a degree that the heads allow",
+                                degree);
+    if (c->training.seq_len % (2 * degree))
+        return sh_config_refuse(
+            state, key,
+            "%d ranks that gather keys and values have two pieces of each sequence, and %d does not "
+            "divide training.seq_len %d",
+            degree, 2 * degree, c->training.seq_len);
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH)
+        return sh_config_refuse(
+            state, key,
+            "%d ranks that gather keys and values sum over pieces that do not lie side by side; leave "
+            "out training.reproducible=mesh, or give a degree that the heads allow",
+            degree);
+    if (c->training.mixed_precision_param == SH_PRECISION_FLOAT16)
+        return sh_config_refuse(state, key,
+                                "%d ranks that gather keys and values sum their gradients, which has no float16; give "
+                                "bfloat16 or float32",
+                                degree);
+    return SH_OK;
 }
 
 /* Also the choices that there are: all are at most the number of heads. */
@@ -239,6 +282,8 @@ static sh_rc check_context(struct sh_config_state *state)
     int degree = c->parallelism.context_parallel_degree, at = 0;
     char fits[80] = "";
 
+    if (sh_config_gathers(c))
+        return check_gather(state);
     if (sh_config_cuts_sequences(c, degree))
         return SH_OK;
     for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)
@@ -261,10 +306,6 @@ static sh_rc check_leaves(struct sh_config_state *state)
 
     if (leaves == 1)
         return SH_OK;
-    if (c->training.reproducible != SH_REPRODUCIBLE_MESH)
-        return sh_config_refuse(state, "training.row_leaves",
-                                "%d has an effect with training.reproducible=mesh only; give that, or leave this out",
-                                leaves);
     if (c->model.n_experts)
         return sh_config_refuse(state, "training.row_leaves",
                                 "%d cuts sums over the rows of a sequence, but rows of experts are sorted over all "
@@ -288,7 +329,7 @@ static sh_rc check_leaves_of_ranks(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.context_parallel_degree, leaves = c->training.row_leaves;
 
-    if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH)
+    if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH || sh_config_gathers(c))
         return SH_OK;
     if (leaves % degree)
         return sh_config_refuse(state, key,
@@ -532,6 +573,9 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"training.loss_scale_init", "training.mixed_precision_param=float16 and training.loss_scale=dynamic", dynamic},
         {"training.loss_scale_window", "training.mixed_precision_param=float16 and training.loss_scale=dynamic",
          dynamic},
+        {"training.row_leaves", "training.reproducible=mesh", c->training.reproducible == SH_REPRODUCIBLE_MESH},
+        {"parallelism.context_parallel_method", "parallelism.context_parallel_degree above 1",
+         c->parallelism.context_parallel_degree > 1},
         {"model.rope_type", "model.rope_factor", c->model.rope_factor != 0},
         {"model.rope_low_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
         {"model.rope_high_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},

@@ -101,6 +101,9 @@ struct sh_config {
  * an override there may be the option that stands for it, which messages then name: "--ranks: mesh.ranks=4". All bytes of *cfg are defined, padding included, so that memcmp() can compare two configurations.
  * Errors: SH_E_DATA if the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument. On
  * failure *cfg is unchanged. */
+/* Whether ranks with parts of sequences gather keys and values, instead of exchanging rows for heads. Local. */
+bool sh_config_gathers(const struct sh_config *c);
+
 sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
 
 /* Set the hook that expands model.hf_assets_path=FOLDER: `read` gives values to keys of `model`, as text, through

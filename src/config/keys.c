@@ -72,6 +72,12 @@ static words strategy_words = {
     {"hybrid_shard_zero2", SH_HYBRID_SHARD_ZERO2},
     {NULL, 0},
 };
+static words context_method_words = {
+    {"auto", SH_CONTEXT_AUTO},
+    {"ulysses", SH_CONTEXT_ULYSSES},
+    {"gather", SH_CONTEXT_GATHER},
+    {NULL, 0},
+};
 static words grad_sync_words = {
     {"auto", SH_GRAD_SYNC_AUTO},
     {"every_micro_step", SH_GRAD_SYNC_EVERY},

@@ -47,7 +47,9 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     case SH_OP_HEAD_LOSS_GRAD:
     case SH_OP_LOGITS: return SH_COST_PRODUCTS;
     case SH_OP_ATTENTION:
-    case SH_OP_ATTENTION_BWD: return SH_COST_ATTENTION;
+    case SH_OP_ATTENTION_BWD:
+    case SH_OP_ATTENTION_ROWS:
+    case SH_OP_ATTENTION_ROWS_BWD: return SH_COST_ATTENTION;
     case SH_OP_ALL_GATHER: return SH_COST_ALL_GATHER;
     case SH_OP_REDUCE_SCATTER: return SH_COST_REDUCE_SCATTER;
     case SH_OP_ALL_REDUCE: return SH_COST_ALL_REDUCE;
@@ -114,11 +116,28 @@ static int product_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
     return 4;
 }
 
-/* Batch, sequence, heads, key-value heads, width of a head. */
+static bool is_forward(enum sh_op_kind kind)
+{
+    return kind == SH_OP_ATTENTION || kind == SH_OP_ATTENTION_ROWS;
+}
+
+/* The keys and values of runs of queries; NULL: queries, keys and values are one tensor. */
+static const struct sh_operand *keys_apart(const struct sh_op_call *c)
+{
+    return c->kind == SH_OP_ATTENTION_ROWS ? &c->in[1] : c->kind == SH_OP_ATTENTION_ROWS_BWD ? &c->in[2] : NULL;
+}
+
+/* Batch, sequence, heads, key-value heads, width of a head. Runs of queries are a part of their sequences. */
 static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
 {
+    const struct sh_operand *kv = keys_apart(c);
+
     dims[0] = (double)c->in[0].dim[0];
     dims[1] = (double)c->in[0].dim[1];
+    if (kv) {
+        dims[0] *= dims[1] / (double)kv->dim[1];
+        dims[1] = (double)kv->dim[1];
+    }
     dims[2] = c->attr->attn.heads;
     dims[3] = c->attr->attn.kv_heads;
     dims[4] = c->attr->attn.head_dim;
@@ -183,12 +202,12 @@ static double in_window(const struct sh_op_call *call, double flops)
 /* Documents of unknown length may each fill a sequence. */
 static void look_at_attention(const struct sh_op_call *call, struct work *w)
 {
-    const struct sh_operand *docs = &call->in[call->kind == SH_OP_ATTENTION ? 1 : 4];
+    const struct sh_operand *docs = &call->in[(is_forward(call->kind) ? 1 : 4) + (keys_apart(call) != NULL)];
     double mean = call->attr->attn.document_tokens, window = in_window(call, w->flops);
 
     w->seen = docs->ndim && mean >= 1 ? fmin(window, in_documents(mean, w->dims[1])) : window;
     w->flops *= w->seen / window;
-    w->own = sh_cuda_cudnn_work(call).batch == 0;
+    w->own = keys_apart(call) || sh_cuda_cudnn_work(call).batch == 0;
     w->any_order = call->attr->attn.any_order;
 }
 
@@ -224,7 +243,7 @@ static struct work work_of_point(const struct work *like, const double *dims)
         add_logits(&w);
         break;
     case SH_COST_ATTENTION:
-        w.bytes = (kind == SH_OP_ATTENTION ? 1 : 2) * size * d[0] * d[1] * d[4] * (2 * d[2] + 2 * d[3]);
+        w.bytes = (is_forward(kind) ? 1 : 2) * size * d[0] * d[1] * d[4] * (2 * d[2] + 2 * d[3]);
         break;
     default: w.bytes = d[0];
     }
@@ -246,14 +265,14 @@ static double attention_flops(const struct work *w)
 {
     double forward = w->seen * 2 * w->dims[0] * w->dims[1] * w->dims[1] * w->dims[2] * w->dims[4];
 
-    return w->kind == SH_OP_ATTENTION ? forward : 2.5 * forward;
+    return is_forward(w->kind) ? forward : 2.5 * forward;
 }
 
 /* In one order, cuDNN's backward takes a second pass over the [T,T] of each head. */
 static double attention_seconds(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w,
                                 double peak)
 {
-    bool forward = w->kind == SH_OP_ATTENTION, ordered = !forward && !w->own && !w->any_order;
+    bool forward = is_forward(w->kind), ordered = !forward && !w->own && !w->any_order;
     double share = forward ? m->attention.forward : m->attention.backward;
     const double *d = w->dims;
     double square = ordered ? m->attention.ordered_bytes * d[0] * d[1] * d[1] * d[2] : 0;

@@ -537,6 +537,11 @@ static int parts_of(const struct sh_model_batch *b)
     return b->parts > 1 ? b->parts : 1;
 }
 
+static int runs_of(const struct sh_model_batch *b)
+{
+    return b->runs > 1 ? b->runs : 1;
+}
+
 static int leaves_of(const struct sh_model_batch *b)
 {
     return b->leaves > 1 ? b->leaves : 1;
@@ -574,9 +579,10 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 static struct sh_emit position(const struct sh_model_batch *b, struct sh_program *p)
 {
     return (struct sh_emit){.p = p,
-                            .batch = b->batch,
-                            .seq = b->seq / parts_of(b),
-                            .parts = parts_of(b),
+                            .batch = b->batch * runs_of(b),
+                            .seq = b->seq / (parts_of(b) * runs_of(b)),
+                            .parts = parts_of(b) * runs_of(b),
+                            .runs = runs_of(b),
                             .leaves = leaves_of(b) / parts_of(b),
                             .apart = parts_of(b) > 1 || leaves_of(b) > 1 || ranks_of(b) > 1,
                             .cache = b->cache,

@@ -43,9 +43,11 @@ struct sh_model_cut {
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 
 struct sh_model_batch {
-    int batch, seq;           /* sequences of one micro-step of one rank, and their tokens */
-    int parts;                /* of a sequence: ranks have one each; set by the model pass, by the mesh. 0: 1 */
-    int leaves;               /* of a sequence, a multiple of its parts: sums over their rows are kept apart; set by the
+    int batch, seq;      /* sequences of one micro-step of one rank, and their tokens */
+    int parts;           /* of a sequence: ranks have one each; set by the model pass, by the mesh. 0: 1 */
+    int runs;            /* of rows in a rank's part, one of each half of the sequence: they are like sequences, the
+                                 first runs of all before the second. Set by the model pass. 0: 1 */
+    int leaves;          /* of a sequence, a multiple of its parts: sums over their rows are kept apart; set by the
                                  model pass. 0: 1 */
     bool docs;                /* attention stays inside documents */
     bool anew;                /* with docs: positions restart in each; else they count through the sequence */

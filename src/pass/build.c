@@ -121,6 +121,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     batch.leaves = b->options.row_leaves;
     batch.tensor.ranks = sh_group_size(&b->options.mesh, b->options.mesh.tensor);
     batch.tensor.place = sh_group_index(&b->options.mesh, b->options.mesh.tensor);
+    batch.runs = b->options.gather ? 2 : 1;
     batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
     batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
 

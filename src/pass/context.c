@@ -9,7 +9,14 @@
  *
  * Positions are turned after the exchange, where a row's place is its position; so windows, documents and rotations need
  * nothing. Heads do not depend on each other, so each has the bits that it has on one rank. Jacobs et al., DeepSpeed
- * Ulysses, arXiv:2309.14509. */
+ * Ulysses, arXiv:2309.14509.
+ *
+ * If ranks cannot share the heads, they keep their rows and gather keys and values, rotated by the positions of the port
+ * `at`. A rank has two runs of h = n / 2 rows of each sequence, one of either half, so that all see as many keys; runs
+ * are like sequences, the first ones of all before the second ones:
+ *
+ *     qkv [2B,h,(H+2K)D] -> ROPE -> SPLIT_KV q, kv -> ALL_GATHER kv [c,2B,h,2KD] -> FROM_PIECES [B,T,2KD]
+ *         -> ATTENTION_ROWS [2B,h,HD] */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -22,6 +29,7 @@
 
 struct context {
     struct sh_program *p;
+    const struct sh_mesh_shape *mesh;
     sh_group group;
     int ranks, stream;
     /* [n_tensors] by storage root, of what ROPE has made: whole sequences of a part of the heads; SH_NONE */
@@ -191,10 +199,62 @@ static void score(struct context *c, const struct sh_op *old)
     }
 }
 
+void sh_pass_place_runs(const struct sh_mesh_shape *mesh, int64_t rows, struct sh_op_attr *attr)
+{
+    int64_t ranks = sh_group_size(mesh, mesh->context), place = sh_group_index(mesh, mesh->context);
+
+    attr->attn.runs = 2;
+    attr->attn.first[0] = place * rows;
+    attr->attn.first[1] = (2 * ranks - 1 - place) * rows;
+}
+
+/* The queries of old's packed rows, [2B h,HD]; *kv: keys and values. */
+static int split_kv(struct context *c, const struct sh_op *old, int *kv)
+{
+    struct sh_op op = like(old, SH_OP_SPLIT_KV);
+    int64_t rows = c->p->tensors[old->in[0]].dim[0] * c->p->tensors[old->in[0]].dim[1];
+    int64_t width = c->p->tensors[old->in[0]].dim[2], D = old->attr.attn.head_dim;
+
+    op.attr.attn = old->attr.attn;
+    op.in[0] = view(c, old->in[0], 2, DIMS(rows, width));
+    op.out[0] = activation(c, old, 2, DIMS(rows, old->attr.attn.heads * D), "queries");
+    op.out[1] = *kv = activation(c, old, 2, DIMS(rows, 2 * old->attr.attn.kv_heads * D), "kv");
+    sh_program_add_op(c->p, &op);
+    return op.out[0];
+}
+
+/* kv [2B h,W] of this rank -> [B,T,W] of all. */
+static int gather_kv(struct context *c, const struct sh_op *old, int kv)
+{
+    struct sh_op gather = like(old, SH_OP_ALL_GATHER);
+    int64_t runs = c->p->tensors[old->in[0]].dim[0], rows = c->p->tensors[old->in[0]].dim[1];
+    int64_t width = c->p->tensors[kv].dim[1];
+    int all;
+
+    gather.stream = c->stream;
+    gather.attr.group = c->group;
+    all = append(c, gather, kv, 4, DIMS(c->ranks, runs, rows, width), "kv gathered");
+    return append(c, like(old, SH_OP_FROM_PIECES), all, 3, DIMS(runs / 2, 2 * c->ranks * rows, width), "keys");
+}
+
+static void attention_of_rows(struct context *c, const struct sh_op *old)
+{
+    struct sh_op op = *old;
+    int64_t runs = c->p->tensors[old->in[0]].dim[0], rows = c->p->tensors[old->in[0]].dim[1];
+    int kv, q = split_kv(c, old, &kv);
+
+    op.kind = SH_OP_ATTENTION_ROWS;
+    op.in[0] = view(c, q, 3, DIMS(runs, rows, c->p->tensors[q].dim[1]));
+    op.in[1] = gather_kv(c, old, kv);
+    op.in[2] = old->in[1];
+    sh_pass_place_runs(c->mesh, rows, &op.attr);
+    sh_program_add_op(c->p, &op);
+}
+
 sh_rc sh_pass_context(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
-    struct context c = {.p = p, .group = mesh->context, .ranks = sh_group_size(mesh, mesh->context)};
+    struct context c = {.p = p, .mesh = mesh, .group = mesh->context, .ranks = sh_group_size(mesh, mesh->context)};
     struct sh_op *old = p->ops;
     int n = p->n_ops, tensors = p->n_tensors;
 
@@ -207,7 +267,9 @@ sh_rc sh_pass_context(const struct sh_build *b, struct sh_program *p)
     p->ops = NULL;
     p->n_ops = p->cap_ops = 0;
     for (int i = 0; i < n; i++)
-        if (old[i].kind == SH_OP_ROPE)
+        if (b->options.gather && old[i].kind == SH_OP_ATTENTION)
+            attention_of_rows(&c, &old[i]);
+        else if (!b->options.gather && old[i].kind == SH_OP_ROPE)
             rope(&c, &old[i]);
         else if (old[i].kind == SH_OP_ATTENTION)
             attention(&c, &old[i]);

@@ -251,8 +251,8 @@ static void rope_rule(struct grad *g)
 
     op.attr.attn.inverse = !g->fwd.attr.attn.inverse;
     op.in[0] = upstream(g, 0);
-    op.in[1] = g->fwd.in[1];
-    op.in[2] = g->fwd.in[2];
+    for (int i = 1; i <= 3; i++)
+        op.in[i] = g->fwd.in[i];
     op.out[0] = fresh(g, g->fwd.in[0]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
@@ -305,6 +305,35 @@ static void attention_rule(struct grad *g)
     op.in[2] = g->fwd.out[0];
     op.in[3] = g->fwd.out[1];
     op.in[4] = g->fwd.in[1];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+/* The same, with keys and values apart. */
+static void attention_rows_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_ATTENTION_ROWS_BWD);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = g->fwd.in[0];
+    op.in[2] = g->fwd.in[1];
+    op.in[3] = g->fwd.out[0];
+    op.in[4] = g->fwd.out[1];
+    op.in[5] = g->fwd.in[2];
+    for (int i = 0; i < 2; i++)
+        op.out[i] = fresh(g, g->fwd.in[i]);
+    sh_program_add_op(g->p, &op);
+    for (int i = 0; i < 2; i++)
+        give(g, g->fwd.in[i], op.out[i]);
+}
+
+static void split_kv_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_JOIN_KV);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = upstream(g, 1);
     op.out[0] = fresh(g, g->fwd.in[0]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
@@ -470,6 +499,8 @@ static rule *const rules[SH_OP_KINDS] = {
     [SH_OP_LORA] = lora_rule,
     [SH_OP_ROPE] = rope_rule,
     [SH_OP_ATTENTION] = attention_rule,
+    [SH_OP_ATTENTION_ROWS] = attention_rows_rule,
+    [SH_OP_SPLIT_KV] = split_kv_rule,
     [SH_OP_QK_NORM] = qk_norm_rule,
     [SH_OP_SCALE] = scale_rule,
     [SH_OP_REGROUP] = regroup_rule,

@@ -98,6 +98,7 @@ struct sh_pass_options {
     bool snapshot;                   /* room for a copy of the state that is saved while training continues */
     bool reproducible; /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
+    bool gather;       /* ranks of `context` gather keys and values, instead of exchanging rows for heads (context.c) */
     int row_leaves; /* reproducible: equal parts of each sequence, whose sums of gradients are leaves of that tree, below
                              its micro-step; a multiple of the ranks of `context`. 0 and 1: the whole */
     enum sh_dtype reduce; /* type in which gradients are sent, f32 or bf16; micro-steps are added in f32. Not bf16 if
@@ -119,6 +120,9 @@ uint64_t sh_pass_hash(const struct sh_program *p);
  * again; what the places in the groups `inner` and `tensor` decide is not, so these must be the same. Costs a
  * thousandth of building the program. */
 void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p);
+
+/* Where the runs of queries begin of this rank of those that gather keys and values, each of `rows` (context.c). */
+void sh_pass_place_runs(const struct sh_mesh_shape *mesh, int64_t rows, struct sh_op_attr *attr);
 
 /* Live bytes per kind of memory at the peak of the whole program, persistent ones included; on the device only. Returns
  * where the peak is. */

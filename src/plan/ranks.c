@@ -413,6 +413,7 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
 static sh_rc check_data(struct check *c)
 {
     int index = sh_group_index(c->mesh, c->mesh->data), parts = sh_group_size(c->mesh, c->mesh->data), micro = 0;
+    int64_t rows = (int64_t)c->ranks->batch * (c->ranks->runs > 1 ? c->ranks->runs : 1);
     const struct sh_tensor *tokens = c->p->port[SH_PORT_TOKENS] == SH_NONE ? NULL
                                                                            : &c->p->tensors[c->p->port[SH_PORT_TOKENS]];
 
@@ -420,9 +421,9 @@ static sh_rc check_data(struct check *c)
         micro += c->p->sections[s].kind <= SH_SECTION_ONLY && c->p->sections[s].kind != SH_SECTION_INIT
                      ? c->p->sections[s].repeat
                      : 0;
-    if (tokens && tokens->dim[0] != c->ranks->batch)
-        return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, but the others have %d", c->rank,
-                       (long long)tokens->dim[0], c->ranks->batch);
+    if (tokens && tokens->dim[0] != rows)
+        return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, but the others have %lld", c->rank,
+                       (long long)tokens->dim[0], (long long)rows);
     if ((int64_t)micro * c->ranks->batch * parts != c->ranks->sequences)
         return sh_fail(SH_E_BUG, "rank %d: %d micro-steps of %d sequences on %d ranks are not the %lld of a step",
                        c->rank, micro, c->ranks->batch, parts, (long long)c->ranks->sequences);

@@ -13,6 +13,7 @@ struct sh_ranks {
     int64_t node_bytes; /* the same for the ranks of a node together */
     int64_t sequences;  /* of a step, over all ranks */
     int batch;          /* sequences of a micro-step of a rank */
+    int runs;           /* of the rows that it has of each, one after the other; 0: 1 */
     /* *p and *mesh are lent until the next call. */
     sh_rc (*get)(void *from, int rank, const struct sh_program **p, const struct sh_mesh_shape **mesh);
     void *from;

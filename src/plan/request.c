@@ -246,6 +246,13 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
         {cfg->lora.rank > 0, "adapters (lora.rank) need a base in bfloat16 or float32; give one of these"},
     };
 
+    if (gpu && sh_config_gathers(cfg))
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.context_parallel_degree=%d gathers keys and values, which has kernels for CPUs only; "
+            "give a degree that divides model.n_heads %d and fits model.n_kv_heads %d, and "
+            "context_parallel_method=auto",
+            cfg->parallelism.context_parallel_degree, cfg->model.n_heads, cfg->model.n_kv_heads);
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
@@ -270,6 +277,11 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
                        "parallelism.tensor_parallel_degree=%d cuts matrices, which optimizer.name=%s updates as a "
                        "whole; leave it out, or give adamw",
                        cfg->parallelism.tensor_parallel_degree, sh_optim_of(cfg->optimizer.name)->name);
+    if (purpose == SH_TO_SCORE && sh_config_gathers(cfg))
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.context_parallel_degree=%d gathers keys and values, for training and validation "
+                       "only; give a degree that the heads allow, or leave it out",
+                       cfg->parallelism.context_parallel_degree);
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,
@@ -471,7 +483,10 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
                     .snapshot = purpose == SH_TO_TRAIN &&
                                 sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
                     .reproducible = reproducible(cfg),
-                    .row_leaves = purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE ? 1 : cfg->training.row_leaves,
+                    .gather = sh_config_gathers(cfg),
+                    .row_leaves = purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE || !reproducible(cfg)
+                                      ? 1
+                                      : cfg->training.row_leaves,
                     .reduce = dtype_of(cfg->training.mixed_precision_reduce),
                     .decay_all = cfg->optimizer.decay_all,
                     .forward_prefetch = cfg->parallelism.forward_prefetch,

@@ -163,7 +163,7 @@ static int whole(const struct sh_emit *e)
     return e->seq * (e->parts > 1 ? e->parts : 1);
 }
 
-/* Tokens, targets and document starts, each [B,T] i32; documents are those of whole sequences, as attention sees them. Without targets there is no loss (generation); without docs,
+/* Tokens, targets and document starts, each [B,T] i32; documents are those of whole sequences, as attention sees them, or of the runs that a rank has. Without targets there is no loss (generation); without docs,
  * attention sees the whole sequence. */
 void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
 {
@@ -171,11 +171,11 @@ void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
     if (targets)
         add_port(e, SH_PORT_TARGETS);
     if (docs)
-        sh_program_add_port(e->p, SH_PORT_DOCS, e->batch, whole(e), 0);
-    if (e->cache) {
+        sh_program_add_port(e->p, SH_PORT_DOCS, e->batch, e->runs > 1 ? e->seq : whole(e), 0);
+    if (e->cache || e->runs > 1)
         add_port(e, SH_PORT_AT);
+    if (e->cache)
         add_port(e, SH_PORT_COUNT);
-    }
 }
 
 /* Rows of `table` by ids [B,T], plus rows of wpe by position; out [B*T,H]. */
@@ -199,7 +199,7 @@ int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
     bool apart = wpe != SH_NONE && (e->cache || e->apart);
     int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, apart ? SH_NONE : wpe, "embedded");
 
-    if (apart && !e->cache)
+    if (apart && e->p->port[SH_PORT_AT] == SH_NONE)
         add_port(e, SH_PORT_AT);
     if (apart)
         x = sh_emit_add(e, x, look_up(e, e->p->port[SH_PORT_AT], wpe, SH_NONE, "positions"));
@@ -362,7 +362,7 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     op.attr.attn.rotary_dim = (int)tensor(e, table)->dim[1];
     op.in[0] = view3(e, qkv);
     op.in[1] = table;
-    op.in[2] = e->anew ? e->p->port[SH_PORT_DOCS] : SH_NONE;
+    op.in[2] = e->anew && e->runs <= 1 ? e->p->port[SH_PORT_DOCS] : SH_NONE;
     op.in[3] = e->p->port[SH_PORT_AT];
     op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "rotated");
     sh_program_add_op(e->p, &op);

@@ -13,6 +13,7 @@ struct sh_emit {
     struct sh_program *p;
     int batch, seq; /* B and T of one micro-step of one rank */
     int parts;      /* of a sequence, each of T tokens on another rank; 0 and 1: the rank has whole sequences */
+    int runs;       /* of the rows of a sequence that the rank has, each counted by `batch` and `parts`; 0: 1 */
     int leaves;     /* of a rank's part: its losses are kept apart; 0: 1 */
     bool
         apart; /* rows of a sequence lie on several ranks or in leaves, so that a row's place does not tell its position */

@@ -54,7 +54,7 @@ double sh_run_loss(struct sh_run *r)
 
 /* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so on 2^k ranks the sum is a
  * branch of one tree over all batches, whatever k is. */
-static double run_batch(struct sh_run *r, const struct sh_feed *f)
+static double run_batch(struct sh_run *r, struct sh_feed *f)
 {
     sh_feed_put(r, f);
     sh_exec_run(r->exec, SH_SECTION_EVAL);

@@ -112,40 +112,100 @@ void sh_feed_close(struct sh_feed *f)
     *f = (struct sh_feed){0};
 }
 
-/* Put this rank's rows of each sequence; whole: [sequences,T]. Targets and documents were made before the cut, so a row
- * at its border lacks nothing. */
-static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, const int32_t *whole)
+/* This rank's rows of the sequences: runs of `rows`, one or, if keys and values are gathered, one of either half; the
+ * first runs of all sequences, then the second ones. */
+struct part {
+    int64_t ranks, place, runs, rows;
+};
+
+static struct part part_of(const struct sh_run *r)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    int64_t T = r->build.batch.seq, n = T / sh_group_size(m, m->context);
-    int64_t first = sh_group_index(m, m->context) * n;
+    struct part p = {sh_group_size(m, m->context), sh_group_index(m, m->context), r->build.options.gather ? 2 : 1, 0};
 
-    for (int64_t b = 0; b < f->sequences; b++)
-        memcpy(f->part + b * n, whole + b * T + first, (size_t)n * sizeof *whole);
+    p.rows = r->build.batch.seq / (p.ranks * p.runs);
+    return p;
+}
+
+/* The position at which run `run` begins. */
+static int64_t begin_of(const struct part *p, int64_t run)
+{
+    return (run ? 2 * p->ranks - 1 - p->place : p->place) * p->rows;
+}
+
+/* Put this rank's rows; whole: [sequences,T]. Targets and documents were made before the cut, so a row at its border
+ * lacks nothing. */
+static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, const int32_t *whole)
+{
+    struct part p = part_of(r);
+
+    for (int64_t i = 0; i < p.runs * f->sequences; i++)
+        memcpy(f->part + i * p.rows,
+               whole + i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences),
+               (size_t)p.rows * sizeof *whole);
     sh_exec_put(r->exec, port, f->part);
 }
 
-/* Positions for a table that is looked up by them: they start again with each document if its rows were packed. */
+/* Positions for tables that are looked up by them: they start again with each document if its rows were packed. */
 static void put_positions(struct sh_run *r, const struct sh_feed *f)
 {
-    const struct sh_mesh_shape *m = &r->mesh->shape;
-    int64_t T = r->build.batch.seq, n = T / sh_group_size(m, m->context);
-    int64_t first = sh_group_index(m, m->context) * n;
+    struct part p = part_of(r);
+    int64_t T = r->build.batch.seq;
 
     if (r->p->port[SH_PORT_AT] == SH_NONE)
         return;
-    for (int64_t i = 0; i < f->sequences * n; i++) {
-        int64_t at = first + i % n;
+    for (int64_t i = 0; i < p.runs * f->sequences * p.rows; i++) {
+        int64_t run = i / p.rows, b = run % f->sequences, at = begin_of(&p, run / f->sequences) + i % p.rows;
 
-        f->part[i] = (int32_t)(at - (r->build.batch.anew ? f->docs[i / n * T + at] : 0));
+        f->part[i] = (int32_t)(at - (r->build.batch.anew ? f->docs[b * T + at] : 0));
     }
     sh_exec_put(r->exec, SH_PORT_AT, f->part);
 }
 
-void sh_feed_put(struct sh_run *r, const struct sh_feed *f)
+/* The keys that the rows of rank `place` see in the sequences. */
+static double keys_seen(const struct sh_run *r, const struct sh_feed *f, struct part p, int64_t place)
 {
+    int64_t T = r->cfg.training.seq_len;
+    double n = 0;
+
+    p.place = place;
+    for (int64_t i = 0; i < p.runs * f->sequences * p.rows; i++) {
+        int64_t run = i / p.rows, at = begin_of(&p, run / f->sequences) + i % p.rows;
+
+        n += (double)(at + 1 - f->docs[run % f->sequences * T + at]);
+    }
+    return n;
+}
+
+/* Pieces of either half balance whole sequences, but not documents. */
+static void note_balance(const struct sh_run *r, const struct sh_feed *f)
+{
+    struct part p = part_of(r);
+    double most = 0, all = 0;
+
+    for (int64_t place = 0; place < p.ranks; place++) {
+        double n = keys_seen(r, f, p, place);
+
+        most = n > most ? n : most;
+        all += n;
+    }
+    sh_log_info("note: documents share the work of attention unequally: of the %lld ranks of the first sequences, the "
+                "busiest has %.2f times the mean",
+                (long long)p.ranks, most * (double)p.ranks / all);
+}
+
+void sh_feed_put(struct sh_run *r, struct sh_feed *f)
+{
+    bool gathers = r->build.options.gather;
+
     put_rows(r, f, SH_PORT_TOKENS, f->tokens);
     put_rows(r, f, SH_PORT_TARGETS, f->targets);
-    sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
+    if (f->with_docs && gathers)
+        put_rows(r, f, SH_PORT_DOCS, f->docs);
+    else
+        sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
     put_positions(r, f);
+    if (f->with_docs && gathers && !f->noted)
+        note_balance(r, f);
+    f->noted = true;
 }

@@ -14,6 +14,7 @@ struct sh_feed {
     int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
     int64_t sequences;                /* of a micro-step */
     bool with_docs;
+    bool noted; /* how the work of its first rows is shared */
 };
 sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_feed *f);
 void sh_feed_close(struct sh_feed *f);
@@ -31,6 +32,6 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
  * a strategy for documents that are too long has no effect. Local. */
 void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
 /* Copy the sequences that were read into the program's tensors. Local. */
-void sh_feed_put(struct sh_run *r, const struct sh_feed *f);
+void sh_feed_put(struct sh_run *r, struct sh_feed *f);
 
 #endif

@@ -115,6 +115,10 @@ MODELS |= {f'{name}, adapters': {**MODELS[name], 'lora.rank': 3, 'lora.alpha': 9
 CUT = {f'{name}, cut': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
     ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 1}), ('qwen3', {}),
     ('gemma3_text', {'model.n_kv_heads': 4}), ('llama, biases, adapters', {}))}
+# Seven query heads, which neither can share: on one key-value head, or on seven; with documents, masks and windows.
+SEVEN = {'model.n_heads': 7, 'model.head_dim': 8, 'model.n_kv_heads': 1}
+CUT |= {f'{name}, gathered': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **SEVEN, **more}
+        for name, more in (('llama, documents, masked', {}), ('qwen2', {}), ('gemma3_text', {'model.n_kv_heads': 7}))}
 MODELS |= CUT
 # Rows of a micro-step that tiles cut: 132, in which no tile fits a whole number of times; 128 on each of 2 ranks; 8,448.
 BLOCKS = {'model.first_dense_layers': 1, 'model.shared_ffn_dim': 40, 'training.local_batch_size': 4}

@@ -36,6 +36,10 @@ KINDS = {
     'adapters in four bits': {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
     'experts': {**tiny.EXPERTS, **COMMON, 'moe.aux_loss_coeff': 0, 'moe.load_balance_coeff': 0, 'model.n_experts': 8},
 }
+THREE = {**tiny.MODELS['llama'], **COMMON, 'model.n_heads': 3, 'training.seq_len': 8}
+KINDS |= {'three heads': THREE, 'three heads, documents': {**THREE, **DOCUMENTS, 'model.n_kv_heads': 3},
+          'three heads, window': {**THREE, **WINDOW}}
+GATHER = {'parallelism.context_parallel_method': 'gather'}
 APART = {'comm.shared_memory': 'off'}
 INLINE = {**APART, 'comm.progress': 'inline'}
 FULL = {'activation_checkpoint.mode': 'full'}
@@ -63,6 +67,13 @@ MESHES = {
     'hybrid_shard, 2 of 2, twice': on('window', 'hybrid_shard', 4, 2, TWICE, APART),
     'no_shard, 4 of 4': on('gpt2', 'no_shard', 4, 4),
     'no_shard, 2 of 4, replicas': on('llama, one kv head', 'no_shard', 4, 2, {'mesh.replicate': 4}),
+    'gathered, 2 of 2': on('three heads', 'full_shard', 2, 2, SELECTIVE),
+    'gathered, 4 of 4, documents': on('three heads, documents', 'full_shard', 4, 4, ONE, FULL),
+    'gathered, 2 of 4, inline': on('three heads, documents', 'hybrid_shard', 4, 2, TWICE, INLINE),
+    'gathered, 2 of 2, window, states in a file': on('three heads, window', 'shard_optim', 2, 2, STATES),
+    'gathered, 2 of 4, gpt2': on('gpt2', 'shard_grad_op', 4, 2, GATHER),
+    'gathered, 2 of 4, adapters in four bits': on('adapters in four bits', 'full_shard', 4, 2, GATHER, FULL),
+    'gathered, 4 of 4, no_shard': on('three heads', 'no_shard', 4, 4, APART),
     'adapters, 2 of 4': on('adapters', 'full_shard', 4, 2, SELECTIVE),
     'adapters in four bits, 4 of 4': on('adapters in four bits', 'full_shard', 4, 4, APART),
     'experts on each rank': on('experts', 'full_shard', 2, 2, ONE),

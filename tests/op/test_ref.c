@@ -234,6 +234,26 @@ static void turn_by_hand(void **state)
     pair_end(&f, &b);
 }
 
+/* Two ranks, one sequence of four pieces: rank 0 has the first and the last. */
+static void pieces_by_hand(void **state)
+{
+    static const double whole[] = {0, 2, 3, 1};
+    struct optest f, b;
+    (void)state;
+    pair_begin(&f, SH_OP_FROM_PIECES, &b, SH_OP_TO_PIECES);
+    optest_in(&f, 0, SH_F64, DIMS(2, 2, 1, 1));
+    for (int i = 0; i < 4; i++)
+        optest_set(&f.call.in[0], i, i);
+    optest_out(&f, 0, SH_F64, DIMS(1, 4, 1));
+    optest_run(&f, &sh_kernels_ref, 1);
+    give(&b, 0, &f.call.out[0]);
+    optest_out(&b, 0, SH_F64, DIMS(2, 2, 1, 1));
+    optest_run(&b, &sh_kernels_ref, 1);
+    for (int i = 0; i < 4; i++)
+        assert_true(optest_get(&f.call.out[0], i) == whole[i] && optest_get(&b.call.out[0], i) == i);
+    pair_end(&f, &b);
+}
+
 static void qk_norm(void **state)
 {
     (void)state;
@@ -531,6 +551,45 @@ static void check_attention(bool docs, int heads, int kv_heads, int window)
     pair_end(&f, &b);
 }
 
+/* Two runs of two queries of each of two sequences of 8 keys. */
+static void check_attention_rows(bool docs, int heads, int kv_heads, int window)
+{
+    enum { B = 2, T = 8, M = 2, D = 4 };
+    struct optest f, b;
+    pair_begin(&f, SH_OP_ATTENTION_ROWS, &b, SH_OP_ATTENTION_ROWS_BWD);
+    set_heads(&f, heads, kv_heads, D);
+    f.attr.attn.window = window;
+    f.attr.attn.runs = 2;
+    f.attr.attn.first[0] = M;
+    f.attr.attn.first[1] = 2 * M;
+    b.attr.attn = f.attr.attn;
+    optest_in(&f, 0, SH_F64, DIMS(2 * B, M, heads * D));
+    optest_in(&f, 1, SH_F64, DIMS(B, T, 2 * kv_heads * D));
+    if (docs) {
+        optest_in_ints(&f, 2, 0, 1, DIMS(2 * B, M));
+        for (int i = 0; i < 2 * B * M; i++)
+            optest_set(&f.call.in[2], i, i / M / B ? 3 : 1);
+    }
+    optest_out(&f, 0, SH_F64, DIMS(2 * B, M, heads * D));
+    optest_out(&f, 1, SH_F64, DIMS(2 * B, heads, M));
+    optest_run(&f, &sh_kernels_ref, 1);
+    optest_in(&b, 0, SH_F64, DIMS(2 * B, M, heads * D));
+    give(&b, 1, &f.call.in[0]);
+    give(&b, 2, &f.call.in[1]);
+    give(&b, 3, &f.call.out[0]);
+    give(&b, 4, &f.call.out[1]);
+    if (docs)
+        give(&b, 5, &f.call.in[2]);
+    optest_out(&b, 0, SH_F64, DIMS(2 * B, M, heads * D));
+    optest_out(&b, 1, SH_F64, DIMS(B, T, 2 * kv_heads * D));
+    optest_run(&b, &sh_kernels_ref, 1);
+
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    check_gradient(&f, g, 0, &b.call.out[0]);
+    check_gradient(&f, g, 1, &b.call.out[1]);
+    pair_end(&f, &b);
+}
+
 /* A window equals documents that start again at each query: the last W keys, or fewer if a document starts within
  * them. */
 static void attention_window(void **state)
@@ -579,6 +638,9 @@ static void attention(void **state)
     check_attention(true, 3, 1, 0);
     check_attention(false, 2, 1, 2);
     check_attention(true, 2, 1, 2);
+    check_attention_rows(false, 3, 1, 0);
+    check_attention_rows(true, 2, 2, 0);
+    check_attention_rows(true, 2, 1, 2);
 }
 
 /* Neighbouring query heads share a key-value head: 4 on 2 equals 4 on 4 with each key and value repeated twice. */
@@ -661,6 +723,7 @@ int main(void)
         cmocka_unit_test(regroup_by_hand),
         cmocka_unit_test(heads_by_hand),
         cmocka_unit_test(turn_by_hand),
+        cmocka_unit_test(pieces_by_hand),
         cmocka_unit_test(linear),
         cmocka_unit_test(embed),
         cmocka_unit_test(attention_window),

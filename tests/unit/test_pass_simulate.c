@@ -59,20 +59,24 @@ static void feed(const struct sim *s, const struct sh_build *b, int rank, int st
 {
     const struct sh_mesh_shape *mesh = &s->ranks[rank].mesh;
     int first = (sh_group_index(mesh, mesh->data) * b->options.micro_steps + m) * b->batch.batch % GLOBAL;
-    int n = TINY_SEQ / sh_group_size(mesh, mesh->context), begin = sh_group_index(mesh, mesh->context) * n;
+    int ranks = sh_group_size(mesh, mesh->context), place = sh_group_index(mesh, mesh->context);
+    int runs = b->options.gather ? 2 : 1, n = TINY_SEQ / (ranks * runs), B = b->batch.batch;
     const struct sh_program *p = s->ranks[rank].p;
     const int *port = p->port;
 
-    for (int i = 0; i < b->batch.batch * n; i++) {
-        int at = (first + i / n) * TINY_SEQ + begin + i % n;
+    for (int i = 0; i < runs * B * n; i++) {
+        int begin = (i / n / B ? 2 * ranks - 1 - place : place) * n;
+        int at = (first + i / n % B) * TINY_SEQ + begin + i % n;
 
         ((int32_t *)sim_data(s, rank, port[SH_PORT_TOKENS]))[i] = batch.tokens[step][at];
         ((int32_t *)sim_data(s, rank, port[SH_PORT_TARGETS]))[i] = batch.targets[step][at];
         if (port[SH_PORT_AT] != SH_NONE)
             ((int32_t *)sim_data(s, rank, port[SH_PORT_AT]))[i] =
                 begin + i % n - (b->batch.anew ? batch.docs[step][at] : 0);
+        if (port[SH_PORT_DOCS] != SH_NONE && runs > 1)
+            ((int32_t *)sim_data(s, rank, port[SH_PORT_DOCS]))[i] = batch.docs[step][at];
     }
-    if (port[SH_PORT_DOCS] != SH_NONE)
+    if (port[SH_PORT_DOCS] != SH_NONE && runs == 1)
         memcpy(sim_data(s, rank, port[SH_PORT_DOCS]), &batch.docs[step][first * TINY_SEQ],
                (size_t)b->batch.batch * TINY_SEQ * sizeof(int32_t));
 }
@@ -438,6 +442,38 @@ static void cut_matrices(void **state)
         away.offload = (struct sh_offload){.optimizer_16 = i % 17, .buffers = 3, .carry = i % 2};
         moved = run_cut(away, &variants[i % VARIANTS], mesh);
         assert_near(&cut, &one, 1e-5, away.model.dim > 100 ? 1e-5 : 2e-6);
+        assert_same(&other, &cut);
+        assert_same(&moved, &cut);
+        free(one.params);
+        free(cut.params);
+        free(other.params);
+        free(moved.params);
+    }
+}
+
+/* The same with keys and values gathered, for heads that ranks cannot share: three query heads on one or on three. */
+static void gathered_keys(void **state)
+{
+    static const int axes[][SH_AXES] = {{1, 2, 1, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 1, 1}, {1, 2, 1, 1, 3, 2, 1}};
+    static const int whole[SH_AXES] = {1, 1, 1, 1, 1, 1, 1};
+
+    (void)state;
+    for (int i = 0; i < 2 * VARIANTS; i += tiny_step(7)) {
+        const int *mesh = axes[i % (int)(sizeof axes / sizeof *axes)];
+        int data = mesh[SH_AXIS_INNER] * mesh[SH_AXIS_OUTER] * mesh[SH_AXIS_REPLICATE];
+        struct sh_build b = cut_build(i, data), alone = cut_build(i, 1);
+        struct outcome one, cut, other, moved;
+
+        alone.model.n_heads = b.model.n_heads = 3;
+        alone.model.n_kv_heads = b.model.n_kv_heads = b.model.family == SH_FAMILY_GPT2 || i % 4 == 2 ? 3 : 1;
+        b.options.gather = true;
+        one = run_cut(alone, &variants[0], whole);
+        cut = run_cut(b, &variants[0], mesh);
+        other = run_cut(b, &variants[i % VARIANTS], mesh);
+        b.offload = (struct sh_offload){
+            .act_blocks = b.model.n_layers > 2, .optimizer_16 = i % 17, .buffers = 3, .carry = i % 2};
+        moved = run_cut(b, &variants[i % VARIANTS], mesh);
+        assert_near(&cut, &one, 1e-5, b.model.dim > 100 ? 1e-5 : 2e-6);
         assert_same(&other, &cut);
         assert_same(&moved, &cut);
         free(one.params);
@@ -1367,6 +1403,7 @@ int main(void)
         cmocka_unit_test(with_every_axis),
         cmocka_unit_test(cut_sequences),
         cmocka_unit_test(cut_matrices),
+        cmocka_unit_test(gathered_keys),
         cmocka_unit_test(parts_are_exchanged),
         cmocka_unit_test(rows_make_a_round_trip),
         cmocka_unit_test(with_adapters),

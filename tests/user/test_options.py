@@ -157,6 +157,7 @@ ROWS = {
     'data.document_separator': Row(8, 'steps', needs={'data.document_separator': 7, 'data.document_mask': True}),
     'parallelism.context_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4}),
     'parallelism.tensor_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4, 'model.n_kv_heads': 4}),
+    'parallelism.context_parallel_method': Row('gather', 'plan', needs={'model.n_heads': 4, 'parallelism.context_parallel_degree': 2}),
     'parallelism.expert_parallel_degree': Row(2, 'plan', needs={**MOE, **SPREAD}),
     'parallelism.sharding_strategy': Row('shard_grad_op', 'plan'),
     'parallelism.reshard_after_forward': Row(2, 'plan'),

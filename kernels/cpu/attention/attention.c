@@ -16,8 +16,8 @@ static sh_rc take_tile(const struct sh_attn *a, struct sh_attn_scratch *w, struc
                        int64_t kv_head, int64_t t, int64_t nq, int64_t k0, int64_t nk)
 {
     int64_t row = b * a->seq + k0;
-    struct sh_attn_view k = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_k_col(a, kv_head), w->k);
-    struct sh_attn_view v = sh_attn_read(a, a->qkv, a->ld, row, nk, sh_attn_v_col(a, kv_head), w->v);
+    struct sh_attn_view k = sh_attn_read(a, a->kv, a->kv_ld, row, nk, sh_attn_k_col(a, kv_head), w->k);
+    struct sh_attn_view v = sh_attn_read(a, a->kv, a->kv_ld, row, nk, sh_attn_v_col(a, kv_head), w->v);
 
     struct sh_attn_tile tile = {.nq = nq, .nk = nk, .s = w->s};
     SH_TRY(sh_attn_scores(a, tile, q, k));
@@ -27,26 +27,25 @@ static sh_rc take_tile(const struct sh_attn *a, struct sh_attn_scratch *w, struc
 }
 
 /* Divide the block's rows by their sums and round once. lse [B,H,T] is kept for the backward. */
-static void put_block(const struct sh_attn *a, const struct sh_attn_scratch *w, const struct sh_op_call *call,
-                      int64_t b, int64_t head, int64_t t, int64_t nq)
+static void put_block(const struct sh_attn *a, const struct sh_attn_scratch *w, int64_t b, int64_t head, int64_t t,
+                      int64_t nq)
 {
-    float *lse = (float *)call->out[1].data + (b * a->heads + head) * a->seq + t;
+    float *lse = sh_attn_lse_at(a, b, head, t);
     for (int64_t i = 0; i < nq; i++) {
         sh_cpu_row_scale(w->o + i * a->dim, a->dim, 1.0f / w->sum[i]);
         lse[i] = w->max[i] + logf(w->sum[i]);
     }
     int64_t ld = a->heads * a->dim;
-    void *o = sh_cpu_at(call->out[0].data, a->dtype, (b * a->seq + t) * ld + head * a->dim);
+    void *o = sh_cpu_at(a->o, a->dtype, sh_attn_row(a, b, t) * ld + head * a->dim);
     sh_cpu_block_store((struct sh_cpu_block){.rows = nq, .cols = a->dim}, o, ld, a->dtype, w->o, a->dim);
 }
 
 /* Queries [t, t + nq) of one head. Keys before the start of the first document and after the last query are skipped. */
-static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call, struct sh_attn_scratch *w, int64_t b,
-                          int64_t head, int64_t t)
+static sh_rc attend_block(const struct sh_attn *a, struct sh_attn_scratch *w, int64_t b, int64_t head, int64_t t)
 {
-    int64_t nq = a->seq - t < SH_ATTN_Q ? a->seq - t : SH_ATTN_Q, end = t + nq;
+    int64_t left = sh_attn_end(a, t) - t, nq = left < SH_ATTN_Q ? left : SH_ATTN_Q, end = t + nq;
     int64_t kv_head = head / (a->heads / a->kv_heads);
-    struct sh_attn_view q = sh_attn_read(a, a->qkv, a->ld, b * a->seq + t, nq, sh_attn_q_col(a, head), w->q);
+    struct sh_attn_view q = sh_attn_read(a, a->q, a->q_ld, sh_attn_row(a, b, t), nq, sh_attn_q_col(a, head), w->q);
 
     memset(w->o, 0, (size_t)(nq * a->dim) * sizeof(float));
     for (int64_t i = 0; i < nq; i++) {
@@ -55,7 +54,7 @@ static sh_rc attend_block(const struct sh_attn *a, const struct sh_op_call *call
     }
     for (int64_t k0 = sh_attn_first_key_of(a, b, t, nq); k0 < end; k0 += SH_ATTN_K)
         SH_TRY(take_tile(a, w, q, b, kv_head, t, nq, k0, end - k0 < SH_ATTN_K ? end - k0 : SH_ATTN_K));
-    put_block(a, w, call, b, head, t, nq);
+    put_block(a, w, b, head, t, nq);
     return SH_OK;
 }
 
@@ -67,11 +66,11 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 static sh_rc run(const struct sh_op_call *call)
 {
-    struct sh_attn a = sh_attn_of(call, &call->in[0], &call->in[1]);
+    struct sh_attn a = sh_attn_of(call);
     int64_t one_thread = work_bytes(call, 1);
     SH_REQUIRE(call->work_bytes >= one_thread * omp_get_max_threads());
 
-    int64_t blocks = (a.seq + SH_ATTN_Q - 1) / SH_ATTN_Q, heads = a.batch * a.heads;
+    int64_t blocks = sh_attn_blocks(&a, SH_ATTN_Q), heads = a.batch * a.heads;
     struct sh_gemm_failure failure = {0};
 #pragma omp parallel
     {
@@ -81,8 +80,8 @@ static sh_rc run(const struct sh_op_call *call)
         /* The last blocks see the most keys, so they go first: no thread is then left alone with one at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < blocks * heads; i++) {
-            int64_t t = (blocks - 1 - i / heads) * SH_ATTN_Q, head = i % heads;
-            sh_gemm_note(&failure, attend_block(&a, call, &w, head / a.heads, head % a.heads, t));
+            int64_t t = sh_attn_block_at(&a, blocks - 1 - i / heads, SH_ATTN_Q), head = i % heads;
+            sh_gemm_note(&failure, attend_block(&a, &w, head / a.heads, head % a.heads, t));
         }
     }
     return sh_gemm_failed(&failure);

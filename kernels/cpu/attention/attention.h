@@ -27,16 +27,67 @@ extern const struct sh_attn_engine sh_attn_wide, sh_attn_wide_bwd;     /* with S
 struct sh_attn {
     int64_t batch, seq, heads, kv_heads, dim;
     int64_t window; /* W; 0: none */
-    int64_t ld;     /* (H+2K)D: one packed row of qkv */
+    /* Queries are known by their position t. Those of a sequence are one run of all, or runs of `rows` from first[i]
+     * on; a tensor of queries has run after run, of all sequences each. */
+    int runs;
+    int64_t rows, first[2];
     enum sh_dtype dtype;
     float scale;
-    const void *qkv;     /* [B,T,(H+2K)D] */
-    const int32_t *docs; /* [B,T] or NULL */
+    const void *q, *kv; /* [runs B,rows,q_ld], [B,T,kv_ld]: the same packed tensor, or two */
+    int64_t q_ld, kv_ld;
+    int64_t kv_head;     /* the heads before the first key head in a row of kv */
+    void *o;             /* [runs B,rows,HD] */
+    float *lse;          /* [runs B,H,rows] */
+    const void *dout;    /* backward: as o */
+    void *dq, *dkv;      /* backward: as q and kv */
+    const int32_t *docs; /* [runs B,rows] or NULL */
     const struct sh_gemm_engine *f32;
 };
-struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand *qkv, const struct sh_operand *docs);
+struct sh_attn sh_attn_of(const struct sh_op_call *call);
 
-/* The first column in a packed row of a query head, and of the key and value heads that it uses. */
+/* The keys of a call's sequences, T. */
+int64_t sh_attn_keys(const struct sh_op_call *call);
+
+/* The run of the query at position t, where that ends, and its row among those of all sequences. */
+static inline int64_t sh_attn_run(const struct sh_attn *a, int64_t t)
+{
+    return a->runs > 1 && t >= a->first[1];
+}
+
+static inline int64_t sh_attn_end(const struct sh_attn *a, int64_t t)
+{
+    return a->first[sh_attn_run(a, t)] + a->rows;
+}
+
+static inline int64_t sh_attn_row(const struct sh_attn *a, int64_t b, int64_t t)
+{
+    int64_t run = sh_attn_run(a, t);
+
+    return (run * a->batch + b) * a->rows + t - a->first[run];
+}
+
+/* The lse of a head's queries from t on. */
+static inline float *sh_attn_lse_at(const struct sh_attn *a, int64_t b, int64_t head, int64_t t)
+{
+    int64_t run = sh_attn_run(a, t);
+
+    return a->lse + ((run * a->batch + b) * a->heads + head) * a->rows + t - a->first[run];
+}
+
+/* The first query of block i, if each run is cut into blocks of n queries. */
+static inline int64_t sh_attn_block_at(const struct sh_attn *a, int64_t i, int64_t n)
+{
+    int64_t blocks = (a->rows + n - 1) / n;
+
+    return a->first[i / blocks] + i % blocks * n;
+}
+
+static inline int64_t sh_attn_blocks(const struct sh_attn *a, int64_t n)
+{
+    return a->runs * ((a->rows + n - 1) / n);
+}
+
+/* The first column in a row of a query head, and of the key and value heads that it uses. */
 static inline int64_t sh_attn_q_col(const struct sh_attn *a, int64_t head)
 {
     return head * a->dim;
@@ -44,12 +95,12 @@ static inline int64_t sh_attn_q_col(const struct sh_attn *a, int64_t head)
 
 static inline int64_t sh_attn_k_col(const struct sh_attn *a, int64_t kv_head)
 {
-    return (a->heads + kv_head) * a->dim;
+    return (a->kv_head + kv_head) * a->dim;
 }
 
 static inline int64_t sh_attn_v_col(const struct sh_attn *a, int64_t kv_head)
 {
-    return (a->heads + a->kv_heads + kv_head) * a->dim;
+    return (a->kv_head + a->kv_heads + kv_head) * a->dim;
 }
 
 /* Scratch of one thread in a forward; floats are carved up in this order. */

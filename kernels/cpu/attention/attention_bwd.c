@@ -13,7 +13,6 @@
 
 struct task {
     const struct sh_attn *a;
-    const struct sh_op_call *call;
     int64_t b, kv_head;
     struct sh_attn_view k, v; /* [T,D] */
     /* Scratch of one thread. */
@@ -61,12 +60,12 @@ SH_CLONES static void score_gradient(float *ds, const float *p, int64_t n, float
         ds[j] = p[j] * (ds[j] - delta) * scale;
 }
 
-/* Write src [rows,D] to a column of dqkv, rounded if dqkv is 16 bits. */
-static void put(const struct task *w, int64_t row, int64_t rows, int64_t col, const float *src)
+/* Write src [rows,D] to a column of a gradient [..,ld], rounded if that is 16 bits. */
+static void put(const struct sh_attn *a, void *gradient, int64_t ld, int64_t row, int64_t rows, int64_t col,
+                const float *src)
 {
-    const struct sh_attn *a = w->a;
-    void *dst = sh_cpu_at(w->call->out[0].data, a->dtype, (w->b * a->seq + row) * a->ld + col);
-    sh_cpu_block_store((struct sh_cpu_block){.rows = rows, .cols = a->dim}, dst, a->ld, a->dtype, src, a->dim);
+    void *dst = sh_cpu_at(gradient, a->dtype, row * ld + col);
+    sh_cpu_block_store((struct sh_cpu_block){.rows = rows, .cols = a->dim}, dst, ld, a->dtype, src, a->dim);
 }
 
 /* Write the tile's probabilities into s; dv += p' do. */
@@ -98,14 +97,13 @@ static sh_rc gradients(struct task *w, const struct block *q, int64_t k0, int64_
 static struct block open_block(struct task *w, int64_t head, int64_t t)
 {
     const struct sh_attn *a = w->a;
-    const struct sh_op_call *call = w->call;
-    int64_t row = w->b * a->seq + t, ld = a->heads * a->dim;
-    struct block q = {.head = head, .t = t, .nq = a->seq - t < SH_ATTN_Q ? a->seq - t : SH_ATTN_Q};
-    q.q = sh_attn_read(a, a->qkv, a->ld, row, q.nq, sh_attn_q_col(a, head), w->qf);
-    q.g = sh_attn_read(a, call->in[0].data, ld, row, q.nq, head * a->dim, w->gf);
-    q.lse = (const float *)call->in[3].data + (w->b * a->heads + head) * a->seq + t;
+    int64_t row = sh_attn_row(a, w->b, t), ld = a->heads * a->dim, left = sh_attn_end(a, t) - t;
+    struct block q = {.head = head, .t = t, .nq = left < SH_ATTN_Q ? left : SH_ATTN_Q};
+    q.q = sh_attn_read(a, a->q, a->q_ld, row, q.nq, sh_attn_q_col(a, head), w->qf);
+    q.g = sh_attn_read(a, a->dout, ld, row, q.nq, head * a->dim, w->gf);
+    q.lse = sh_attn_lse_at(a, w->b, head, t);
 
-    struct sh_attn_view o = sh_attn_read(a, call->in[2].data, ld, row, q.nq, head * a->dim, w->of);
+    struct sh_attn_view o = sh_attn_read(a, a->o, ld, row, q.nq, head * a->dim, w->of);
     for (int64_t i = 0; i < q.nq; i++)
         w->delta[i] = sh_cpu_row_dot(q.g.data + i * q.g.ld, o.data + i * o.ld, a->dim);
     return q;
@@ -124,7 +122,7 @@ static sh_rc block_backward(struct task *w, int64_t head, int64_t t)
         SH_TRY(probabilities(w, &q, k0, nk));
         SH_TRY(gradients(w, &q, k0, nk));
     }
-    put(w, t, q.nq, sh_attn_q_col(a, head), w->dq);
+    put(a, a->dq, a->q_ld, sh_attn_row(a, w->b, t), q.nq, sh_attn_q_col(a, head), w->dq);
     return SH_OK;
 }
 
@@ -132,28 +130,28 @@ static sh_rc kv_head_backward(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t group = a->heads / a->kv_heads, row = w->b * a->seq;
-    w->k = sh_attn_read(a, a->qkv, a->ld, row, a->seq, sh_attn_k_col(a, w->kv_head), w->kf);
-    w->v = sh_attn_read(a, a->qkv, a->ld, row, a->seq, sh_attn_v_col(a, w->kv_head), w->vf);
+    w->k = sh_attn_read(a, a->kv, a->kv_ld, row, a->seq, sh_attn_k_col(a, w->kv_head), w->kf);
+    w->v = sh_attn_read(a, a->kv, a->kv_ld, row, a->seq, sh_attn_v_col(a, w->kv_head), w->vf);
 
     memset(w->dk, 0, (size_t)(a->seq * a->dim) * sizeof(float));
     memset(w->dv, 0, (size_t)(a->seq * a->dim) * sizeof(float));
     for (int64_t head = w->kv_head * group; head < (w->kv_head + 1) * group; head++)
-        for (int64_t t = 0; t < a->seq; t += SH_ATTN_Q)
-            SH_TRY(block_backward(w, head, t));
-    put(w, 0, a->seq, sh_attn_k_col(a, w->kv_head), w->dk);
-    put(w, 0, a->seq, sh_attn_v_col(a, w->kv_head), w->dv);
+        for (int64_t i = 0; i < sh_attn_blocks(a, SH_ATTN_Q); i++)
+            SH_TRY(block_backward(w, head, sh_attn_block_at(a, i, SH_ATTN_Q)));
+    put(a, a->dkv, a->kv_ld, row, a->seq, sh_attn_k_col(a, w->kv_head), w->dk);
+    put(a, a->dkv, a->kv_ld, row, a->seq, sh_attn_v_col(a, w->kv_head), w->dv);
     return SH_OK;
 }
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     return threads *
-           sh_cpu_round64(scratch_elems(call->in[1].dim[1], call->attr->attn.head_dim) * (int64_t)sizeof(float));
+           sh_cpu_round64(scratch_elems(sh_attn_keys(call), call->attr->attn.head_dim) * (int64_t)sizeof(float));
 }
 
 static sh_rc run(const struct sh_op_call *call)
 {
-    struct sh_attn a = sh_attn_of(call, &call->in[1], &call->in[4]);
+    struct sh_attn a = sh_attn_of(call);
     int64_t one_thread = work_bytes(call, 1);
     SH_REQUIRE(call->work_bytes >= one_thread * omp_get_max_threads());
 
@@ -161,7 +159,7 @@ static sh_rc run(const struct sh_op_call *call)
 #pragma omp parallel
     {
         sh_gemm_serial();
-        struct task w = {.a = &a, .call = call};
+        struct task w = {.a = &a};
         char *mine = (char *)call->work + one_thread * omp_get_thread_num();
         cut_scratch(&w, (float *)(void *)mine, a.seq, a.dim);
 #pragma omp for schedule(dynamic)

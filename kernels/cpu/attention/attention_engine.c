@@ -23,31 +23,49 @@ static const struct sh_attn_engine *const backward[] = {
     &sh_attn_f32_bwd,
 };
 
-/* The table ends with an engine that takes every type, so the loop ends. */
-static const struct sh_attn_engine *engine_for(const struct sh_attn_engine *const *e, enum sh_dtype dtype)
+/* Runs of queries begin at multiples of their length; the engines of panels need whole panels. */
+static bool is_whole(const struct sh_op_call *call)
 {
-    while (!(*e)->takes(dtype))
+    bool runs = call->kind == SH_OP_ATTENTION_ROWS || call->kind == SH_OP_ATTENTION_ROWS_BWD;
+
+    return !runs || call->in[0].dim[1] % SH_PANEL_SIDE == 0;
+}
+
+/* The table ends with an engine that takes everything, so the loop ends. The first operand has the compute type, and
+ * the rows of queries. */
+static const struct sh_attn_engine *engine_for(const struct sh_attn_engine *const *e, const struct sh_op_call *call)
+{
+    while (e[0] != &sh_attn_f32 && e[0] != &sh_attn_f32_bwd && (!(*e)->takes(call->in[0].dtype) || !is_whole(call)))
         e++;
     return *e;
 }
 
 int64_t sh_cpu_attention_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return engine_for(forward, call->in[0].dtype)->work_bytes(call, threads);
+    return engine_for(forward, call)->work_bytes(call, threads);
 }
 
 sh_rc sh_cpu_attention(const struct sh_op_call *call)
 {
-    return engine_for(forward, call->in[0].dtype)->run(call);
+    return engine_for(forward, call)->run(call);
 }
 
 int64_t sh_cpu_attention_bwd_work_bytes(const struct sh_op_call *call, int threads)
 {
-    return engine_for(backward, call->in[1].dtype)->work_bytes(call, threads);
+    return engine_for(backward, call)->work_bytes(call, threads);
 }
 
-/* The type is that of qkv, the second operand. */
 sh_rc sh_cpu_attention_bwd(const struct sh_op_call *call)
 {
-    return engine_for(backward, call->in[1].dtype)->run(call);
+    return engine_for(backward, call)->run(call);
+}
+
+sh_rc sh_cpu_attention_rows(const struct sh_op_call *call)
+{
+    return sh_cpu_attention(call);
+}
+
+sh_rc sh_cpu_attention_rows_bwd(const struct sh_op_call *call)
+{
+    return sh_cpu_attention_bwd(call);
 }

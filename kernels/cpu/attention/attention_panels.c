@@ -17,7 +17,6 @@ enum { QUERIES = 8, MOST = 16, LONG = 4096 };
 
 struct task {
     const struct sh_attn *a;
-    const struct sh_op_call *call;
     int64_t b, head, t, panels, depth, queries; /* the task: first query, panels of queries; steps that hold D; QUERIES
                                                     or MOST */
     struct sh_attn_queries seen[MOST];
@@ -36,9 +35,9 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int64_t queries_of(int64_t seq)
+static int64_t queries_of(int64_t rows)
 {
-    return seq >= LONG ? MOST : QUERIES;
+    return rows >= LONG ? MOST : QUERIES;
 }
 
 static int64_t scratch_bytes(int64_t depth, int64_t queries)
@@ -133,13 +132,24 @@ static SH_WIDE void take_tile(struct task *w, int64_t k0, int64_t k1)
     }
 }
 
-/* Rows [row, row + rows) of the task's sequence, at a column of the packed qkv [B,T,ld]. */
-static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t rows, int64_t col)
+/* Keys or values [row, row + rows) of the task's sequence, from a column on. */
+static struct sh_attn_matrix keys_of(const struct task *w, int64_t row, int64_t rows, int64_t col)
 {
     const struct sh_attn *a = w->a;
-    return (struct sh_attn_matrix){.data = (const sh_bf16 *)a->qkv + (w->b * a->seq + row) * a->ld + col,
-                                   .ld = a->ld,
+    return (struct sh_attn_matrix){.data = (const sh_bf16 *)a->kv + (w->b * a->seq + row) * a->kv_ld + col,
+                                   .ld = a->kv_ld,
                                    .rows = least(rows, a->seq - row),
+                                   .dim = a->dim};
+}
+
+/* The task's queries. */
+static struct sh_attn_matrix queries(const struct task *w)
+{
+    const struct sh_attn *a = w->a;
+    int64_t at = sh_attn_row(a, w->b, w->t) * a->q_ld + sh_attn_q_col(a, w->head);
+    return (struct sh_attn_matrix){.data = (const sh_bf16 *)a->q + at,
+                                   .ld = a->q_ld,
+                                   .rows = least(w->queries * SIDE, sh_attn_end(a, w->t) - w->t),
                                    .dim = a->dim};
 }
 
@@ -147,7 +157,7 @@ static struct sh_attn_matrix rows_of(const struct task *w, int64_t row, int64_t 
 static void open_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    sh_attn_pack_rows(rows_of(w, w->t, w->queries * SIDE, sh_attn_q_col(a, w->head)), sh_panel_pack_cols, w->q);
+    sh_attn_pack_rows(queries(w), sh_panel_pack_cols, w->q);
     for (int64_t j = 0; j < w->panels; j++) {
         w->seen[j] = sh_attn_queries_of(a, w->b, w->t + j * SIDE);
         w->begun[j] = false;
@@ -162,17 +172,17 @@ static void open_task(struct task *w)
 static SH_WIDE void close_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    int64_t end = least(w->t + w->panels * SIDE, a->seq), ld = a->heads * a->dim;
-    float *lse = (float *)w->call->out[1].data + (w->b * a->heads + w->head) * a->seq;
-    sh_bf16 *o = (sh_bf16 *)w->call->out[0].data + w->b * a->seq * ld + w->head * a->dim;
+    int64_t n = least(w->panels * SIDE, sh_attn_end(a, w->t) - w->t), ld = a->heads * a->dim;
+    float *lse = sh_attn_lse_at(a, w->b, w->head, w->t);
+    sh_bf16 *o = (sh_bf16 *)a->o + sh_attn_row(a, w->b, w->t) * ld + w->head * a->dim;
 
-    for (int64_t t = w->t; t < end; t++) {
-        lse[t] = sh_attn_lse(w->max[t - w->t], w->sum[t - w->t]);
-        w->sum[t - w->t] = 1.0f / w->sum[t - w->t];
+    for (int64_t i = 0; i < n; i++) {
+        lse[i] = sh_attn_lse(w->max[i], w->sum[i]);
+        w->sum[i] = 1.0f / w->sum[i];
     }
-    for (int64_t t = w->t, j = 0; t < end; t += SIDE, j++)
+    for (int64_t i = 0, j = 0; i < n; i += SIDE, j++)
         for (int64_t d = 0; d < w->depth; d++)
-            sh_attn_put_turned(w->o + (j * w->depth + d) * BLOCK, w->sum + j * SIDE, o + t * ld + d * SIDE, ld, end - t,
+            sh_attn_put_turned(w->o + (j * w->depth + d) * BLOCK, w->sum + j * SIDE, o + i * ld + d * SIDE, ld, n - i,
                                a->dim - d * SIDE);
 }
 
@@ -181,7 +191,7 @@ static void attend(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t kv_head = w->head / (a->heads / a->kv_heads), first = a->seq;
-    w->panels = least(sh_panels(a->seq - w->t), w->queries);
+    w->panels = least(sh_panels(sh_attn_end(a, w->t) - w->t), w->queries);
     open_task(w);
     for (int64_t j = 0; j < w->panels; j++)
         /* With documents, panels of queries see different first keys; the task starts at the earliest. */
@@ -189,8 +199,8 @@ static void attend(struct task *w)
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS) {
         int64_t k1 = least(k0 + KEYS, end), rows = (k1 - k0) * SIDE;
-        sh_attn_pack_rows(rows_of(w, k0 * SIDE, rows, sh_attn_k_col(a, kv_head)), sh_panel_pack_rows, w->k);
-        sh_attn_pack_cols(rows_of(w, k0 * SIDE, rows, sh_attn_v_col(a, kv_head)), sh_panel_pack_rows, w->v, KEYS);
+        sh_attn_pack_rows(keys_of(w, k0 * SIDE, rows, sh_attn_k_col(a, kv_head)), sh_panel_pack_rows, w->k);
+        sh_attn_pack_cols(keys_of(w, k0 * SIDE, rows, sh_attn_v_col(a, kv_head)), sh_panel_pack_rows, w->v, KEYS);
         take_tile(w, k0, k1);
     }
     close_task(w);
@@ -203,18 +213,18 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 static sh_rc run(const struct sh_op_call *call)
 {
-    struct sh_attn a = sh_attn_of(call, &call->in[0], &call->in[1]);
-    int64_t rows = queries_of(a.seq) * SIDE, tasks = (a.seq + rows - 1) / rows, heads = a.batch * a.heads;
+    struct sh_attn a = sh_attn_of(call);
+    int64_t rows = queries_of(a.rows) * SIDE, tasks = sh_attn_blocks(&a, rows), heads = a.batch * a.heads;
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .depth = sh_panels(a.dim), .queries = queries_of(a.seq)};
+        struct task w = {.a = &a, .depth = sh_panels(a.dim), .queries = queries_of(a.rows)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
         sh_panel_begin();
         /* The last queries see the most keys, so they go first: no thread is then left alone with them at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * heads; i++) {
-            w.t = (tasks - 1 - i / heads) * rows;
+            w.t = sh_attn_block_at(&a, tasks - 1 - i / heads, rows);
             w.b = i % heads / a.heads;
             w.head = i % a.heads;
             attend(&w);

@@ -34,7 +34,7 @@ struct sh_attn_queries sh_attn_queries_of(const struct sh_attn *a, int64_t b, in
 {
     struct sh_attn_queries q = {.t = t, .least = INT32_MAX};
     for (int64_t j = 0; j < SIDE; j++) {
-        int32_t first = t + j < a->seq ? (int32_t)sh_attn_first_key(a, b, t + j) : INT32_MAX;
+        int32_t first = t + j < sh_attn_end(a, t) ? (int32_t)sh_attn_first_key(a, b, t + j) : INT32_MAX;
         q.first[j] = first;
         q.least = first < q.least ? first : q.least;
         q.most = first > q.most ? first : q.most;

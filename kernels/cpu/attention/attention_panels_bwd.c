@@ -18,7 +18,6 @@ enum { SIDE = SH_ATTN_SIDE, STEP = SH_PANEL_STEP, BLOCK = SH_ATTN_BLOCK, QUERIES
 
 struct task {
     const struct sh_attn *a;
-    const struct sh_op_call *call;
     int64_t b, kv_head, depth, keys; /* steps that hold D; panels that hold T */
     /* The current chunk: its head, first query, panels of queries. */
     int64_t head, t, panels;
@@ -180,14 +179,12 @@ static SH_WIDE float dot(const sh_bf16 *x, const sh_bf16 *y, int64_t n)
     return _mm512_reduce_add_ps(sum);
 }
 
-/* The rows of the task's sequence from `row` on, at column `col` of a tensor [B,T,ld]. */
-static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, int64_t ld, int64_t row, int64_t rows,
+/* n rows of a tensor [..,ld] from `row` on, at column `col`. */
+static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, int64_t ld, int64_t row, int64_t n,
                                      int64_t col)
 {
-    return (struct sh_attn_matrix){.data = (const sh_bf16 *)tensor + (w->b * w->a->seq + row) * ld + col,
-                                   .ld = ld,
-                                   .rows = least(rows, w->a->seq - row),
-                                   .dim = w->a->dim};
+    return (struct sh_attn_matrix){
+        .data = (const sh_bf16 *)tensor + row * ld + col, .ld = ld, .rows = n, .dim = w->a->dim};
 }
 
 /* Pack the queries of a chunk in four ways: q and do, each with D and with the rows as inner dimension. delta is
@@ -195,11 +192,12 @@ static struct sh_attn_matrix rows_of(const struct task *w, const void *tensor, i
 static void open_chunk(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    int64_t ld = a->heads * a->dim, rows = QUERIES * SIDE;
-    struct sh_attn_matrix q = rows_of(w, a->qkv, a->ld, w->t, rows, sh_attn_q_col(a, w->head));
-    struct sh_attn_matrix g = rows_of(w, w->call->in[0].data, ld, w->t, rows, w->head * a->dim);
-    struct sh_attn_matrix o = rows_of(w, w->call->in[2].data, ld, w->t, rows, w->head * a->dim);
-    const float *lse = (const float *)w->call->in[3].data + (w->b * a->heads + w->head) * a->seq + w->t;
+    int64_t ld = a->heads * a->dim, n = least(QUERIES * SIDE, sh_attn_end(a, w->t) - w->t);
+    int64_t row = sh_attn_row(a, w->b, w->t);
+    struct sh_attn_matrix q = rows_of(w, a->q, a->q_ld, row, n, sh_attn_q_col(a, w->head));
+    struct sh_attn_matrix g = rows_of(w, a->dout, ld, row, n, w->head * a->dim);
+    struct sh_attn_matrix o = rows_of(w, a->o, ld, row, n, w->head * a->dim);
+    const float *lse = sh_attn_lse_at(a, w->b, w->head, w->t);
 
     sh_attn_pack_rows(q, sh_panel_pack_cols, w->q);
     sh_attn_pack_rows(g, sh_panel_pack_cols, w->g);
@@ -215,21 +213,14 @@ static void open_chunk(struct task *w)
     }
 }
 
-/* dqkv has the layout of qkv. */
-static sh_bf16 *gradient_at(const struct task *w, int64_t row, int64_t col)
-{
-    return (sh_bf16 *)w->call->out[0].data + (w->b * w->a->seq + row) * w->a->ld + col;
-}
-
 static void put_chunk(const struct task *w)
 {
     const struct sh_attn *a = w->a;
     for (int64_t j = 0; j < w->panels; j++)
         for (int64_t d = 0; d < w->depth; d++) {
-            int64_t t = w->t + j * SIDE;
-            sh_attn_put_turned(w->dq + (j * w->depth + d) * BLOCK, NULL,
-                               gradient_at(w, t, sh_attn_q_col(a, w->head) + d * SIDE), a->ld, a->seq - t,
-                               a->dim - d * SIDE);
+            int64_t t = w->t + j * SIDE, at = sh_attn_row(a, w->b, t) * a->q_ld + sh_attn_q_col(a, w->head);
+            sh_attn_put_turned(w->dq + (j * w->depth + d) * BLOCK, NULL, (sh_bf16 *)a->dq + at + d * SIDE, a->q_ld,
+                               sh_attn_end(a, t) - t, a->dim - d * SIDE);
         }
 }
 
@@ -237,7 +228,7 @@ static void put_chunk(const struct task *w)
 static void take_chunk(struct task *w)
 {
     int64_t first = w->a->seq;
-    w->panels = least(sh_panels(w->a->seq - w->t), QUERIES);
+    w->panels = least(sh_panels(sh_attn_end(w->a, w->t) - w->t), QUERIES);
     open_chunk(w);
     for (int64_t j = 0; j < w->panels; j++)
         first = least(w->seen[j].least, first);
@@ -254,7 +245,8 @@ static void put_keys(const struct task *w, const float *sums, int64_t col)
     const struct sh_attn *a = w->a;
     for (int64_t t = 0; t < a->seq; t += SIDE)
         for (int64_t d = 0; d < w->depth; d++, sums += BLOCK)
-            sh_attn_put(sums, gradient_at(w, t, col + d * SIDE), a->ld, a->seq - t, a->dim - d * SIDE);
+            sh_attn_put(sums, (sh_bf16 *)a->dkv + (w->b * a->seq + t) * a->kv_ld + col + d * SIDE, a->kv_ld, a->seq - t,
+                        a->dim - d * SIDE);
 }
 
 /* dk and dv are sums over all query heads of the group and all chunks, in this order, whichever thread runs the
@@ -263,33 +255,35 @@ static void take_kv_head(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t group = a->heads / a->kv_heads, k_col = sh_attn_k_col(a, w->kv_head), v_col = sh_attn_v_col(a, w->kv_head);
-    struct sh_attn_matrix k = rows_of(w, a->qkv, a->ld, 0, a->seq, k_col);
+    struct sh_attn_matrix k = rows_of(w, a->kv, a->kv_ld, w->b * a->seq, a->seq, k_col);
     size_t bytes = (size_t)(w->keys * w->depth * BLOCK) * sizeof(float);
 
     sh_attn_pack_rows(k, sh_panel_pack_rows, w->k);
     sh_attn_pack_cols(k, sh_panel_pack_rows, w->k_turned, w->keys);
-    sh_attn_pack_rows(rows_of(w, a->qkv, a->ld, 0, a->seq, v_col), sh_panel_pack_rows, w->v);
+    sh_attn_pack_rows(rows_of(w, a->kv, a->kv_ld, w->b * a->seq, a->seq, v_col), sh_panel_pack_rows, w->v);
     memset(w->dk, 0, bytes);
     memset(w->dv, 0, bytes);
     for (w->head = w->kv_head * group; w->head < (w->kv_head + 1) * group; w->head++)
-        for (w->t = 0; w->t < a->seq; w->t += QUERIES * SIDE)
+        for (int64_t i = 0; i < sh_attn_blocks(a, QUERIES * SIDE); i++) {
+            w->t = sh_attn_block_at(a, i, QUERIES * SIDE);
             take_chunk(w);
+        }
     put_keys(w, w->dk, k_col);
     put_keys(w, w->dv, v_col);
 }
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_panels(call->in[1].dim[1]), sh_panels(call->attr->attn.head_dim));
+    return threads * scratch_bytes(sh_panels(sh_attn_keys(call)), sh_panels(call->attr->attn.head_dim));
 }
 
 static sh_rc run(const struct sh_op_call *call)
 {
-    struct sh_attn a = sh_attn_of(call, &call->in[1], &call->in[4]);
+    struct sh_attn a = sh_attn_of(call);
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .depth = sh_panels(a.dim), .keys = sh_panels(a.seq)};
+        struct task w = {.a = &a, .depth = sh_panels(a.dim), .keys = sh_panels(a.seq)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
         sh_panel_begin();
 #pragma omp for schedule(dynamic)

@@ -5,21 +5,57 @@
 #include <math.h>
 #include <string.h>
 
-struct sh_attn sh_attn_of(const struct sh_op_call *call, const struct sh_operand *qkv, const struct sh_operand *docs)
+/* The operands of a kind, by their places; -1: it has none. With kv == q both are one packed tensor. */
+struct places {
+    int q, kv, docs, dout, o, lse; /* inputs; of a forward o and lse are outputs */
+};
+
+static struct places places_of(enum sh_op_kind kind)
+{
+    switch (kind) {
+    case SH_OP_ATTENTION_BWD: return (struct places){.q = 1, .kv = 1, .docs = 4, .dout = 0, .o = 2, .lse = 3};
+    case SH_OP_ATTENTION_ROWS: return (struct places){.q = 0, .kv = 1, .docs = 2, .dout = -1};
+    case SH_OP_ATTENTION_ROWS_BWD: return (struct places){.q = 1, .kv = 2, .docs = 5, .dout = 0, .o = 3, .lse = 4};
+    case SH_OP_ATTENTION_CACHE: return (struct places){.q = 0, .kv = 0, .docs = -1, .dout = -1};
+    default: return (struct places){.q = 0, .kv = 0, .docs = 1, .dout = -1};
+    }
+}
+
+int64_t sh_attn_keys(const struct sh_op_call *call)
+{
+    return call->in[places_of(call->kind).kv].dim[1];
+}
+
+struct sh_attn sh_attn_of(const struct sh_op_call *call)
 {
     const struct sh_op_attr *attr = call->attr;
+    struct places at = places_of(call->kind);
+    const struct sh_operand *q = &call->in[at.q], *kv = &call->in[at.kv];
+    bool packed = at.q == at.kv, backward = at.dout >= 0;
+
     return (struct sh_attn){
-        .batch = qkv->dim[0],
-        .seq = qkv->dim[1],
+        .batch = kv->dim[0],
+        .seq = kv->dim[1],
         .heads = attr->attn.heads,
         .kv_heads = attr->attn.kv_heads,
         .dim = attr->attn.head_dim,
         .window = attr->attn.window,
-        .ld = qkv->dim[2],
-        .dtype = qkv->dtype,
+        .runs = packed ? 1 : attr->attn.runs,
+        .rows = q->dim[1],
+        .first = {packed ? 0 : attr->attn.first[0], packed ? 0 : attr->attn.first[1]},
+        .q_ld = q->dim[2],
+        .kv_ld = kv->dim[2],
+        .kv_head = packed ? attr->attn.heads : 0,
+        .dtype = q->dtype,
         .scale = attr->attn.scale,
-        .qkv = qkv->data,
-        .docs = docs->data,
+        .q = q->data,
+        .kv = kv->data,
+        .o = backward ? call->in[at.o].data : call->out[0].data,
+        .lse = backward ? call->in[at.lse].data : call->out[1].data,
+        .dout = backward ? call->in[at.dout].data : NULL,
+        .dq = call->out[0].data,
+        .dkv = call->out[packed ? 0 : 1].data,
+        .docs = at.docs < 0 ? NULL : call->in[at.docs].data,
         .f32 = sh_gemm_engine_for(SH_F32),
     };
 }
@@ -38,7 +74,7 @@ struct sh_attn_view sh_attn_read(const struct sh_attn *a, const void *tensor, in
 /* It never decreases from one query to the next, with documents and with windows. */
 int64_t sh_attn_first_key(const struct sh_attn *a, int64_t b, int64_t t)
 {
-    int64_t first = a->docs ? a->docs[b * a->seq + t] : 0, near = a->window ? t - a->window + 1 : 0;
+    int64_t first = a->docs ? a->docs[sh_attn_row(a, b, t)] : 0, near = a->window ? t - a->window + 1 : 0;
 
     return near > first ? near : first;
 }

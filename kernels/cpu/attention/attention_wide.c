@@ -19,7 +19,6 @@ enum { SIDE = SH_ATTN_SIDE, QUERIES = 8, KEYS = 4 };
 
 struct task {
     const struct sh_attn *a;
-    const struct sh_op_call *call;
     int64_t b, head, t, panels, wide; /* the task: first query, panels of queries; D in scratch */
     struct sh_attn_queries seen[QUERIES];
     bool begun[QUERIES]; /* the panel has seen keys: o holds sums */
@@ -95,11 +94,10 @@ static SH_WIDE void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
 static void open_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    int64_t row = w->b * a->seq;
     for (int64_t j = 0; j < w->panels; j++) {
-        int64_t t = w->t + j * SIDE;
+        int64_t t = w->t + j * SIDE, row = sh_attn_row(a, w->b, t);
         /* By way of the room for the output. */
-        sh_attn_wide_load(a, a->qkv, a->ld, row + t, a->seq - t, sh_attn_q_col(a, w->head), SIDE, w->o);
+        sh_attn_wide_load(a, a->q, a->q_ld, row, sh_attn_end(a, t) - t, sh_attn_q_col(a, w->head), SIDE, w->o);
         sh_attn_wide_turn(w->o, w->wide, w->q + j * SIDE * w->wide);
         w->seen[j] = sh_attn_queries_of(a, w->b, t);
         w->begun[j] = false;
@@ -113,9 +111,9 @@ static void open_task(struct task *w)
 static void close_task(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    int64_t n = sh_panel_least(w->panels * SIDE, a->seq - w->t), ld = a->heads * a->dim;
-    float *lse = (float *)w->call->out[1].data + (w->b * a->heads + w->head) * a->seq + w->t;
-    void *o = sh_cpu_at(w->call->out[0].data, a->dtype, (w->b * a->seq + w->t) * ld + w->head * a->dim);
+    int64_t n = sh_panel_least(w->panels * SIDE, sh_attn_end(a, w->t) - w->t), ld = a->heads * a->dim;
+    float *lse = sh_attn_lse_at(a, w->b, w->head, w->t);
+    void *o = sh_cpu_at(a->o, a->dtype, sh_attn_row(a, w->b, w->t) * ld + w->head * a->dim);
 
     for (int64_t i = 0; i < n; i++) {
         lse[i] = sh_attn_lse(w->max[i], w->sum[i]);
@@ -129,15 +127,15 @@ static void attend(struct task *w)
 {
     const struct sh_attn *a = w->a;
     int64_t kv_head = w->head / (a->heads / a->kv_heads), first = a->seq;
-    w->panels = sh_panel_least(sh_panels(a->seq - w->t), QUERIES);
+    w->panels = sh_panel_least(sh_panels(sh_attn_end(a, w->t) - w->t), QUERIES);
     open_task(w);
     for (int64_t j = 0; j < w->panels; j++)
         first = sh_panel_least(w->seen[j].least, first);
     int64_t end = w->t / SIDE + w->panels;
     for (int64_t k0 = first / SIDE; k0 < end; k0 += KEYS) {
         int64_t k1 = sh_panel_least(k0 + KEYS, end), t = k0 * SIDE, rows = (k1 - k0) * SIDE, row = w->b * a->seq + t;
-        sh_attn_wide_load(a, a->qkv, a->ld, row, a->seq - t, sh_attn_k_col(a, kv_head), rows, w->k);
-        sh_attn_wide_load(a, a->qkv, a->ld, row, a->seq - t, sh_attn_v_col(a, kv_head), rows, w->v);
+        sh_attn_wide_load(a, a->kv, a->kv_ld, row, a->seq - t, sh_attn_k_col(a, kv_head), rows, w->k);
+        sh_attn_wide_load(a, a->kv, a->kv_ld, row, a->seq - t, sh_attn_v_col(a, kv_head), rows, w->v);
         for (int64_t j = 0; j < w->panels; j++)
             take_keys(w, j, k0, k1);
     }
@@ -151,17 +149,17 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 static sh_rc run(const struct sh_op_call *call)
 {
-    struct sh_attn a = sh_attn_of(call, &call->in[0], &call->in[1]);
-    int64_t tasks = (a.seq + QUERIES * SIDE - 1) / (QUERIES * SIDE), heads = a.batch * a.heads;
+    struct sh_attn a = sh_attn_of(call);
+    int64_t tasks = sh_attn_blocks(&a, QUERIES * SIDE), heads = a.batch * a.heads;
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .wide = sh_attn_wide_dim(&a)};
+        struct task w = {.a = &a, .wide = sh_attn_wide_dim(&a)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
         /* The last queries see the most keys, so they go first: no thread is then left alone with them at the end. */
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < tasks * heads; i++) {
-            w.t = (tasks - 1 - i / heads) * QUERIES * SIDE;
+            w.t = sh_attn_block_at(&a, tasks - 1 - i / heads, QUERIES * SIDE);
             w.b = i % heads / a.heads;
             w.head = i % a.heads;
             attend(&w);

@@ -18,7 +18,6 @@ enum { SIDE = SH_ATTN_SIDE, QUERIES = 4, KEYS = 2, LINE = QUERIES * SIDE };
 
 struct task {
     const struct sh_attn *a;
-    const struct sh_op_call *call;
     int64_t b, kv_head, wide, keys; /* D in scratch; panels that hold T */
     /* The current chunk: its head, first query, panels of queries. */
     int64_t head, t, panels;
@@ -147,14 +146,13 @@ static void take_panel(struct task *w, int64_t k, int64_t i)
 static void open_chunk(struct task *w)
 {
     const struct sh_attn *a = w->a;
-    const struct sh_op_call *call = w->call;
-    int64_t ld = a->heads * a->dim, row = w->b * a->seq + w->t, exist = a->seq - w->t, col = w->head * a->dim;
-    int64_t rows = w->panels * SIDE;
-    const float *lse = (const float *)call->in[3].data + (w->b * a->heads + w->head) * a->seq + w->t;
+    int64_t ld = a->heads * a->dim, row = sh_attn_row(a, w->b, w->t), exist = sh_attn_end(a, w->t) - w->t;
+    int64_t rows = w->panels * SIDE, col = w->head * a->dim;
+    const float *lse = sh_attn_lse_at(a, w->b, w->head, w->t);
 
-    sh_attn_wide_load(a, a->qkv, a->ld, row, exist, sh_attn_q_col(a, w->head), rows, w->q);
-    sh_attn_wide_load(a, call->in[0].data, ld, row, exist, col, rows, w->g);
-    sh_attn_wide_load(a, call->in[2].data, ld, row, exist, col, rows, w->dq);
+    sh_attn_wide_load(a, a->q, a->q_ld, row, exist, sh_attn_q_col(a, w->head), rows, w->q);
+    sh_attn_wide_load(a, a->dout, ld, row, exist, col, rows, w->g);
+    sh_attn_wide_load(a, a->o, ld, row, exist, col, rows, w->dq);
     for (int64_t i = 0; i < rows; i++) {
         w->lse[i] = i < exist ? sh_attn_by(lse[i]) : 0;
         w->delta[i] = sh_cpu_row_dot(w->g + i * w->wide, w->dq + i * w->wide, w->wide);
@@ -167,20 +165,21 @@ static void open_chunk(struct task *w)
     }
 }
 
-/* Write rows of sums from query or key t on to column `col` of the gradient, which has the layout of qkv. */
-static void put(const struct task *w, int64_t t, int64_t rows, int64_t col, const float *sums)
+/* Write rows of sums to a gradient [..,ld], from row `row` and column `col` on. */
+static void put(const struct task *w, void *gradient, int64_t ld, int64_t row, int64_t rows, int64_t col,
+                const float *sums)
 {
     const struct sh_attn *a = w->a;
-    void *dst = sh_cpu_at(w->call->out[0].data, a->dtype, (w->b * a->seq + t) * a->ld + col);
-    sh_cpu_block_store((struct sh_cpu_block){.rows = sh_panel_least(rows, a->seq - t), .cols = a->dim}, dst, a->ld,
-                       a->dtype, sums, w->wide);
+    void *dst = sh_cpu_at(gradient, a->dtype, row * ld + col);
+    sh_cpu_block_store((struct sh_cpu_block){.rows = rows, .cols = a->dim}, dst, ld, a->dtype, sums, w->wide);
 }
 
 /* Keys that the chunk sees, in tiles; those after its last query are never seen. */
 static void take_chunk(struct task *w)
 {
-    int64_t first = w->a->seq;
-    w->panels = sh_panel_least(sh_panels(w->a->seq - w->t), QUERIES);
+    const struct sh_attn *a = w->a;
+    int64_t first = a->seq, left = sh_attn_end(a, w->t) - w->t;
+    w->panels = sh_panel_least(sh_panels(left), QUERIES);
     open_chunk(w);
     for (int64_t j = 0; j < w->panels; j++)
         first = sh_panel_least(w->seen[j].least, first);
@@ -192,7 +191,7 @@ static void take_chunk(struct task *w)
         for (int64_t k = k0; k < k1; k++)
             take_panel(w, k, k - k0);
     }
-    put(w, w->t, LINE, sh_attn_q_col(w->a, w->head), w->dq);
+    put(w, a->dq, a->q_ld, sh_attn_row(a, w->b, w->t), sh_panel_least(LINE, left), sh_attn_q_col(a, w->head), w->dq);
 }
 
 /* dk and dv are sums over all query heads of the group and all chunks, in this order, whichever thread runs the
@@ -204,29 +203,31 @@ static void take_kv_head(struct task *w)
     int64_t row = w->b * a->seq, rows = w->keys * SIDE;
     size_t bytes = (size_t)(rows * w->wide) * sizeof(float);
 
-    sh_attn_wide_load(a, a->qkv, a->ld, row, a->seq, k_col, rows, w->k);
-    sh_attn_wide_load(a, a->qkv, a->ld, row, a->seq, v_col, rows, w->v);
+    sh_attn_wide_load(a, a->kv, a->kv_ld, row, a->seq, k_col, rows, w->k);
+    sh_attn_wide_load(a, a->kv, a->kv_ld, row, a->seq, v_col, rows, w->v);
     memset(w->dk, 0, bytes);
     memset(w->dv, 0, bytes);
     for (w->head = w->kv_head * group; w->head < (w->kv_head + 1) * group; w->head++)
-        for (w->t = 0; w->t < a->seq; w->t += LINE)
+        for (int64_t i = 0; i < sh_attn_blocks(a, LINE); i++) {
+            w->t = sh_attn_block_at(a, i, LINE);
             take_chunk(w);
-    put(w, 0, rows, k_col, w->dk);
-    put(w, 0, rows, v_col, w->dv);
+        }
+    put(w, a->dkv, a->kv_ld, row, a->seq, k_col, w->dk);
+    put(w, a->dkv, a->kv_ld, row, a->seq, v_col, w->dv);
 }
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return threads * scratch_bytes(sh_panels(call->in[1].dim[1]), sh_panels(call->attr->attn.head_dim) * SIDE);
+    return threads * scratch_bytes(sh_panels(sh_attn_keys(call)), sh_panels(call->attr->attn.head_dim) * SIDE);
 }
 
 static sh_rc run(const struct sh_op_call *call)
 {
-    struct sh_attn a = sh_attn_of(call, &call->in[1], &call->in[4]);
+    struct sh_attn a = sh_attn_of(call);
     SH_REQUIRE(call->work_bytes >= work_bytes(call, omp_get_max_threads()));
 #pragma omp parallel
     {
-        struct task w = {.a = &a, .call = call, .wide = sh_attn_wide_dim(&a), .keys = sh_panels(a.seq)};
+        struct task w = {.a = &a, .wide = sh_attn_wide_dim(&a), .keys = sh_panels(a.seq)};
         cut_scratch(&w, (char *)call->work + work_bytes(call, 1) * omp_get_thread_num());
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < a.batch * a.kv_heads; i++) {

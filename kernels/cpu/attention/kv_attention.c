@@ -55,8 +55,8 @@ static void read_queries(const struct cached *c, const struct rows *r, float *q)
     for (int64_t i = 0; i < r->n; i++)
         sh_cpu_block_load(
             (struct sh_cpu_block){1, c->a.dim}, q + i * c->a.dim, c->a.dim,
-            sh_cpu_at(c->a.qkv, c->a.dtype, token_of(c, r, i) * c->a.ld + sh_attn_q_col(&c->a, head_of(c, r, i))),
-            c->a.ld, c->a.dtype);
+            sh_cpu_at(c->a.q, c->a.dtype, token_of(c, r, i) * c->a.q_ld + sh_attn_q_col(&c->a, head_of(c, r, i))),
+            c->a.q_ld, c->a.dtype);
 }
 
 static int64_t clamp(int64_t x, int64_t most)
@@ -136,9 +136,8 @@ static sh_rc run_block(const struct cached *c, struct rows r, struct sh_attn_scr
 
 static struct cached cached_of(const struct sh_op_call *call)
 {
-    static const struct sh_operand none;
     const struct sh_operand *kv = &call->in[1];
-    struct sh_attn a = sh_attn_of(call, &call->in[0], &none);
+    struct sh_attn a = sh_attn_of(call);
 
     return (struct cached){.a = a,
                            .call = call,

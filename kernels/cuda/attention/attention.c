@@ -38,3 +38,17 @@ sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
     return sh_attention_tensor_takes(&a) ? sh_attention_tensor_bwd(&a, call->queue)
                                          : sh_attention_any_bwd(&a, call->queue);
 }
+
+/* ---- gathered keys and values: src/plan/request.c refuses them on GPUs ---- */
+
+#define ON_CPUS(kernel)                                                                       \
+    sh_rc sh_cuda_##kernel(const struct sh_op_call *call)                                     \
+    {                                                                                         \
+        return sh_fail(SH_E_USAGE, "%s has no kernel on GPUs", sh_op_info(call->kind)->name); \
+    }
+ON_CPUS(split_kv)
+ON_CPUS(join_kv)
+ON_CPUS(from_pieces)
+ON_CPUS(to_pieces)
+ON_CPUS(attention_rows)
+ON_CPUS(attention_rows_bwd)

@@ -107,7 +107,8 @@ static const struct {
     {"parallelism.pipeline_parallel_*", ONLY_SHARDING},
     {"parallelism.module_fqns_per_model_part", ONLY_SHARDING},
     {"parallelism.context_parallel_*",
-     "leave it out: during attention a rank has all rows of its heads, so ranks have equal work"},
+     "leave it out: ranks have equal work, since each has all rows of its heads or, with "
+     "parallelism.context_parallel_method: gather, pieces from either half"},
     {"parallelism.expert_*", EXPERTS},
     {"parallelism.enable_compiled_autograd", NO_COMPILER},
     {"checkpoint.enable_checkpoint", "checkpoint.enable"},

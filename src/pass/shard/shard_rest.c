@@ -283,6 +283,8 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             t->base_elems = part.begin;
             t->dim[0] = part.end - part.begin;
         }
+        if (op->kind == SH_OP_ATTENTION_ROWS || op->kind == SH_OP_ATTENTION_ROWS_BWD)
+            sh_pass_place_runs(&opt->mesh, p->tensors[op->in[0]].dim[1], &op->attr);
         if (op->kind == SH_OP_ROUTE_WAVE)
             op->attr.wave.place = sh_group_index(&opt->mesh, opt->mesh.expert);
         if (reads_own_part(p, op))

@@ -74,9 +74,9 @@ static void add_tensor(struct sh_fingerprint_step *s, int row, int tensor)
     if (!sh_print_cut(&s->r->p->tensors[tensor], &s->batch, &c))
         return;
     x = read_floats(s, tensor);
-    for (int64_t b = 0; b < s->batch.sequences; b++)
-        sh_sketch_add(&s->sketch[row], x + b * c.rows * c.width, c.rows, c.width, s->rows.row[row].seed,
-                      ((s->first + b) * c.all + c.first) * c.width);
+    for (int64_t j = 0; j < s->batch.runs * s->batch.sequences; j++)
+        sh_sketch_add(&s->sketch[row], x + j * c.rows * c.width, c.rows, c.width, s->rows.row[row].seed,
+                      ((s->first + j % s->batch.sequences) * c.all + c.first[j / s->batch.sequences]) * c.width);
 }
 
 /* Called by the executor after each operation. */
@@ -314,7 +314,7 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
     *s = (struct sh_fingerprint_step){.r = r,
                                       .step = r->step + 1,
                                       .batch =
-                                          sh_print_batch_of(&r->build.batch, cfg->training.seq_len, &r->mesh->shape)};
+                                          sh_print_batch_of(&r->build.batch, cfg->training.seq_len, r->build.options.gather, &r->mesh->shape)};
     sh_print_rows_make(r->p, &s->batch, &s->rows);
     s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
     sh_exec_settle(r->exec);

@@ -14,24 +14,29 @@ bool sh_print_cut(const struct sh_tensor *t, const struct sh_print_batch *batch,
 
     if (t->ndim == 0 || elems == 0)
         return false;
-    if (t->dim[0] == batch->sequences * here || (t->ndim > 2 && t->dim[0] == batch->sequences && t->dim[1] == here)) {
+    if (t->dim[0] == batch->sequences * here ||
+        (t->ndim > 2 && t->dim[0] == batch->runs * batch->sequences && t->dim[1] == here / batch->runs)) {
         width = elems / (batch->sequences * here);
-        *out = (struct sh_print_cut){here, width, batch->part * here, batch->tokens};
+        *out = (struct sh_print_cut){here, width, {batch->part * here}, batch->tokens};
+        if (batch->runs == 2)
+            *out = (struct sh_print_cut){
+                here / 2, width, {batch->part * here / 2, (2 * batch->parts - 1 - batch->part) * here / 2}, batch->tokens};
         return true;
     }
     if (t->dim[0] != batch->sequences || batch->parts > 1 || t->ndim < 2)
         return false;
     width = t->dim[t->ndim - 1];
-    *out = (struct sh_print_cut){elems / batch->sequences / width, width, 0, elems / batch->sequences / width};
+    *out = (struct sh_print_cut){elems / batch->sequences / width, width, {0}, elems / batch->sequences / width};
     return true;
 }
 
-struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens,
+struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens, bool gathers,
                                         const struct sh_mesh_shape *mesh)
 {
     return (struct sh_print_batch){.sequences = batch->batch,
                                    .tokens = tokens,
                                    .parts = sh_group_size(mesh, mesh->context),
+                                   .runs = gathers ? 2 : 1,
                                    .part = sh_group_index(mesh, mesh->context)};
 }
 

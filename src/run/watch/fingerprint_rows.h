@@ -26,20 +26,21 @@ struct sh_print_rows {
     int gradient; /* the first of [saved] */
 };
 
-/* How a tensor of a micro-step lies in the logical one: each sequence has `rows` neighbours of `width` elements, the
- * first of which is row `first` of the `all` rows of its sequence. */
+/* How a tensor of a micro-step lies in the logical one: in pieces of `rows` neighbours of `width` elements. Piece j is of
+ * sequence j % n of n, and begins at row first[j / n] of the `all` rows of its sequence. */
 struct sh_print_cut {
-    int64_t rows, width, first, all;
+    int64_t rows, width, first[2], all;
 };
 
 /* The sequences of a micro-step, and which part of their tokens this rank has. */
 struct sh_print_batch {
     int64_t sequences, tokens; /* of a sequence: all */
     int parts, part;
+    int runs; /* pieces of a sequence here: 1, or 2, one from either half */
 };
 
-/* Of a run's micro-steps. */
-struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens,
+/* Of a run's micro-steps. gathers: ranks with parts of sequences gather keys and values, and have two pieces of each. */
+struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens, bool gathers,
                                         const struct sh_mesh_shape *mesh);
 
 /* Whether an operation's rows lie in the order of their experts, which depends on who computes what. */

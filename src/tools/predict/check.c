@@ -45,6 +45,7 @@ static void say(const struct sh_predict *l, const struct sh_ranks_found *found)
 sh_rc sh_predict_check(const struct sh_predict *l)
 {
     struct sh_ranks ranks = {.world = l->at.world,
+                             .runs = l->build.options.gather ? 2 : 1,
                              .ranks_per_node = l->at.ranks_per_node ? l->at.ranks_per_node : l->at.world,
                              .rank_bytes = rank_bytes(l),
                              .node_bytes = node_bytes(l),
