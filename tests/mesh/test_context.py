@@ -10,6 +10,7 @@ import functools
 import json
 import pathlib
 import random
+import re
 import shutil
 import sys
 
@@ -207,6 +208,18 @@ def case_announced():
     return [] if '1 x 4 ranks (replicate x shard), experts over 2, sequences over 2, ' in said else [said]
 
 
+def case_balance():
+    """A run says how unequally documents share the work of ranks that gather keys and values; whole sequences are not noted."""
+    wrong = []
+    for kind, noted in (('three heads, documents', True), ('three heads', False)):
+        changes = {**KINDS[kind], CP: 2, 'training.steps': 1, 'validation.enable': False}
+        folder = job.prepare(f'balance-{noted}', {'job.dump_folder': 'out', **config(changes)})
+        said = job.launch('train', 'c.yaml', ranks=2, folder=folder)[1]
+        found = re.findall(r'of the 2 ranks of the first sequences, the busiest has (1\.\d\d) times the mean', said)
+        wrong += [said] * (len(found) != noted)
+    return wrong
+
+
 def tensors(path):
     return {(state, name): values.tobytes() for state in checkpoint.STATES
             for name, values in checkpoint.read(path, state).items()}
@@ -215,8 +228,9 @@ def tensors(path):
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
-            + [(f'scores: {name}', case_scores, name) for name in SCORED]
-            + [('checkpoints do not show the degree', case_resume), ('announced', case_announced)])
+             + [(f'scores: {name}', case_scores, name) for name in SCORED]
+             + [('checkpoints do not show the degree', case_resume), ('announced', case_announced),
+                ('balance of documents', case_balance)])
 
 
 if __name__ == '__main__':
