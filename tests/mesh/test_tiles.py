@@ -21,6 +21,8 @@ NF4 = {'lora.rank': 2, 'lora.quantize_base': 'nf4', 'model.dim': 32, 'model.n_he
        'model.n_kv_heads': 2, 'model.ffn_dim': 192, **NARROW}
 NVME = {'offload.optimizer': 'nvme', 'offload.gradients': 'nvme', 'offload.activations': 'nvme', 'offload.nvme_path': '.',
         'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16, 'model.n_layers': 5}
+HEADS = {'model.n_heads': 4}
+QUARTERS = {'parallelism.context_parallel_degree': 4, 'training.local_batch_size': 32, 'training.global_batch_size': 64, **APART}
 RUNS = {
     'llama': (0, 64, LLAMA),
     'llama, the last tile shorter': (0, 64, {**LLAMA, **REST}),
@@ -36,6 +38,10 @@ RUNS = {
     'gpt2, no_shard over 2': (2, 64, {'model.family': 'gpt2', 'parallelism.sharding_strategy': 'no_shard'}),
     'llama, hybrid_shard 2 x 2, nothing shared': (4, 64, {**LLAMA, **APART, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}),
     'gpt2, shard_optim over 4': (4, 64, {'model.family': 'gpt2', **NARROW, 'parallelism.sharding_strategy': 'shard_optim'}),
+    'llama, half of each sequence on 2': (2, 64, {**LLAMA, **HEADS, 'parallelism.context_parallel_degree': 2}),
+    'gpt2, a quarter of each sequence on 4': (4, 64, {'model.family': 'gpt2', 'model.dim': 16, **HEADS, **QUARTERS}),
+    'llama, adapters beside nf4, half of each sequence on 4': (
+        4, 64, {**LLAMA, **NF4, 'parallelism.context_parallel_degree': 2, 'training.local_batch_size': 32, 'training.global_batch_size': 64}),
     'llama, reproducible, over 4': (4, 64, {**LLAMA, 'training.reproducible': 'mesh'}),
 }
 
