@@ -50,6 +50,16 @@
  * among these words, else 0. With those of all ranks, in the order of their words, LOSS_REST makes the losses of rows
  * whose target is among these words, and the gradient of z.
  *
+ * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
+ * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
+ * a pair without targets does not count. With l the sum of the log-probabilities of a document's targets, and ref the
+ * same number of the reference, which lies at the document's first place,
+ *     sum      l, at the first place of each document; 0 elsewhere
+ *     weight   of each target minus the derivative of the pair's loss by its document's l; 0 without a target
+ *     loss     sums over pairs: the loss; beta (l - ref) of the chosen, and of the rejected; how often the former is the
+ *              larger one; l of the chosen, and of the rejected
+ * kernels/preference.h has the losses.
+ *
  * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
  * p K / P on. With P > K that is one head, of which P / K ranks have a copy. A part has queries, keys, values.
@@ -174,7 +184,8 @@ extern "C" {
     KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u */                                          \
     KERNEL(BIAS, bias)                      /* y = x + b in each row */                                               \
     KERNEL(LOSS_PART, loss_part)            /* of some words' logits; see above */                                     \
-    KERNEL(LOSS_REST, loss_rest)            /* from the parts of all ranks; dz: as HEAD_LOSS_GRAD */
+    KERNEL(LOSS_REST, loss_rest)            /* from the parts of all ranks; dz: as HEAD_LOSS_GRAD */                       \
+    KERNEL(PAIR_LOSS, pair_loss)            /* the loss of pairs of documents, and how it weighs their targets; see above */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -185,6 +196,8 @@ enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
 
 enum { SH_OP_MAX_IN = 7, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
 enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128, SH_ROUTE_GROUPS = 64 };
+enum { SH_PAIR_LOSS, SH_PAIR_CHOSEN, SH_PAIR_REJECTED, SH_PAIR_RIGHT, SH_PAIR_LOGP_CHOSEN, SH_PAIR_LOGP_REJECTED,
+       SH_PAIR_NUMBERS }; /* of PAIR_LOSS's loss */
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* states an optimizer keeps per parameter, besides its two halves */
 
 /* A run of elements of a flat shard with the same weight decay rule. If states are rounded stochastically, a run
@@ -216,6 +229,12 @@ struct sh_matrix {
 
 /* Which parameters of a unit an update is of: all, the matrices of its linear products, or all but those. */
 enum sh_runs_of { SH_RUNS_ALL, SH_RUNS_OTHERS, SH_RUNS_MATRICES };
+
+/* A loss of pairs of answers (kernels/preference.h). */
+struct sh_op_pair {
+    int loss; /* enum sh_cfg_loss_type */
+    double beta, smoothing;
+};
 
 /* What an operation knows besides its operands. Passes set the first four fields on any operation. Kernels read the
  * member of the union that belongs to the kind; `attrs` of struct sh_op_info says which member that is and lists its
@@ -276,6 +295,7 @@ struct sh_op_attr {
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
+        struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {
             int64_t first;                         /* this rank's first word */
         } part;                                    /* LOSS_PART, LOSS_REST */

@@ -189,6 +189,35 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
     return count_masks(d, first, n, unmasked);
 }
 
+int64_t sh_data_count_pairs(const struct sh_data *d, int64_t first, int64_t n)
+{
+    int64_t pairs = 0;
+
+    for (int64_t i = first; i < first + n; i++)
+        pairs += sh_data_rows_pairs(&d->set[0].pack, window_of_sample(d, &d->set[0], i));
+    return pairs;
+}
+
+int sh_data_seq_len(const struct sh_data *d)
+{
+    return d->seq_len;
+}
+
+int64_t sh_data_documents(const struct sh_data *d)
+{
+    return d->set[0].files.documents;
+}
+
+sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document)
+{
+    const struct set *set = &d->set[0];
+
+    for (int64_t i = 0; i < n; i++)
+        SH_TRY(sh_data_rows_beginnings(&set->files, &set->pack, window_of_sample(d, set, first + i),
+                                       document + i * d->seq_len));
+    return SH_OK;
+}
+
 /* Check now, rather than after an epoch that taught nothing. */
 static sh_rc check_masks(const struct sh_data *d, const struct set *set, const char *path)
 {
@@ -212,6 +241,8 @@ static sh_rc open_set(struct sh_data *d, const struct sh_data_options *opt)
     SH_TRY(sh_data_files_open(opt, &set->files));
     d->n_sets++;
     set->packed = set->files.packing != SH_PACKING_CONCAT;
+    if (!set->packed)
+        SH_TRY(sh_data_rows_check(&set->files, opt));
     if (set->packed)
         SH_TRY(sh_data_rows_pack(&set->files, opt, &set->pack));
     set->windows = set->packed ? set->pack.rows : set->files.windows;

@@ -35,6 +35,7 @@ struct sh_data_options {
     enum sh_cfg_packing packing; /* AUTO: rows of documents if the first file has documents, else a stream */
     enum sh_cfg_excess excess;   /* what to do with documents longer than a row */
     uint64_t tokenizer; /* sh_hash64() of the model's tokenizer.json; 0: not known. Document files must match it */
+    bool pairs;         /* the documents must be pairs of answers (rows.h); false: they must not be */
     const char *mix;    /* "path=weight,path=weight" instead of `path`; NULL or "": none */
     int sets;           /* number of sets that share the process's descriptors; 0: only this one. A mix sets it */
 };
@@ -80,6 +81,15 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
 /* Find the largest id in a few windows, spread from the first to the last of the set. Errors: SH_E_DATA, as for
  * sh_data_read(). */
 sh_rc sh_data_largest(const struct sh_data *d, int *id);
+
+/* Count the pairs of answers in samples [first, first + n) of a set of pairs; and the documents of the set. */
+int64_t sh_data_count_pairs(const struct sh_data *d, int64_t first, int64_t n);
+int64_t sh_data_documents(const struct sh_data *d);
+int sh_data_seq_len(const struct sh_data *d);
+
+/* Say where documents begin in samples [first, first + n) of a set of pairs. document out [n,T]: the number in the set
+ * of the document that begins at the place, -1 elsewhere. Errors: SH_E_DATA. */
+sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document);
 
 /* Read samples [first, first + n) of the run, in order.
  *   tokens, targets out [n,T] i32; targets are the next tokens, -1 for a target that does not count

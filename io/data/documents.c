@@ -36,9 +36,11 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
     } checks[] = {
         {h->version != SH_DOCUMENT_VERSION, "version", h->version},
         {h->token_bytes != 2 && h->token_bytes != 4, "bytes of a token", h->token_bytes},
-        {(h->flags & ~SH_DOCUMENT_MASK) != 0, "flags", h->flags},
+        {(h->flags & ~(SH_DOCUMENT_MASK | SH_DOCUMENT_PAIRS)) != 0, "flags", h->flags},
         {h->tokens < 0 || h->tokens > most, "number of tokens", (long long)h->tokens},
         {h->documents < 0 || h->documents > most, "number of documents", (long long)h->documents},
+        {h->flags == SH_DOCUMENT_PAIRS, "flags (pairs without a mask)", h->flags},
+        {(h->flags & SH_DOCUMENT_PAIRS) && h->documents % 2, "number of documents in pairs", (long long)h->documents},
         {h->vocab_size < 1, "vocabulary", h->vocab_size},
         {h->zero != 0, "field at byte 68", h->zero},
         {h->learned < 0 || h->learned > h->tokens, "number of learned tokens", (long long)h->learned},
@@ -111,6 +113,7 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     f->offset = h->tokens_at;
     f->tokens = h->tokens;
     f->has_documents = true;
+    f->pairs = h->flags & SH_DOCUMENT_PAIRS;
     f->documents = h->documents;
     f->offsets_at = h->offsets_at;
     f->mask_at = h->mask_at;

@@ -25,6 +25,7 @@ struct sh_data_file {
     int vocab_size;                    /* words of the tokenizer */
     int64_t learned;                   /* targets that count; 0: not known, or there is no mask */
     char chat_template[SH_DOCUMENT_TEMPLATE];
+    bool pairs; /* its documents are pairs of answers */
 };
 
 struct sh_data_files {

@@ -16,8 +16,67 @@ static sh_rc lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
     return sh_documents_lengths(set, first, n, tokens);
 }
 
+/* With n places for a document of n + 1 tokens, a pair of n and m places is one of n + m + 1 tokens. */
+static sh_rc pair_lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
+{
+    int64_t *each = sh_calloc((size_t)(2 * n), sizeof *each);
+    sh_rc rc = sh_documents_lengths(set, 2 * first, 2 * n, each);
+
+    for (int64_t i = 0; i < n && rc == SH_OK; i++) {
+        tokens[i] = each[2 * i] + each[2 * i + 1] - 1;
+        if (each[2 * i] < 2 || each[2 * i + 1] < 2)
+            rc = sh_fail(SH_E_DATA, "pair %lld has an answer of fewer than two tokens; tokenize the text again",
+                         (long long)(first + i));
+    }
+    free(each);
+    return rc;
+}
+
+/* The first file that differs from what is asked for. */
+static sh_rc check_kind(const struct sh_data_files *set, bool pairs)
+{
+    for (int i = 0; i < set->n; i++) {
+        const char *path = sh_handles_path(set->handles, set->file[i].handle);
+
+        if (pairs && !set->file[i].pairs)
+            return sh_fail(SH_E_DATA,
+                           "%s has no pairs of answers, which objective.name=dpo learns from; make them with `sherd "
+                           "tokenize --format preference`",
+                           path);
+        if (!pairs && set->file[i].pairs)
+            return sh_fail(SH_E_DATA,
+                           "%s has pairs of answers, of which one is to be avoided; give objective.name=dpo, or make a "
+                           "document file of the chosen ones",
+                           path);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_options *opt)
+{
+    SH_TRY(check_kind(set, opt->pairs));
+    if (opt->pairs && set->packing == SH_PACKING_CONCAT)
+        return sh_fail(SH_E_USAGE, "data.packing=concat: pairs of answers stay in their rows; give bfd or none");
+    if (opt->pairs && !set->masked)
+        return sh_fail(SH_E_USAGE,
+                       "data.target_mask=off: the mask of pairs says where their answers begin; leave it out");
+    if (opt->pairs && (opt->excess == SH_EXCESS_SPLIT || opt->excess == SH_EXCESS_TRUNCATE))
+        return sh_fail(SH_E_USAGE,
+                       "data.excess_length_strategy=%s would cut one answer of a pair and not the other; give drop, or "
+                       "longer sequences",
+                       opt->excess == SH_EXCESS_SPLIT ? "split" : "truncate");
+    return SH_OK;
+}
+
 sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_options *opt, struct sh_pack *out)
 {
+    SH_TRY(sh_data_rows_check(set, opt));
+    if (opt->pairs) {
+        sh_rc rc = sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents / 2, pair_lengths,
+                                 set, out);
+
+        return rc == SH_OK ? rc : sh_fail_prefix(rc, "pairs of answers, which count as one document each: ");
+    }
     return sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents, lengths, set, out);
 }
 
@@ -26,15 +85,39 @@ struct walk {
     const struct sh_data_files *set;
     const struct sh_pack *pack;
     int64_t row;
-    int32_t next; /* document; -1: no more */
-    int at;       /* places so far */
+    int32_t next;  /* document, or pair; -1: no more */
+    int64_t other; /* the rejected answer of the newest pair, if it comes next; -1 */
+    int at;        /* places so far */
 };
 
 /* Rows below `whole` are one piece of a document each, which fills the row; the others are lists through pack->next. */
 static struct walk walk_row(const struct sh_data_files *set, const struct sh_pack *pack, int64_t row)
 {
-    return (struct walk){
-        .set = set, .pack = pack, .row = row, .next = row < pack->whole ? 0 : pack->first[row - pack->whole]};
+    return (struct walk){.set = set,
+                         .pack = pack,
+                         .row = row,
+                         .other = -1,
+                         .next = row < pack->whole ? 0 : pack->first[row - pack->whole]};
+}
+
+static bool has_pairs(const struct sh_data_files *set)
+{
+    return set->file[0].pairs;
+}
+
+/* The next document of a row that is not whole. */
+static int64_t next_document(struct walk *w)
+{
+    int64_t document = has_pairs(w->set) ? 2 * (int64_t)w->next : w->next;
+
+    if (w->other >= 0) {
+        document = w->other;
+        w->other = -1;
+        return document;
+    }
+    w->next = w->pack->next ? w->pack->next[w->next] : -1;
+    w->other = has_pairs(w->set) ? document + 1 : -1;
+    return document;
 }
 
 /* *piece with 0 places means that there are no more. A row never gets longer than seq_len, even if the file changes
@@ -44,15 +127,16 @@ static sh_rc next_piece(struct walk *w, struct sh_piece *piece)
     int64_t tokens;
 
     *piece = (struct sh_piece){0};
-    if (w->next < 0)
+    if (w->next < 0 && w->other < 0)
         return SH_OK;
     if (w->row < w->pack->whole) {
         *piece = sh_pack_whole(w->pack, w->row);
         w->next = -1;
     } else {
-        SH_TRY(sh_documents_lengths(w->set, w->next, 1, &tokens));
-        *piece = sh_pack_piece(w->pack, w->next, tokens);
-        w->next = w->pack->next ? w->pack->next[w->next] : -1;
+        int64_t document = next_document(w);
+
+        SH_TRY(sh_documents_lengths(w->set, document, 1, &tokens));
+        *piece = sh_pack_piece(w->pack, document, tokens);
     }
     if (piece->places == 0 || piece->places > w->pack->seq_len - w->at)
         return sh_fail(SH_E_DATA,
@@ -111,6 +195,43 @@ out:
     return rc;
 }
 
+int64_t sh_data_rows_pairs(const struct sh_pack *pack, int64_t w)
+{
+    int64_t n = 0;
+
+    for (int32_t pair = pack->first[w]; pair >= 0; pair = pack->next ? pack->next[pair] : -1)
+        n++;
+    return n;
+}
+
+sh_rc sh_data_rows_beginnings(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int64_t *document)
+{
+    struct walk walk = walk_row(set, pack, w);
+    struct sh_piece piece;
+
+    for (int t = 0; t < set->seq_len; t++)
+        document[t] = -1;
+    do {
+        int at = walk.at;
+        SH_TRY(next_piece(&walk, &piece));
+        if (piece.places)
+            document[at] = piece.document;
+    } while (piece.places);
+    return SH_OK;
+}
+
+/* A loss that divides by the targets of an answer needs at least one. */
+static sh_rc check_answer(const struct sh_data_files *set, const struct sh_piece *piece, const unsigned char *mask)
+{
+    for (int t = 0; t < piece->places; t++)
+        if (mask[t])
+            return SH_OK;
+    return has_pairs(set) && piece->places
+               ? sh_fail(SH_E_DATA, "the %s answer of pair %lld has no target that counts; tokenize the text again",
+                         piece->document % 2 ? "rejected" : "chosen", (long long)piece->document / 2)
+               : SH_OK;
+}
+
 /* Tokens are not read, only lengths and masks. */
 sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int64_t *unmasked)
 {
@@ -124,6 +245,7 @@ sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *
         SH_TRY_OUT(next_piece(&walk, &piece));
         if (set->masked && piece.places)
             SH_TRY_OUT(sh_documents_mask(set, &piece, mask));
+        SH_TRY_OUT(check_answer(set, &piece, mask));
         for (int t = 0; t < piece.places; t++)
             *unmasked += !set->masked || mask[t];
     } while (piece.places);

@@ -6,6 +6,11 @@
 #include "io/data/files.h"
 #include "io/data/pack.h"
 
+/* Check that the documents are pairs of answers, or that none is, as opt->pairs asks. Pairs are documents 2i and 2i + 1
+ * of a set. They are packed as one piece, so both answers are neighbours in a row, the chosen one first.
+ * Errors: SH_E_DATA; SH_E_USAGE: a mask that is not used, a strategy that would cut one answer of a pair. */
+sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_options *opt);
+
 /* Pack the documents of a set. Errors: SH_E_DATA, as for sh_pack_build(). */
 sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_options *opt, struct sh_pack *out);
 
@@ -13,6 +18,11 @@ sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_op
  * empty place is its own document. Errors: SH_E_DATA. */
 sh_rc sh_data_rows_read(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int32_t *tokens,
                         int32_t *targets, int32_t *docs);
+
+/* Of pairs: their number in row w, and where its documents begin (sh_data_beginnings()). Errors: SH_E_DATA. */
+int64_t sh_data_rows_pairs(const struct sh_pack *pack, int64_t w);
+sh_rc sh_data_rows_beginnings(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w,
+                              int64_t *document);
 
 /* Count the targets of row w that count. Reads lengths, and masks if there are any. Errors: SH_E_DATA. */
 sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int64_t *unmasked);

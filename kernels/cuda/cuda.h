@@ -73,6 +73,7 @@ int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_route_work_bytes(const struct sh_op_call *call); /* both directions */
 int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_route_loss_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_pair_loss_work_bytes(const struct sh_op_call *call);
 
 #ifdef __cplusplus
 }

@@ -33,6 +33,7 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
     [SH_OP_ROUTE] = sh_cuda_route_work_bytes,
     [SH_OP_ROUTE_BWD] = sh_cuda_route_work_bytes,
     [SH_OP_ROUTE_LOSS] = sh_cuda_route_loss_work_bytes,
+    [SH_OP_PAIR_LOSS] = sh_cuda_pair_loss_work_bytes,
     [SH_OP_ROUTE_PLAN] = sh_cuda_route_plan_work_bytes,
 };
 /* clang-format on */

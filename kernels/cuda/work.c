@@ -55,6 +55,13 @@ int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call)
     return E * (sh_cuda_plan_parts(elems(&call->in[0])) + 1) * (int64_t)sizeof(int32_t);
 }
 
+/* Numbers of each row, and what the documents that begin at a place weigh. */
+int64_t sh_cuda_pair_loss_work_bytes(const struct sh_op_call *call)
+{
+    return call->in[1].dim[0] * SH_PAIR_NUMBERS * (int64_t)sizeof(double) +
+           elems(&call->in[1]) * (int64_t)sizeof(float);
+}
+
 /* A sum of each loss over a part of the rows. */
 int64_t sh_cuda_route_loss_work_bytes(const struct sh_op_call *call)
 {

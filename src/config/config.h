@@ -73,6 +73,9 @@ struct sh_config {
     struct {
 #include "src/config/keys/profiling.inc"
     } profiling;
+    struct { /* what training makes small */
+#include "src/config/keys/objective.inc"
+    } objective;
     struct {
 #include "src/config/keys/guard.inc"
     } guard;

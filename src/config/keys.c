@@ -141,6 +141,10 @@ static words export_words = {
     {"float32", SH_EXPORT_FLOAT32}, {"float16", SH_EXPORT_FLOAT16}, {"bfloat16", SH_EXPORT_BFLOAT16}, {NULL, 0}};
 static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
+static words objective_words = {{"lm", SH_OBJECTIVE_LM}, {"dpo", SH_OBJECTIVE_DPO}, {NULL, 0}};
+#define LOSS_TYPE(id, word, smooths) {word, SH_PREFER_##id},
+static words loss_type_words = {SH_LOSS_TYPES(LOSS_TYPE){NULL, 0}};
+#undef LOSS_TYPE
 static words guard_words = {
     {"skip", SH_GUARD_SKIP}, {"rollback", SH_GUARD_ROLLBACK}, {"stop", SH_GUARD_STOP}, {NULL, 0}};
 /* torchtitan writes -1 for the rest of the ranks. */
@@ -166,6 +170,7 @@ const struct sh_config_key sh_config_keys[] = {
 #include "src/config/keys/lora.inc"
 #include "src/config/keys/moe.inc"
 #include "src/config/keys/data.inc"
+#include "src/config/keys/objective.inc"
 #include "src/config/keys/parallelism.inc"
 #include "src/config/keys/mesh.inc"
 #include "src/config/keys/optimizer.inc"

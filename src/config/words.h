@@ -61,6 +61,26 @@ enum sh_cfg_family {
 enum sh_cfg_rope { SH_ROPE_LLAMA3, SH_ROPE_LINEAR, SH_ROPE_YARN, SH_ROPE_LONG };
 enum sh_cfg_router { SH_ROUTER_SOFTMAX, SH_ROUTER_SIGMOID };
 enum sh_cfg_quantize { SH_QUANTIZE_NONE, SH_QUANTIZE_NF4 };
+/* clang-format off */
+/* The losses of pairs, in TRL's words: ROW(id, "word", takes objective.label_smoothing). kernels/preference.h has their
+ * formulas. */
+#define SH_LOSS_TYPES(ROW)         \
+    ROW(SIGMOID, "sigmoid", 1)     \
+    ROW(HINGE, "hinge", 0)         \
+    ROW(IPO, "ipo", 0)             \
+    ROW(EXO_PAIR, "exo_pair", 1)   \
+    ROW(NCA_PAIR, "nca_pair", 0)   \
+    ROW(ROBUST, "robust", 1)       \
+    ROW(BCO_PAIR, "bco_pair", 0)   \
+    ROW(SPPO_HARD, "sppo_hard", 0) \
+    ROW(APO_ZERO, "apo_zero", 0)   \
+    ROW(APO_DOWN, "apo_down", 0)   \
+    ROW(SIGMOID_NORM, "sigmoid_norm", 0)
+#define SH_LOSS_TYPE(id, word, smooths) SH_PREFER_##id,
+enum sh_cfg_loss_type { SH_LOSS_TYPES(SH_LOSS_TYPE) SH_PREFERENCES };
+#undef SH_LOSS_TYPE
+/* clang-format on */
+enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

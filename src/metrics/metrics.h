@@ -51,6 +51,15 @@ struct sh_router_metrics {
     double aux, z;              /* mean over the tokens, summed over the blocks; weighed, and not in `loss` */
 };
 
+/* Pairs of answers: means over those of a step or a validation. A reward is beta times how much likelier an answer is to
+ * the model than to the reference. */
+struct sh_pair_metrics {
+    int64_t pairs;                     /* 0: there are none */
+    double chosen, rejected, margin;   /* rewards, and the mean of their difference */
+    double accuracy;                   /* share of the pairs whose chosen answer has the larger reward */
+    double logp_chosen, logp_rejected; /* log-probabilities */
+};
+
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
@@ -73,6 +82,7 @@ struct sh_step_metrics {
     struct sh_pace_metrics pace;
     struct sh_gpu_metrics gpu;
     struct sh_router_metrics routers;
+    struct sh_pair_metrics pairs;
 };
 /* clang-format on */
 
@@ -128,6 +138,7 @@ struct sh_validation_metrics {
     int64_t tokens, bytes; /* bytes: of the text of these tokens; 0: not known, and bits per byte are left out */
     double seconds;
     double bits_per_byte; /* filled in when it is written */
+    struct sh_pair_metrics pairs;
 };
 
 /* What a line of metrics.jsonl is about. The structs above that belong to these begin with their step. */

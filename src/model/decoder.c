@@ -647,7 +647,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     else if (b->out == SH_MODEL_SCORE)
         sh_emit_head_score(&d.e, x, d.head, chunk_rows);
     else
-        sh_objective_of(b->objective)->emit(&d.e, x, d.head, chunk_rows);
+        sh_objective_of(b->objective)->emit(&d.e, x, d.head, chunk_rows, &b->pairs);
     if (b->adapters.rank)
         sh_adapt_freeze(p);
 }

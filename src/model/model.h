@@ -55,6 +55,7 @@ struct sh_model_batch {
     bool any_order;           /* attention's backward may add in any order (kernels/op.h) */
     enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
+    struct sh_op_pair pairs;              /* of an objective of pairs */
     int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
     struct sh_model_balance balance;

@@ -1,17 +1,31 @@
 /* The table of objectives. */
 #include "src/model/objective.h"
 
-static void emit_lm(struct sh_emit *e, int x, int head, int64_t chunk_rows)
+static void emit_lm(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
 {
+    (void)pairs;
     sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows);
 }
 
-enum { LM };
+/* The output matrix passes over the same rows twice: once for what the targets weigh. */
+static void emit_dpo(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
+{
+    int weight = sh_emit_pair_loss(e, x, head, chunk_rows, pairs);
+
+    sh_emit_head_loss(e, x, head, weight, chunk_rows);
+}
+
 static const struct sh_objective objectives[] = {
-    [LM] = {.name = "lm", .counts = SH_COUNTS_TARGETS, .emit = emit_lm},
+    [SH_OBJECTIVE_LM] = {.name = "lm", .counts = SH_COUNTS_TARGETS, .emit = emit_lm},
+    [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_PAIRS, .emit = emit_dpo},
 };
+
+const struct sh_objective *sh_objective_named(enum sh_cfg_objective name)
+{
+    return &objectives[name];
+}
 
 const struct sh_objective *sh_objective_of(const struct sh_objective *o)
 {
-    return o ? o : &objectives[LM];
+    return o ? o : &objectives[SH_OBJECTIVE_LM];
 }

@@ -3,15 +3,21 @@
 #ifndef SH_MODEL_OBJECTIVE_H
 #define SH_MODEL_OBJECTIVE_H
 
+#include "src/config/words.h"
 #include "src/program/emit.h"
 
 struct sh_objective {
     const char *name;
-    enum { SH_COUNTS_TARGETS } counts; /* by whose number in the global batch the sum of the loss is divided */
+    /* By whose number in the global batch the sum of the loss is divided. PAIRS: data are pairs of answers, and a
+     * reference has their log-probabilities (SH_PORT_REFERENCE). */
+    enum { SH_COUNTS_TARGETS, SH_COUNTS_PAIRS } counts;
     /* x [N,C], head [V,C]. Sets SH_PORT_LOSS. What comes before the loss may depend on x through operations with
      * .stops only (kernels/op.h). */
-    void (*emit)(struct sh_emit *e, int x, int head, int64_t chunk_rows);
+    void (*emit)(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs);
 };
+
+/* The row of a word of objective.name. */
+const struct sh_objective *sh_objective_named(enum sh_cfg_objective name);
 
 /* The objective itself; for NULL "lm", the next token. */
 const struct sh_objective *sh_objective_of(const struct sh_objective *o);

@@ -3,6 +3,7 @@
 #include "kernels/rows.h"
 #include "src/base/number/size.h"
 #include "src/config/family.h"
+#include "src/model/objective.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -343,11 +344,17 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
+/* The EVAL section makes the reference's numbers. */
+static bool has_reference(const struct sh_config *cfg)
+{
+    return sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_PAIRS;
+}
+
 /* Whether sequences are rows of documents. The files have settled what "auto" stands for (src/run/feed.h), or there are
  * no files. */
 static bool packs(const struct sh_config *cfg)
 {
-    return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE;
+    return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE || has_reference(cfg);
 }
 
 /* check.c has seen that the modules are there. */
@@ -444,6 +451,9 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .adapters = sh_request_adapters(cfg),
                                    .balance = balance(cfg),
                                    .spread = {.capacity = cfg->moe.capacity_factor},
+                                   .pairs = {.loss = cfg->objective.loss_type,
+                                             .beta = cfg->objective.beta,
+                                             .smoothing = cfg->objective.label_smoothing},
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 
@@ -502,7 +512,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .fit_tiles = !cfg->training.tile_rows && cfg->offload.mode != SH_OFFLOAD_BUDGET,
         .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
-        .evaluate = purpose == SH_TO_EVALUATE || (purpose == SH_TO_TRAIN && cfg->validation.enable),
+        .evaluate = purpose == SH_TO_EVALUATE ||
+                    (purpose == SH_TO_TRAIN && (cfg->validation.enable || has_reference(cfg))),
         .logits = generate,
         .score = purpose == SH_TO_SCORE,
         .kernels = kernels(cfg, gpu),
@@ -513,8 +524,10 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
     memcpy(out->options.groups, cfg->optimizer.groups, sizeof out->options.groups);
-    if (purpose == SH_TO_TRAIN)
+    if (purpose == SH_TO_TRAIN) {
+        out->batch.objective = sh_objective_named(cfg->objective.name);
         SH_TRY(offload(cfg, gpu, &out->offload));
+    }
     return sh_model_check(&out->model, &out->batch);
 }
 

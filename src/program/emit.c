@@ -609,7 +609,10 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
     op.in[3] = weight;
-    op.out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, e->leaves > 1 ? e->leaves : 1);
+    if (e->p->port[SH_PORT_LOSS] != SH_NONE) /* the objective has made it */
+        op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F64, 1, DIMS(1), "weighed");
+    else
+        op.out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, e->leaves > 1 ? e->leaves : 1);
     if (e->leaves > 1)
         op.out[0] = sh_emit_view(e, op.out[0], 1, DIMS(1));
     sh_program_add_op(e->p, &op);
@@ -626,6 +629,30 @@ void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     op.out[0] = add_port(e, SH_PORT_LOGPROB);
     op.out[1] = add_port(e, SH_PORT_LIKELIEST);
     sh_program_add_op(e->p, &op);
+}
+
+int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how)
+{
+    struct sh_op score = make_op(e, SH_OP_HEAD_SCORE), op = make_op(e, SH_OP_PAIR_LOSS);
+    const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
+
+    score.attr.head.chunk_rows = chunk_rows;
+    score.in[0] = x;
+    score.in[1] = w;
+    score.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, flat);
+    score.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, flat, "logprob");
+    score.out[1] = add_tensor(e, SH_MEM_ACT, SH_I32, 1, flat, "likeliest");
+    sh_program_add_op(e->p, &score);
+    op.attr.pair = *how;
+    op.in[0] = sh_emit_view(e, score.out[0], 2, row);
+    op.in[1] = e->p->port[SH_PORT_TARGETS];
+    op.in[2] = e->p->port[SH_PORT_DOCS];
+    op.in[3] = add_port(e, SH_PORT_REFERENCE);
+    op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, row, "weights");
+    op.out[1] = add_port(e, SH_PORT_SUMS);
+    op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq, SH_PAIR_NUMBERS);
+    sh_program_add_op(e->p, &op);
+    return sh_emit_view(e, op.out[0], 1, flat);
 }
 
 /* For generation: logits [B,V] of one position. */

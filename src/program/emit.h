@@ -122,7 +122,10 @@ int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *t
 int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
                     const struct sh_emit_routed *to); /* [M,C], [N,C] or SH_NONE -> [N,C] */
 
-/* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss */
+/* The weights of targets by the loss of pairs, whose numbers are the program's loss. x [N,C], w [V,C] -> [N] f32 */
+int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how);
+
+/* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss, unless what made the weights has made it */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows);
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                         /* makes the logits */

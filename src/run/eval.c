@@ -1,5 +1,6 @@
 #include "src/base/time.h"
 #include "src/run/feed.h"
+#include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
 
@@ -10,7 +11,7 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
 
     *unmasked = 0;
     if (real)
-        SH_TRY(sh_data_read(f->data, first, real, f->tokens, f->targets, f->docs, unmasked));
+        SH_TRY(sh_feed_read(f, first, real, unmasked));
     /* The shapes are fixed in the program, so the rows past the end still run. A target of -1 adds neither loss nor
      * tokens. */
     for (row = real * seq_len; row < n * seq_len; row++) {
@@ -22,46 +23,75 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
     return SH_OK;
 }
 
-/* Sums of losses that a section leaves: one, or one for each leaf of this rank's part of the sequences. */
-static int64_t losses_of(const struct sh_run *r)
+/* Numbers that a section leaves: those of pairs, or one for each leaf of this rank's part of the sequences. */
+enum { HELD_MAX = SH_ROW_LEAVES_MAX };
+_Static_assert(HELD_MAX >= SH_PAIR_NUMBERS, "room for both");
+
+static int64_t held_of(const struct sh_run *r)
 {
     return r->p->tensors[r->p->port[SH_PORT_LOSS]].dim[0];
 }
 
-double sh_run_own_loss(struct sh_run *r)
+static bool has_pairs(const struct sh_run *r)
 {
-    double loss[SH_ROW_LEAVES_MAX];
+    return r->p->port[SH_PORT_SUMS] != SH_NONE;
+}
+
+void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS])
+{
+    double held[HELD_MAX];
     struct sh_tree sum = {0};
 
-    sh_exec_get(r->exec, SH_PORT_LOSS, loss);
-    for (int64_t i = 0; i < losses_of(r); i++)
-        sh_tree_add(&sum, loss[i]);
-    return sh_tree_total(&sum);
+    sh_exec_get(r->exec, SH_PORT_LOSS, held);
+    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        numbers[i] = has_pairs(r) ? held[i] : 0;
+    if (has_pairs(r))
+        return;
+    for (int64_t i = 0; i < held_of(r); i++)
+        sh_tree_add(&sum, held[i]);
+    numbers[0] = sh_tree_total(&sum);
 }
 
-void sh_run_put_loss(struct sh_run *r, double loss)
+void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_NUMBERS])
 {
-    sh_exec_put(r->exec, SH_PORT_LOSS, (double[SH_ROW_LEAVES_MAX]){loss});
+    double held[HELD_MAX] = {0};
+
+    memcpy(held, numbers, SH_PAIR_NUMBERS * sizeof *numbers);
+    sh_exec_put(r->exec, SH_PORT_LOSS, held);
 }
 
-double sh_run_loss(struct sh_run *r)
+void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS])
 {
-    double loss[SH_ROW_LEAVES_MAX];
+    double held[HELD_MAX];
 
-    sh_exec_get(r->exec, SH_PORT_LOSS, loss);
-    return loss[0];
+    sh_exec_get(r->exec, SH_PORT_LOSS, held);
+    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        numbers[i] = i == 0 || has_pairs(r) ? held[i] : 0;
 }
 
 /* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so on 2^k ranks the sum is a
  * branch of one tree over all batches, whatever k is. */
-static double run_batch(struct sh_run *r, struct sh_feed *f)
+static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses[SH_PAIR_NUMBERS])
 {
+    double numbers[SH_PAIR_NUMBERS] = {0};
+
     sh_feed_put(r, f);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
-    if (losses_of(r) > 1)
-        sh_run_put_loss(r, sh_run_own_loss(r));
+    sh_run_own_losses(r, numbers);
+    if (held_of(r) > 1)
+        sh_run_put_losses(r, numbers);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
-    return sh_run_loss(r);
+    sh_run_losses(r, numbers);
+    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        sh_tree_add(&losses[i], numbers[i]);
+}
+
+/* Pairs of sequences [first, first + n) of the set, of which those past its end do not count. */
+static int64_t pairs_of(const struct sh_feed *f, int64_t first, int64_t n, int64_t end)
+{
+    int64_t real = first >= end ? 0 : end - first < n ? end - first : n;
+
+    return f->reference ? sh_data_count_pairs(f->data, first, real) : 0;
 }
 
 /* Bytes of the text of the targets that count. */
@@ -95,8 +125,9 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
     int64_t each = r->cfg.training.local_batch_size, pass = each * sh_group_size(m, m->data);
     int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), unmasked;
-    long long seen[2] = {0}; /* tokens, and bytes of their text */
-    struct sh_tree losses = {0};
+    double sums[SH_PAIR_NUMBERS];
+    long long seen[3] = {0}; /* tokens, bytes of their text, and pairs */
+    struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
 
     if (!sequences || sequences > all)
         sequences = all;
@@ -114,18 +145,23 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
             sh_stop(rc);
         seen[0] += sh_mesh_speaks(m) ? unmasked : 0;
         seen[1] += sh_mesh_speaks(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
-        sh_tree_add(&losses, run_batch(r, f));
+        seen[2] += sh_mesh_speaks(m) ? pairs_of(f, first + own, each, sequences) : 0;
+        run_batch(r, f, losses);
     }
     /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */
-    SH_TRY(sh_mesh_sum_i64(seen, 2));
+    SH_TRY(sh_mesh_sum_i64(seen, 3));
     if (!seen[0])
         return sh_fail(SH_E_DATA,
                        "none of the %lld sequences has a target that counts; take more of them, or check the masks",
                        (long long)sequences);
-    *out = (struct sh_eval_result){.loss = sh_tree_total(&losses) / (double)seen[0],
+    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        sums[i] = sh_tree_total(&losses[i]);
+    *out = (struct sh_eval_result){.loss = sums[0] / (double)(f->reference ? seen[2] : seen[0]),
                                    .sequences = sequences,
                                    .tokens = seen[0],
                                    .bytes = seen[1],
                                    .seconds = sh_seconds_since(begin)};
+    if (f->reference)
+        out->pairs = sh_reference_metrics(sums, seen[2]);
     return SH_OK;
 }

@@ -2,7 +2,9 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/model/objective.h"
 #include "src/run/feed.h"
+#include "src/run/reference.h"
 #include "src/run/run.h"
 
 #include <stdio.h>
@@ -22,6 +24,7 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
                                     .document_separator = cfg->data.document_separator,
                                     .packing = cfg->data.packing,
                                     .excess = cfg->data.excess_length_strategy,
+                                    .pairs = sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_PAIRS,
                                     .mix = path[0] ? NULL : cfg->data.mix};
     /* Token files do not record a tokenizer, so its file need not be read for them. */
     if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
@@ -36,6 +39,8 @@ sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
 
     if (!path[0] && cfg->data.mix[0])
         SH_TRY(sh_mix_parse(cfg->data.mix, &mix));
+    if (cfg->data.packing == SH_PACKING_AUTO && sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_PAIRS)
+        cfg->data.packing = SH_PACKING_BFD;
     if (cfg->data.packing == SH_PACKING_AUTO)
         cfg->data.packing = (int)sh_data_packing_of(mix.n ? mix.path[0] : path);
     sh_mix_free(&mix);
@@ -97,6 +102,8 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     f->part = sh_calloc(n, sizeof *f->part);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
+    if (opt.pairs)
+        f->reference = sh_reference_create(f->data, sequences, r->cfg.training.seq_len);
     return SH_OK;
 }
 
@@ -109,6 +116,7 @@ void sh_feed_close(struct sh_feed *f)
     free(f->targets);
     free(f->docs);
     free(f->part);
+    sh_reference_free(f->reference);
     *f = (struct sh_feed){0};
 }
 
@@ -162,6 +170,12 @@ static void put_positions(struct sh_run *r, const struct sh_feed *f)
     sh_exec_put(r->exec, SH_PORT_AT, f->part);
 }
 
+sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked)
+{
+    SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->docs, unmasked));
+    return f->reference ? sh_reference_place(f->reference, f->data, first, n) : SH_OK;
+}
+
 /* The keys that the rows of rank `place` see in the sequences. */
 static double keys_seen(const struct sh_run *r, const struct sh_feed *f, struct part p, int64_t place)
 {
@@ -204,6 +218,8 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f)
         put_rows(r, f, SH_PORT_DOCS, f->docs);
     else
         sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
+    if (f->reference)
+        sh_exec_put(r->exec, SH_PORT_REFERENCE, f->reference->places);
     put_positions(r, f);
     if (f->with_docs && gathers && !f->noted)
         note_balance(r, f);

@@ -7,10 +7,12 @@
 #include "src/config/config.h"
 
 struct sh_run;
+struct sh_reference; /* reference.h */
 
 struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
+    struct sh_reference *reference;   /* of pairs of answers, else NULL */
     int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
     int64_t sequences;                /* of a micro-step */
     bool with_docs;
@@ -31,6 +33,8 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
 /* Log one line about rows of documents: how many, how full, how many are left out. If there are no documents, log that
  * a strategy for documents that are too long has no effect. Local. */
 void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
+/* Read samples [first, first + n) of the run; *unmasked as from sh_data_read(). Local. */
+sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked);
 /* Copy the sequences that were read into the program's tensors. Local. */
 void sh_feed_put(struct sh_run *r, struct sh_feed *f);
 

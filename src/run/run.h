@@ -8,6 +8,7 @@
 #include "src/config/config.h"
 #include "src/exec/exec.h"
 #include "src/mesh/mesh.h"
+#include "src/metrics/metrics.h"
 #include "src/plan/request.h"
 #include "src/run/save/provenance.h"
 #include "src/run/tokenizer.h"
@@ -106,17 +107,19 @@ sh_rc sh_run_check_named(const struct sh_config *cfg);
 /* The same, ignoring the folder's lock and unfinished files; own: whether the folder's own checkpoints count. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
-/* eval.c: the loss that a section leaves, which is one sum, or one for each leaf of this rank's part of the sequences.
- * own: their tree's sum; put: what LOSS sums over the ranks; loss: what it found. Local. */
-double sh_run_own_loss(struct sh_run *r);
-void sh_run_put_loss(struct sh_run *r, double loss);
-double sh_run_loss(struct sh_run *r);
+/* eval.c: the numbers of pairs that a section leaves, or the loss as the first of them: one sum, or one for each leaf of
+ * this rank's part of the sequences. own: their tree's sum; put: what LOSS sums over the ranks; losses: what it found.
+ * Local. */
+void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);
+void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_NUMBERS]);
+void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);
 
 /* eval.c: the mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of
  * batches of local_batch_size sequences. Their losses are summed in one binary tree: on 2^k ranks the same parameters
  * give the same bits for each k and each strategy. */
 struct sh_eval_result {
     double loss;
+    struct sh_pair_metrics pairs;     /* if the set has pairs; the loss is then their mean */
     int64_t sequences, tokens, bytes; /* bytes: of the text of these tokens; 0: not known */
     double seconds;
     bool cut; /* it was stopped after so many sequences: there is no loss */

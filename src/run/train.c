@@ -6,6 +6,7 @@
 #include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/run/feed.h"
+#include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/save/frozen.h"
 #include "src/run/watch/changes.h"
@@ -40,8 +41,12 @@ static sh_rc ask(void *arg, bool *stop)
 /* One line, and one of the metrics if the validation is whole. Rank 0. */
 static void report_validation(struct sh_train *t, const struct sh_eval_result *v)
 {
-    const struct sh_validation_metrics m = {
-        .step = t->r->step, .loss = v->loss, .tokens = v->tokens, .bytes = v->bytes, .seconds = v->seconds};
+    const struct sh_validation_metrics m = {.step = t->r->step,
+                                            .loss = v->loss,
+                                            .tokens = v->tokens,
+                                            .bytes = v->bytes,
+                                            .seconds = v->seconds,
+                                            .pairs = v->pairs};
     long long step = (long long)t->r->step;
     char sequences[SH_STR_SHORT];
 
@@ -347,6 +352,8 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_gpus_open(r));
     SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
+    SH_TRY_OUT(sh_reference_start(r, &t.feed, "reference.bin"));
+    SH_TRY_OUT(sh_reference_start(r, &t.validation, "reference.validation.bin"));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     sh_routers_open(&t.routers, r);
     SH_TRY_OUT(loop(&t));

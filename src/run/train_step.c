@@ -5,6 +5,7 @@
 #include "src/model/objective.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
+#include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
 #include "src/run/watch/gpus.h"
@@ -31,7 +32,7 @@ static sh_rc read_micro_step(struct sh_train *t, int m, int64_t *first)
     bool last = at + f->sequences == share;
 
     *first += at;
-    SH_TRY(sh_data_read(f->data, *first, f->sequences, f->tokens, f->targets, f->docs, &unmasked));
+    SH_TRY(sh_feed_read(f, *first, f->sequences, &unmasked));
     t->read_targets += unmasked;
     sh_data_prefetch(f->data, last ? *first - at + t->global_batch : *first + f->sequences, f->sequences, f->with_docs,
                      last ? share : 0);
@@ -77,8 +78,11 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 /* This rank's part of the number by which the objective divides. */
 static double counted(const struct sh_train *t)
 {
+    int64_t first, share = own_sequences(t, &first);
+
     switch (sh_objective_of(t->r->build.batch.objective)->counts) {
     case SH_COUNTS_TARGETS: return (double)t->own_targets;
+    case SH_COUNTS_PAIRS: return (double)sh_data_count_pairs(t->feed.data, first, share);
     }
     return 0;
 }
@@ -87,7 +91,7 @@ static double counted(const struct sh_train *t)
  * targets, and whether to stop here. */
 static sh_rc prepare(struct sh_train *t)
 {
-    enum { FAILED, TARGETS, REQUESTS };
+    enum { FAILED, TARGETS, COUNTED, REQUESTS };
     double sums[REQUESTS + SH_STOPPING_REQUESTS];
     sh_rc rc = sh_metrics_result(t->metrics);
     int64_t first;
@@ -99,12 +103,15 @@ static sh_rc prepare(struct sh_train *t)
     if (rc == SH_OK)
         sh_fingerprint_micro_step(&t->fingerprint, first);
     sums[FAILED] = rc != SH_OK;
-    sums[TARGETS] = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape) ? counted(t) : 0;
+    bool speaks = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape);
+    sums[TARGETS] = speaks ? (double)t->own_targets : 0;
+    sums[COUNTED] = speaks ? counted(t) : 0;
     sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
     SH_TRY(sum_over_ranks(t->r, sums, REQUESTS + SH_STOPPING_REQUESTS));
     sh_stopping_decide(&t->stopping, t->r, sums + REQUESTS);
     t->targets = (int64_t)sums[TARGETS];
+    t->counted = (int64_t)sums[COUNTED];
     return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
 }
 
@@ -166,13 +173,16 @@ static sh_rc find_nan(struct sh_train *t)
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    struct sh_tree losses = {0};
+    struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
+    double numbers[SH_PAIR_NUMBERS];
 
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)
             continue;
-        sh_tree_add(&losses, sh_run_own_loss(r));
+        sh_run_own_losses(r, numbers);
+        for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+            sh_tree_add(&losses[i], numbers[i]);
         sh_routers_add(&t->routers, r);
     }
     if (t->read_targets != t->own_targets)
@@ -180,26 +190,31 @@ static void micro_steps(struct sh_train *t)
                         r->cfg.training.dataset_path[0] ? r->cfg.training.dataset_path : r->cfg.data.mix));
     if (!r->p->tree_sums)
         return;
-    sh_run_put_loss(r, sh_tree_total(&losses));
+    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        numbers[i] = sh_tree_total(&losses[i]);
+    sh_run_put_losses(r, numbers);
     sh_routers_total(&t->routers, r);
 }
 
-/* The gradients are sums over targets; dividing by the targets of all ranks makes them means, and float16 multiplies
+/* The gradients are sums over targets or pairs; dividing by those of all ranks makes them means, and float16 multiplies
  * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all
  * ranks when they are read. */
-static void forward_backward(struct sh_train *t, double *loss, double *norm)
+static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
 {
     struct sh_run *r = t->r;
+    double numbers[SH_PAIR_NUMBERS], norm;
 
-    sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->targets;
+    sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->counted;
     sh_exec_scalars(r->exec)->router_scale = t->loss_scale.scale / (double)step_tokens(t);
     micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
-    *loss = sh_run_loss(r);
-    sh_exec_get(r->exec, SH_PORT_SUMSQ, norm);
-    *loss /= (double)t->targets;
-    *norm = sqrt(*norm) / t->loss_scale.scale;
+    sh_run_losses(r, numbers);
+    sh_exec_get(r->exec, SH_PORT_SUMSQ, &norm);
+    m->loss = numbers[0] / (double)t->counted;
+    m->grad_norm = sqrt(norm) / t->loss_scale.scale;
+    if (t->feed.reference)
+        m->pairs = sh_reference_metrics(numbers, t->counted);
 }
 
 /* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */
@@ -282,7 +297,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
         leave_out(t, m);
         return SH_OK;
     }
-    forward_backward(t, &m->loss, &m->grad_norm);
+    forward_backward(t, m);
     sh_routers_take(&t->routers, t->r, step_tokens(t), &m->routers);
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
     if (hunts(t, m))

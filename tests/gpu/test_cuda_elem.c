@@ -24,6 +24,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     (void)threads;
     switch (call->kind) {
     case SH_OP_EMBED_BWD: return sh_cuda_embed_bwd_work_bytes(call);
+    case SH_OP_PAIR_LOSS: return sh_cuda_pair_loss_work_bytes(call);
     case SH_OP_NORM_BWD:
     case SH_OP_NORM_BWD_BIAS: return sh_cuda_norm_bwd_work_bytes(call);
     case SH_OP_QK_NORM_BWD: return sh_cuda_qk_norm_bwd_work_bytes(call);
@@ -39,6 +40,7 @@ static const struct sh_kernel_table table = {
     .name = "cuda",
     .run = {
         [SH_OP_EMBED] = sh_cuda_embed,
+        [SH_OP_PAIR_LOSS] = sh_cuda_pair_loss,
         [SH_OP_EMBED_BWD] = sh_cuda_embed_bwd,
         [SH_OP_NORM] = sh_cuda_norm,
         [SH_OP_NORM_BWD] = sh_cuda_norm_bwd,

@@ -106,7 +106,7 @@ static sh_rc run(enum sh_token_format format, const char *template, const char *
 }
 
 /* Return all documents, separated by |; each learned token is in braces. */
-static char *written(void)
+static char *written(bool pairs)
 {
     const struct sh_document_header *h;
     struct sh_tokenizer *t;
@@ -116,7 +116,7 @@ static char *written(void)
 
     assert_int_equal(sh_read_file(out_path, 1 << 20, &data, &bytes), SH_OK);
     h = (const void *)data;
-    assert_int_equal(h->flags, SH_DOCUMENT_MASK);
+    assert_int_equal(h->flags, SH_DOCUMENT_MASK | (pairs ? SH_DOCUMENT_PAIRS : 0));
     const int64_t *offsets = (const void *)(data + h->offsets_at);
     assert_int_equal(sh_tokenizer_open(model_path, &t), SH_OK);
     for (int64_t i = 0, d = 1; i < h->tokens; i++) {
@@ -143,7 +143,7 @@ static void check(enum sh_token_format format, const char *template, const char 
 
     if (run(format, template, line, more) != SH_OK)
         fail_msg("%s: %s: %s", template ? template : "none", line, sh_error_text());
-    found = written();
+    found = written(format == SH_FORMAT_PREFERENCE);
     if (strcmp(found, right))
         fail_msg("%s\nis      %s\nshould  %s", template ? template : "none", found, right);
     free(found);
@@ -296,6 +296,37 @@ static void published_forms(void **state)
           "<|im_start|>user\nx\nz<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
 }
 
+#define PAIR(prompt, chosen, rejected) \
+    "{\"prompt\":" prompt ",\"chosen\":" chosen ",\"rejected\":" rejected ",\"score_chosen\":7}"
+#define TWO(chosen, rejected) "{\"chosen\":" chosen ",\"rejected\":" rejected "}"
+#define CHAT(text) "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" text "{<|im_end|>}\n"
+
+/* A line is two documents, the chosen answer first. */
+static void preference(void **state)
+{
+    struct sh_token_options none = {0};
+
+    (void)state;
+    check(SH_FORMAT_PREFERENCE, NULL, PAIR("\"x\"", "\"y\"", "\"z\""), none, "<s>x{y}{</s>}|<s>x{z}{</s>}");
+    check(SH_FORMAT_PREFERENCE, NULL, PAIR("\"x\"", "\"y\"", "\"y\""), none, "<s>x{y}{</s>}|<s>x{y}{</s>}");
+    check(SH_FORMAT_PREFERENCE, NULL, TWO("\"xy bc\"", "\"xy cb\""), none, "<s>xy{ }{b}{c}{</s>}|<s>xy{ }{c}{b}{</s>}");
+    check(SH_FORMAT_PREFERENCE, "chatml", PAIR("\"x\"", "\"y\"", "\"z\""), none, CHAT("{y}") "|" CHAT("{z}"));
+    check(SH_FORMAT_PREFERENCE, "chatml",
+          PAIR("[" MESSAGE("user", "x") "]", "[" MESSAGE("assistant", "y") "]", "[" MESSAGE("assistant", "z") "]"),
+          none, CHAT("{y}") "|" CHAT("{z}"));
+    check(SH_FORMAT_PREFERENCE, "chatml",
+          TWO("[" MESSAGE("user", "x") "," MESSAGE("assistant", "y") "]",
+              "[" MESSAGE("user", "x") "," MESSAGE("assistant", "z") "]"),
+          none, CHAT("{y}") "|" CHAT("{z}"));
+    /* Answers before that of the pair are part of the prompt. */
+    check(SH_FORMAT_PREFERENCE, "chatml",
+          PAIR("[" MESSAGE("user", "x") "," MESSAGE("assistant", "a") "," MESSAGE("user", "x") "]",
+               "[" MESSAGE("assistant", "y") "]", "[" MESSAGE("assistant", "z") "]"),
+          none,
+          "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n" CHAT(
+              "{y}") "|<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n" CHAT("{z}"));
+}
+
 #define KEYED(role, text, more) "{\"role\":\"" role "\",\"content\":\"" text "\"," more "}"
 
 /* Messages that say themselves whether they are learned, and keys that mean nothing. */
@@ -369,7 +400,7 @@ static void added_at_borders(void **state)
         write_model_with(rows[i].prefix, rows[i].more);
         if (run(SH_FORMAT_MESSAGES, rows[i].template, line, (struct sh_token_options){0}) != SH_OK)
             fail_msg("row %zu: %s", i, sh_error_text());
-        found = written();
+        found = written(false);
         if (!strstr(found, rows[i].right))
             fail_msg("row %zu: %s lacks %s", i, found, rows[i].right);
         free(found);
@@ -450,7 +481,7 @@ static void folders_own(void **state)
         if (rows[i].says ? rc == SH_OK || !strstr(sh_error_text(), rows[i].says) : rc != SH_OK)
             fail_msg("row %zu: rc %d: %s", i, (int)rc, rc ? sh_error_text() : "taken");
         if (rc == SH_OK) {
-            char *text = written();
+            char *text = written(false);
             assert_string_equal(text, "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
             free(text);
         }
@@ -597,6 +628,23 @@ static void refused(void **state)
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"x\"}", "\"completion\" is missing"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":[],\"completion\":[]}", "give --chat-template NAME"},
+        {SH_FORMAT_COMPLETION, NULL, TWO("\"x\"", "\"y\""), "give --format preference"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"prompt\":\"x\",\"completion\":\"y\",\"label\":true}",
+         "line 1: the object has no \"chosen\"; give --format prompt-completion"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"prompt\":\"x\",\"chosen\":\"y\"}",
+         "line 1: \"rejected\" is missing, not a string"},
+        {SH_FORMAT_PREFERENCE, NULL, PAIR("\"x\"", "\"y\"", "7"), "\"rejected\" is a whole number, not a string"},
+        {SH_FORMAT_PREFERENCE, NULL, PAIR("\"x\"", "\"y\"", "\"\""), "\"rejected\" is empty"},
+        {SH_FORMAT_PREFERENCE, NULL, TWO("\"xy\"", "\"x\""), "\"rejected\" is empty"},
+        {SH_FORMAT_PREFERENCE, NULL, TWO("[]", "[]"), "chosen and rejected are messages; give --chat-template NAME"},
+        {SH_FORMAT_PREFERENCE, "chatml", PAIR("\"x\"", "[]", "[]"),
+         "\"prompt\" is a string, not a list of messages, as"},
+        {SH_FORMAT_PREFERENCE, "chatml", TWO("[" MESSAGE("user", "x") "]", "[" MESSAGE("user", "x") "]"),
+         "do not begin alike and then differ"},
+        {SH_FORMAT_PREFERENCE, "chatml",
+         PAIR("[" MESSAGE("user", "x") "]", "[" MESSAGE("user", "y") "]", "[" MESSAGE("user", "z") "]"), "role"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"chosen\":\"xy\",\"rejected\":\"xz\",\"tools\":[{}]}", "it has \"tools\""},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"chosen\":\"xy\",\"rejected\":\"xz\",\"weight\":0}", "is not to be learned"},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x\",\"label\":true}]}", "ends with token "},
         {SH_FORMAT_SEGMENTS, NULL, "{\"segments\":[{\"text\":\"x</s>\",\"label\":false}]}",
          "no segment has the label true"},
@@ -789,11 +837,12 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates),   cmocka_unit_test(other_forms),      cmocka_unit_test(prepended_spaces),
-        cmocka_unit_test(folders_own), cmocka_unit_test(digests),          cmocka_unit_test(refused),
-        cmocka_unit_test(unused),      cmocka_unit_test(empty_parts),      cmocka_unit_test(another_model),
-        cmocka_unit_test(prompts),     cmocka_unit_test(no_prompts),       cmocka_unit_test(published_forms),
-        cmocka_unit_test(keys),        cmocka_unit_test(added_at_borders), cmocka_unit_test(special_bytes),
+        cmocka_unit_test(templates),     cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(folders_own),   cmocka_unit_test(digests),     cmocka_unit_test(refused),
+        cmocka_unit_test(unused),        cmocka_unit_test(empty_parts), cmocka_unit_test(another_model),
+        cmocka_unit_test(prompts),       cmocka_unit_test(no_prompts),  cmocka_unit_test(published_forms),
+        cmocka_unit_test(preference),    cmocka_unit_test(keys),        cmocka_unit_test(added_at_borders),
+        cmocka_unit_test(special_bytes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -141,13 +141,14 @@ static void adapters(void **state)
 
 /* An objective whose rows count by their own log-probability. That is a constant to the backward, so the loss, minus a
  * sum of squares, rises twice as fast as the gradient says. */
-static void emit_squares(struct sh_emit *e, int x, int head, int64_t chunk_rows)
+static void emit_squares(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
 {
     const int64_t rows = (int64_t)e->batch * e->seq;
     struct sh_tensor weight = sh_tensor_make(SH_MEM_ACT, SH_F32, 1, &rows, "weight");
     struct sh_tensor word = sh_tensor_make(SH_MEM_ACT, SH_I32, 1, &rows, "word");
     struct sh_op op = sh_program_op(SH_OP_HEAD_SCORE);
 
+    (void)pairs;
     op.phase = SH_PHASE_FORWARD;
     op.attr.head.chunk_rows = chunk_rows;
     op.in[0] = x;
@@ -174,10 +175,11 @@ static void objective(void **state)
 }
 
 /* A weight that depends on the model by another way than through .stops has a gradient that nobody would pass on. */
-static void emit_dependent(struct sh_emit *e, int x, int head, int64_t chunk_rows)
+static void emit_dependent(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
 {
     const int64_t rows = (int64_t)e->batch * e->seq;
 
+    (void)pairs;
     sh_emit_head_loss(e, x, head, sh_emit_view(e, x, 1, &rows), chunk_rows);
 }
 

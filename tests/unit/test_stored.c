@@ -20,6 +20,7 @@ enum { WORLD = 2 };
     "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=longrope model.rope_short_factor=1,1 " \
     "model.rope_long_factor=1,1"
 #define FLOAT16 "training.mixed_precision_param=float16"
+#define DPO "objective.name=dpo"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
 #define EXPERTS "model.n_experts=4 model.n_experts_per_token=2 model.expert_ffn_dim=8"
@@ -235,6 +236,10 @@ static const struct row state[] = {
     {"validation.dataset_path", "v.bin", NULL},
     {"validation.freq", "7", NULL},
     {"validation.sequences", "7", NULL},
+    {"objective.name", "dpo", NULL},
+    {"objective.loss_type", "ipo", DPO},
+    {"objective.beta", "0.2", DPO},
+    {"objective.label_smoothing", "0.1", DPO},
     {"guard.action", "stop", NULL},
     {"guard.z_score", "5", NULL},
     {"guard.window", "64", NULL},
@@ -405,6 +410,7 @@ static const char *need_of(const char *change)
                 {"parallelism.context_parallel_method=auto", "parallelism.context_parallel_degree=2"},
                 {"parallelism.context_parallel_method=ulysses", "parallelism.context_parallel_degree=2"},
                 {"parallelism.context_parallel_method=gather", "parallelism.context_parallel_degree=2"},
+                {"objective.loss_type=exo_pair", DPO " objective.label_smoothing=0.1"},
                 {"checkpoint.initial_load_in_hf=false", "model.hf_assets_path=/elsewhere"},
                 {"checkpoint.export_dtype=float32", "checkpoint.last_save_in_hf=true"},
                 {"checkpoint.export_dtype=bfloat16", "checkpoint.last_save_in_hf=true"},
@@ -414,6 +420,8 @@ static const char *need_of(const char *change)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (!strcmp(rows[i].change, change))
             return rows[i].needs;
+    if (!strncmp(change, "objective.loss_type=", 20))
+        return DPO;
     for (size_t i = 0; i < STATE; i++) /* a key that has no effect without another needs it with any word */
         if (!strncmp(change, state[i].key, strcspn(change, "=")) && !state[i].key[strcspn(change, "=")])
             return state[i].needs;

@@ -17,7 +17,9 @@
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
-#define NO_REWARDS "leave it out: Sherd trains on tokens, not on preferences or rewards"
+#define NO_REWARDS "leave it out: of training on preferences or rewards, only objective.name: dpo is there"
+#define REFERENCE \
+    "leave it out: the reference is the model that the run begins with, by numbers made before the first step"
 #define EXPERTS \
     "leave it out: the products of experts are Sherd's own, and parallelism.expert_parallel_degree spreads them"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
@@ -226,7 +228,14 @@ static const struct {
     {"batch_size", "training.global_batch_size, the sequences of a step; local_batch_size is those of a rank at once"},
     {"early_stopping_patience", "leave it out: a run trains for training.steps, and keeps the checkpoints that "
                                 "checkpoint.keep_latest_k and keep_every_n say"},
-    {"rl", NO_REWARDS},
+    {"rl", "objective.name: dpo, for dpo and ipo (objective.loss_type: ipo), with a file of `sherd tokenize --format "
+           "preference`; other methods are not there"},
+    {"rl_beta|pref_beta|dpo_beta", "objective.beta"},
+    {"dpo_loss_type|pref_loss", "objective.loss_type, one word of TRL"},
+    {"dpo_label_smoothing", "objective.label_smoothing"},
+    {"precompute_ref_log_probs|ref_model|reference_free", REFERENCE},
+    {"max_prompt_length|max_completion_length", "data.excess_length_strategy: drop leaves out pairs that do not fit "
+                                                "into training.seq_len"},
     {"num_epochs", EPOCHS},
     {"epochs", EPOCHS},
     {"datasets", DATASETS},
@@ -280,7 +289,7 @@ static const struct {
     {"tensor_parallel_size", "parallelism.tensor_parallel_degree"},
     {"ddp", "parallelism.sharding_strategy: no_shard"},
     {"world_size|use_ray|ray_*", MPIRUN},
-    {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|rl_beta|reward_model|process_reward_model|ebft*", NO_REWARDS},
+    {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|reward_model|process_reward_model|ebft*", NO_REWARDS},
     {"diffusion*|use_eaft|eaft_*|num_labels", "leave it out: the loss is the cross-entropy of the next token"},
     {"noisy_embedding_alpha", "leave it out: embeddings get no noise"},
     {"pretraining_dataset", DATASETS},

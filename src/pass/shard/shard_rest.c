@@ -89,7 +89,7 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     int loss = out->port[SH_PORT_LOSS];
 
-    if (out->tensors[loss].dim[0] > 1) /* the host has added up the leaves in the first */
+    if (opt->row_leaves > 1) /* the host has added up the leaves in the first */
         loss = sh_shard_view(out, loss, 0, 1, (const int64_t[]){1}, "loss");
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
     sum_over(out, loss, whose_rows(opt), opt);

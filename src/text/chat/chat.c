@@ -322,15 +322,18 @@ static sh_rc put_two(const struct sh_message m[2], const char *what, struct sh_c
     return SH_OK;
 }
 
-/* Render two strings as two messages, or join them unchanged without a template. */
+/* Render two strings as two messages, or join them unchanged without a template. key: of the second, for messages */
 static sh_rc put_completion(const struct sh_template *t, const json_t *prompt, const json_t *completion,
-                            struct sh_chat *out)
+                            const char *key, struct sh_chat *out)
 {
+    char what[32];
+
     struct sh_message m[2] = {{.role = SH_ROLE_USER}, {.role = SH_ROLE_ASSISTANT, .learned = true}};
 
     SH_TRY(take_text(prompt, "\"prompt\"", &m[0].text, &m[0].bytes));
-    SH_TRY(take_text(completion, "\"completion\"", &m[1].text, &m[1].bytes));
-    return t ? sh_template_render(t, m, 2, out) : put_two(m, "completion", out);
+    snprintf(what, sizeof what, "\"%s\"", key);
+    SH_TRY(take_text(completion, what, &m[1].text, &m[1].bytes));
+    return t ? sh_template_render(t, m, 2, out) : put_two(m, key, out);
 }
 
 /* Both keys may be strings, or lists of messages; then the messages of the completion are learned. */
@@ -340,10 +343,100 @@ static sh_rc parse_completion(const struct sh_template *t, const json_t *top, st
 
     SH_TRY(check_line(top, NULL));
     if (!json_is_array(prompt) || !json_is_array(completion))
-        return put_completion(t, prompt, completion, out);
+        return put_completion(t, prompt, completion, "completion", out);
     if (!t)
         return sh_fail(SH_E_DATA, "prompt and completion are messages; give --chat-template NAME");
     SH_TRY(render(t, sh_template_render, &openai, NULL, prompt, completion, out));
+    return refuse_masked(out);
+}
+
+/* Append the messages that both lists begin with to `same`, and those of `list` after them to `rest`. */
+static void split_lists(const json_t *list, const json_t *other, json_t *same, json_t *rest)
+{
+    size_t n = 0, all = json_array_size(list);
+
+    while (n < all && json_equal(json_array_get(list, n), json_array_get(other, n)))
+        n++;
+    for (size_t i = 0; i < all; i++)
+        json_array_append(i < n ? same : rest, json_array_get(list, i));
+}
+
+/* How many bytes two texts begin with in common: whole characters, and not the space before the first word that
+ * differs, which belongs to the word. */
+static size_t common(const char *a, size_t n, const char *b, size_t m)
+{
+    size_t i = 0;
+
+    while (i < n && i < m && a[i] == b[i])
+        i++;
+    while (i > 0 && i < n && ((unsigned char)a[i] & 0xc0) == 0x80)
+        i--;
+    return i > 0 && a[i - 1] == ' ' ? i - 1 : i;
+}
+
+/* An answer and what it shares with the other one, which is the prompt. */
+static sh_rc put_implicit(const struct sh_template *t, const json_t *answer, const json_t *other, const char *key,
+                          struct sh_chat *out)
+{
+    bool lists = json_is_array(answer);
+    json_t *prompt = json_array(), *rest = json_array();
+    sh_rc rc;
+
+    if (lists) {
+        split_lists(answer, other, prompt, rest);
+    } else {
+        const char *text = json_string_value(answer);
+        size_t all = json_string_length(answer);
+        size_t n = common(text, all, json_string_value(other), json_string_length(other));
+
+        json_array_append_new(prompt, json_stringn(text, n));
+        json_array_append_new(rest, json_stringn(text + n, all - n));
+    }
+    if (lists && (!json_array_size(prompt) || !json_array_size(rest)))
+        rc = sh_fail(SH_E_DATA,
+                     "there is no \"prompt\", and the messages of \"chosen\" and \"rejected\" do not begin alike and "
+                     "then differ");
+    else if (lists)
+        rc = render(t, sh_template_render, &openai, NULL, prompt, rest, out);
+    else
+        rc = put_completion(t, json_array_get(prompt, 0), json_array_get(rest, 0), key, out);
+    json_decref(prompt);
+    json_decref(rest);
+    return rc;
+}
+
+/* Prompt and answers are all strings, or all lists of messages. */
+static sh_rc check_preference(const struct sh_template *t, const json_t *top)
+{
+    static const char *const keys[] = {"prompt", "chosen", "rejected"};
+    bool lists = json_is_array(json_object_get(top, "chosen"));
+
+    SH_TRY(check_line(top, NULL));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = find(top, keys[i]);
+
+        if (!value && i == 0)
+            continue;
+        if (!value || !(lists ? json_is_array(value) : json_is_string(value)))
+            return sh_fail(SH_E_DATA, "\"%s\" is %s, not %s", keys[i], value ? sh_json_is(value) : "missing",
+                           lists ? "a list of messages, as \"chosen\" is" : "a string");
+    }
+    return lists && !t ? sh_fail(SH_E_DATA, "chosen and rejected are messages; give --chat-template NAME") : SH_OK;
+}
+
+/* key: of the answer; other: of the one that is not taken */
+static sh_rc parse_preference(const struct sh_template *t, const json_t *top, const char *key, const char *other,
+                              struct sh_chat *out)
+{
+    const json_t *prompt = find(top, "prompt"), *answer = find(top, key);
+
+    SH_TRY(check_preference(t, top));
+    if (!prompt)
+        SH_TRY(put_implicit(t, answer, find(top, other), key, out));
+    else if (json_is_array(answer))
+        SH_TRY(render(t, sh_template_render, &openai, NULL, prompt, answer, out));
+    else
+        return put_completion(t, prompt, answer, key, out);
     return refuse_masked(out);
 }
 
@@ -443,6 +536,8 @@ static const struct {
     [SH_CHAT_COMPLETION] = {"completion", "prompt-completion"},
     [SH_CHAT_SHAREGPT] = {"conversations", "sharegpt"},
     [SH_CHAT_ALPACA] = {"instruction", "alpaca"},
+    [SH_CHAT_CHOSEN] = {"chosen", "preference"},
+    [SH_CHAT_REJECTED] = {"rejected", "preference"},
 };
 
 const char *sh_chat_format(const json_t *line)
@@ -472,6 +567,8 @@ static sh_rc parse(enum sh_chat_form form, const struct sh_template *t, const ch
     case SH_CHAT_MESSAGES: return learn_messages(t, &openai, field, top, out);
     case SH_CHAT_SHAREGPT: return learn_messages(t, &sharegpt, field, top, out);
     case SH_CHAT_ALPACA: return parse_alpaca(t, top, out);
+    case SH_CHAT_CHOSEN: return parse_preference(t, top, "chosen", "rejected", out);
+    case SH_CHAT_REJECTED: return parse_preference(t, top, "rejected", "chosen", out);
     default: return parse_completion(t, top, out);
     }
 }

@@ -5,6 +5,8 @@
  *   prompt-completion  {"prompt": "...", "completion": "..."}, or a list of messages in each
  *   sharegpt           {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
  *   alpaca             {"instruction": "...", "input": "...", "output": "..."}
+ *   preference         {"prompt": "...", "chosen": "...", "rejected": "..."}, or a list of messages in each; without a
+ *                      prompt it is what both answers begin with. Each answer is a text of its own, after the prompt
  *
  * A message with "weight": 0 or "train": false is read and not learned. */
 #ifndef IO_TOKEN_CHAT_H
@@ -20,7 +22,9 @@ enum sh_chat_form {
     SH_CHAT_MESSAGES,
     SH_CHAT_COMPLETION,
     SH_CHAT_SHAREGPT,
-    SH_CHAT_ALPACA
+    SH_CHAT_ALPACA,
+    SH_CHAT_CHOSEN, /* preference: one of its two answers */
+    SH_CHAT_REJECTED
 };
 
 /* Append the conversation of a line.

@@ -104,20 +104,20 @@ static void fill_mask(struct sh_batch *b, unsigned char counts)
 
 /* A prompt and a completion without a template get the tokenizer's begin and end around them; the end is learned. With
  * a template or with segments, the template or the author of the segments provides those tokens. */
-static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
-                      size_t bytes)
+static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, struct worker *w, struct sh_batch *b,
+                      const char *line, size_t bytes)
 {
-    bool plain = (job->chat == SH_CHAT_COMPLETION || job->chat == SH_CHAT_ALPACA) && !job->template;
+    bool plain = form != SH_CHAT_SEGMENTS && form != SH_CHAT_MESSAGES && form != SH_CHAT_SHAREGPT && !job->template;
     size_t begin = b->ids.n, first;
 
     sh_chat_clear(&w->chat);
-    SH_TRY(sh_chat_parse(job->chat, job->template, job->field, line, bytes, &w->chat));
+    SH_TRY(sh_chat_parse(form, job->template, job->field, line, bytes, &w->chat));
     if (plain && !job->no_begin)
         SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
     fill_mask(b, 0);
     first = b->ids.n;
     SH_TRY(sh_marks_encode(w->marks, w->encoder, &w->chat, plain ? -1 : job->end,
-                           job->special_in_text || job->chat == SH_CHAT_SEGMENTS, &b->ids, &b->mask));
+                           job->special_in_text || form == SH_CHAT_SEGMENTS, &b->ids, &b->mask));
     SH_TRY(refuse_twice(&b->ids, begin, first));
     if (plain)
         sh_ids_put(&b->ids, (uint32_t)job->end);
@@ -125,6 +125,14 @@ static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct s
     sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
     b->documents++;
     return SH_OK;
+}
+
+/* A line is one text, or the two of a pair. */
+static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
+                      size_t bytes)
+{
+    SH_TRY(put_text(job, job->chat, w, b, line, bytes));
+    return job->chat == SH_CHAT_CHOSEN ? put_text(job, SH_CHAT_REJECTED, w, b, line, bytes) : SH_OK;
 }
 
 /* The field could not be read: a conversation is refused with its format, any other line as before. */

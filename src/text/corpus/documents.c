@@ -107,6 +107,11 @@ out:
     return rc;
 }
 
+void sh_document_writer_pairs(struct sh_document_writer *w)
+{
+    w->header.flags |= SH_DOCUMENT_PAIRS;
+}
+
 /* Little-endian: the low bytes come first, and so do the low bits. */
 static sh_rc put_token(struct sh_document_writer *w, uint32_t id, unsigned char counts)
 {

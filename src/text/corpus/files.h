@@ -18,7 +18,8 @@ enum sh_token_format {
     SH_FORMAT_MESSAGES,
     SH_FORMAT_COMPLETION,
     SH_FORMAT_SHAREGPT,
-    SH_FORMAT_ALPACA
+    SH_FORMAT_ALPACA,
+    SH_FORMAT_PREFERENCE
 };
 
 struct sh_token_progress {

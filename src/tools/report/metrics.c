@@ -131,6 +131,8 @@ static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m
                                .lr = m->lr,
                                .loss_scale = m->loss_scale,
                                .expert_load = m->routers.most,
+                               .reward_chosen = m->pairs.chosen,
+                               .reward_margin = m->pairs.margin,
                                .expert_waves = m->routers.mean_waves,
                                .first = *warming > 0,
                                .skipped = m->skipped,

@@ -54,6 +54,16 @@ static double expert_load_of(const struct sh_report_step *s)
     return s->expert_load;
 }
 
+static double reward_chosen_of(const struct sh_report_step *s)
+{
+    return s->reward_chosen;
+}
+
+static double reward_margin_of(const struct sh_report_step *s)
+{
+    return s->reward_margin;
+}
+
 static double expert_waves_of(const struct sh_report_step *s)
 {
     return s->expert_waves;
@@ -108,6 +118,15 @@ static const struct curve curves[] = {
      .unit = "learning rate",
      .value = lr_of,
      .from_zero = true},
+    {.title = "Rewards of chosen answers against steps",
+     .about = "Pairs of answers only: beta times how much likelier the chosen ones are than to the reference, in nats. "
+              "Below 0 they have become less likely.",
+     .unit = "reward",
+     .value = reward_chosen_of},
+    {.title = "Margins of rewards against steps",
+     .about = "Pairs of answers only: the reward of the chosen answer minus that of the rejected one.",
+     .unit = "margin",
+     .value = reward_margin_of},
     {.title = "Load of experts against steps",
      .about = "Models with experts only: the largest load of an expert over the mean of its block, of all blocks; 1 is "
               "balanced.",

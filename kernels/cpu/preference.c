@@ -1,0 +1,85 @@
+/* PAIR_LOSS in one pass over the places of each row, and one over those of a pair. A few operations a token beside
+ * the thousands of the products, so one thread does all rows: sums have one order. Floor: 16 bytes a token read. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/preference.h"
+
+struct row {
+    const float *logprob;
+    const int32_t *targets, *docs;
+    const double *ref;
+    float *weight;
+    double *sum;
+    int64_t places;
+};
+
+/* Sum up the document that begins at `first`; returns where it ends. */
+static int64_t take_document(const struct row *r, int64_t first, struct sh_pair_answer *a)
+{
+    int64_t t = first;
+    double sum = 0;
+
+    *a = (struct sh_pair_answer){0, 0};
+    for (; t < r->places && r->docs[t] == first; t++)
+        if (r->targets[t] >= 0) {
+            sum += r->logprob[t];
+            a->n++;
+        }
+    for (int64_t i = first; i < t; i++)
+        r->sum[i] = 0;
+    if (first < t)
+        r->sum[first] = sum;
+    a->d = first < t ? sum - r->ref[first] : 0;
+    return t;
+}
+
+static void put_weights(const struct row *r, int64_t begin, int64_t end, double weight)
+{
+    for (int64_t t = begin; t < end; t++)
+        r->weight[t] = r->targets[t] >= 0 ? (float)weight : 0;
+}
+
+static void take_row(const struct row *r, const struct sh_op_attr *attr, double numbers[SH_PAIR_NUMBERS])
+{
+    double beta = attr->pair.beta;
+    struct sh_pair_answer c, j;
+
+    for (int64_t first = 0, second, end; first < r->places; first = end) {
+        struct sh_pair_slope s = {0, 0, 0};
+
+        second = take_document(r, first, &c);
+        end = take_document(r, second, &j);
+        if (c.n > 0 && j.n > 0) {
+            s = sh_pair_slope_of(attr->pair.loss, beta, attr->pair.smoothing, c, j);
+            numbers[SH_PAIR_LOSS] += s.loss;
+            numbers[SH_PAIR_CHOSEN] += beta * c.d;
+            numbers[SH_PAIR_REJECTED] += beta * j.d;
+            numbers[SH_PAIR_RIGHT] += beta * c.d > beta * j.d;
+            numbers[SH_PAIR_LOGP_CHOSEN] += r->sum[first];
+            numbers[SH_PAIR_LOGP_REJECTED] += r->sum[second];
+        }
+        put_weights(r, first, second, s.chosen);
+        put_weights(r, second, end, s.rejected);
+    }
+}
+
+sh_rc sh_cpu_pair_loss(const struct sh_op_call *call)
+{
+    int64_t B = call->in[1].dim[0], T = call->in[1].dim[1];
+    double numbers[SH_PAIR_NUMBERS] = {0}, *loss = call->out[2].data;
+
+    for (int64_t b = 0; b < B; b++) {
+        struct row r = {.logprob = (const float *)call->in[0].data + b * T,
+                        .targets = (const int32_t *)call->in[1].data + b * T,
+                        .docs = (const int32_t *)call->in[2].data + b * T,
+                        .ref = (const double *)call->in[3].data + b * T,
+                        .weight = (float *)call->out[0].data + b * T,
+                        .sum = (double *)call->out[1].data + b * T,
+                        .places = T};
+        for (int64_t t = 0; t < T; t++)
+            SH_REQUIRE(r.docs[t] >= 0 && r.docs[t] <= t && r.docs[r.docs[t]] == r.docs[t]);
+        take_row(&r, call->attr, numbers);
+    }
+    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        loss[i] = (sh_op_adds(call, 2) ? loss[i] : 0) + numbers[i];
+    return SH_OK;
+}

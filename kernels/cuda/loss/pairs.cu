@@ -1,0 +1,163 @@
+/* PAIR_LOSS: a block has a row. It brings pieces of the row into shared memory, where one thread walks over the
+ * documents, so sums have one order; then all threads write weights. Bytes: 16 a token read, 12 written. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/preference.h"
+
+namespace
+{
+enum { THREADS = 256 };
+
+struct pairs {
+    const float *logprob;
+    const int32_t *targets, *docs;
+    const double *ref;
+    float *weight;
+    double *sum;
+    float *weight_at; /* [B,T] of the document that begins at a place */
+    double *parts;    /* [B,SH_PAIR_NUMBERS] */
+    int64_t places;
+    sh_op_pair how;
+};
+
+/* A piece of a row. */
+struct piece {
+    float logprob[THREADS];
+    int32_t target[THREADS], doc[THREADS];
+};
+
+/* One thread's walk: the newest document, and the chosen one if this is its pair's other. */
+struct walk {
+    int64_t first, chosen_first; /* places in the row; -1: none */
+    sh_pair_answer answer, chosen;
+    double sum, chosen_sum;
+    bool second;
+    double numbers[SH_PAIR_NUMBERS];
+};
+
+__device__ void end_pair(const pairs &p, walk &w)
+{
+    double beta = p.how.beta;
+    sh_pair_slope s = {0, 0, 0};
+
+    if (w.chosen.n > 0 && w.answer.n > 0) {
+        s = sh_pair_slope_of(p.how.loss, beta, p.how.smoothing, w.chosen, w.answer);
+        w.numbers[SH_PAIR_LOSS] += s.loss;
+        w.numbers[SH_PAIR_CHOSEN] += beta * w.chosen.d;
+        w.numbers[SH_PAIR_REJECTED] += beta * w.answer.d;
+        w.numbers[SH_PAIR_RIGHT] += beta * w.chosen.d > beta * w.answer.d;
+        w.numbers[SH_PAIR_LOGP_CHOSEN] += w.chosen_sum;
+        w.numbers[SH_PAIR_LOGP_REJECTED] += w.sum;
+    }
+    p.weight_at[w.chosen_first] = (float)s.chosen;
+    p.weight_at[w.first] = (float)s.rejected;
+}
+
+__device__ void end_document(const pairs &p, walk &w)
+{
+    if (w.first < 0)
+        return;
+    p.sum[w.first] = w.sum;
+    p.weight_at[w.first] = 0;
+    w.answer.d = w.sum - p.ref[w.first];
+    if (w.second) {
+        end_pair(p, w);
+    } else {
+        w.chosen = w.answer;
+        w.chosen_sum = w.sum;
+        w.chosen_first = w.first;
+    }
+    w.second = !w.second;
+}
+
+__device__ void walk_over(const pairs &p, walk &w, const piece &s, int64_t at, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (s.doc[i] == at + i) {
+            end_document(p, w);
+            w.first = at + i;
+            w.answer = {0, 0};
+            w.sum = 0;
+        }
+        if (s.target[i] >= 0) {
+            w.sum += s.logprob[i];
+            w.answer.n += 1;
+        }
+    }
+}
+
+__device__ pairs row_of(pairs p, int64_t b)
+{
+    int64_t at = b * p.places;
+
+    p.logprob += at, p.targets += at, p.docs += at, p.ref += at;
+    p.weight += at, p.sum += at, p.weight_at += at;
+    p.parts += b * SH_PAIR_NUMBERS;
+    return p;
+}
+
+__global__ void __launch_bounds__(THREADS) pair_rows(pairs all)
+{
+    SH_SHARED(piece, pieces, 1);
+    piece &s = *pieces;
+    pairs p = row_of(all, blockIdx.x);
+    int me = (int)threadIdx.x;
+    walk w = {-1, -1, {0, 0}, {0, 0}, 0, 0, false, {0}};
+
+    for (int64_t at = 0; at < p.places; at += THREADS) {
+        int n = p.places - at < THREADS ? (int)(p.places - at) : THREADS;
+
+        if (me < n) {
+            s.logprob[me] = p.logprob[at + me];
+            s.target[me] = p.targets[at + me];
+            s.doc[me] = p.docs[at + me];
+            p.sum[at + me] = 0;
+        }
+        __syncthreads();
+        if (me == 0)
+            walk_over(p, w, s, at, n);
+        __syncthreads();
+    }
+    if (me == 0) {
+        end_document(p, w);
+        for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+            p.parts[i] = w.numbers[i];
+    }
+    __syncthreads();
+    for (int64_t t = me; t < p.places; t += THREADS)
+        p.weight[t] = p.targets[t] >= 0 ? p.weight_at[p.docs[t]] : 0;
+}
+
+/* loss [SH_PAIR_NUMBERS] = or += the sums over rows, in their order. */
+__global__ void pair_numbers(double *loss, bool add, const double *parts, int64_t rows)
+{
+    double sum = 0;
+
+    if (threadIdx.x >= SH_PAIR_NUMBERS)
+        return;
+    for (int64_t b = 0; b < rows; b++)
+        sum += parts[b * SH_PAIR_NUMBERS + threadIdx.x];
+    loss[threadIdx.x] = add ? loss[threadIdx.x] + sum : sum;
+}
+} // namespace
+
+extern "C" sh_rc sh_cuda_pair_loss(const struct sh_op_call *call)
+{
+    int64_t B = call->in[1].dim[0], T = call->in[1].dim[1];
+    double *parts = static_cast<double *>(call->work);
+    pairs p = {sh_data<float>(&call->in[0]),
+               sh_data<int32_t>(&call->in[1]),
+               sh_data<int32_t>(&call->in[2]),
+               sh_data<double>(&call->in[3]),
+               sh_data<float>(&call->out[0]),
+               sh_data<double>(&call->out[1]),
+               reinterpret_cast<float *>(parts + B * SH_PAIR_NUMBERS),
+               parts,
+               T,
+               call->attr->pair};
+
+    SH_REQUIRE(call->work_bytes >= sh_cuda_pair_loss_work_bytes(call));
+    SH_TRY(SH_LAUNCH(pair_rows, dim3((unsigned)B), dim3(THREADS), 0, call->queue, p));
+    return SH_LAUNCH(pair_numbers, dim3(1), dim3(32), 0, call->queue, sh_data<double>(&call->out[2]),
+                     sh_op_adds(call, 2), parts, B);
+}

@@ -1,0 +1,144 @@
+/* The losses of a pair of answers, with their derivatives. All devices compute with these functions, in double. With d
+ * how much likelier an answer is to the model than to the reference, n the number of its targets, s the logistic
+ * function, e the smoothing, and x = beta (d of the chosen - d of the rejected):
+ *
+ *   sigmoid       -(1 - e) log s(x) - e log s(-x)
+ *   hinge         max(0, 1 - x)
+ *   ipo           (d / n of the chosen - d / n of the rejected - 1 / (2 beta))^2
+ *   exo_pair      s(x) (log s(x) - log(1 - e)) + s(-x) (log s(-x) - log e)
+ *   robust        (-(1 - e) log s(x) + e log s(-x)) / (1 - 2 e)
+ *   sigmoid_norm  -log s(beta (d / n of the chosen - d / n of the rejected))
+ * and, with a = beta d of the chosen, b = beta d of the rejected,
+ *   nca_pair      -log s(a) - log s(-a) / 2 - log s(-b) / 2
+ *   bco_pair      -log s(a) - log s(-b)
+ *   sppo_hard     (d of the chosen - 1 / (2 beta))^2 + (d of the rejected + 1 / (2 beta))^2
+ *   apo_zero      1 - s(a) + s(b)
+ *   apo_down      s(a) + 1 - s(a - b)
+ *
+ * Rafailov et al. 2023 (sigmoid), Zhao et al. 2023 (hinge), Azar et al. 2023 (ipo, here over means as in TRL), Ji et al.
+ * 2024 (exo_pair), Chen et al. 2024 (nca_pair), Chowdhury et al. 2024 (robust), Jung et al. 2024 (bco_pair), Wu et al.
+ * 2024 (sppo_hard), D'Oosterlinck et al. 2024 (apo). Valid C and C++. */
+#ifndef SH_KERNELS_PREFERENCE_H
+#define SH_KERNELS_PREFERENCE_H
+
+#include "kernels/op.h"
+#include "src/config/words.h"
+
+#include <math.h>
+
+#ifdef __CUDACC__
+#define SH_PREFERENCE __host__ __device__ static inline
+#else
+#define SH_PREFERENCE static inline
+#endif
+
+/* An answer: l - ref, and its targets, at least 1. */
+struct sh_pair_answer {
+    double d, n;
+};
+
+/* The loss, and minus its derivatives by l of the chosen and of the rejected answer. */
+struct sh_pair_slope {
+    double loss, chosen, rejected;
+};
+
+/* The logistic function. */
+SH_PREFERENCE double sh_pair_s(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* log(s(x)), exact for all x: at 0 it is -log(2). */
+SH_PREFERENCE double sh_pair_log_s(double x)
+{
+    return (x < 0 ? x : 0) - log1p(exp(-fabs(x)));
+}
+
+/* The losses of x alone: the loss and minus its derivative by x. */
+SH_PREFERENCE struct sh_pair_slope sh_pair_margin(int loss, double e, double x)
+{
+    double p = sh_pair_s(x), q = sh_pair_s(-x), log_p = sh_pair_log_s(x), log_q = sh_pair_log_s(-x);
+    struct sh_pair_slope s = {-log_p, q, 0};
+
+    if (loss == SH_PREFER_SIGMOID) {
+        s.loss = -(1 - e) * log_p - e * log_q;
+        s.chosen = (1 - e) * q - e * p;
+    } else if (loss == SH_PREFER_ROBUST) {
+        s.loss = (-(1 - e) * log_p + e * log_q) / (1 - 2 * e);
+        s.chosen = ((1 - e) * q + e * p) / (1 - 2 * e);
+    } else if (loss == SH_PREFER_HINGE) {
+        s.loss = x >= 1 ? 0 : 1 - x;
+        s.chosen = x >= 1 ? 0 : 1;
+    } else if (loss == SH_PREFER_EXO_PAIR) {
+        s.loss = p * (log_p - log1p(-e)) + q * (log_q - log(e));
+        s.chosen = -p * q * (x - log1p(-e) + log(e));
+    }
+    return s;
+}
+
+/* The losses of both answers by themselves; a, b: beta d. Derivatives by a and b. */
+SH_PREFERENCE struct sh_pair_slope sh_pair_apart(int loss, double a, double b)
+{
+    double p = sh_pair_s(a), q = sh_pair_s(b), m = sh_pair_s(a - b);
+    struct sh_pair_slope s = {0, 0, 0};
+
+    if (loss == SH_PREFER_NCA_PAIR) {
+        s.loss = -sh_pair_log_s(a) - sh_pair_log_s(-a) / 2 - sh_pair_log_s(-b) / 2;
+        s.chosen = sh_pair_s(-a) - p / 2;
+        s.rejected = -q / 2;
+    } else if (loss == SH_PREFER_BCO_PAIR) {
+        s.loss = -sh_pair_log_s(a) - sh_pair_log_s(-b);
+        s.chosen = sh_pair_s(-a);
+        s.rejected = -q;
+    } else if (loss == SH_PREFER_APO_ZERO) {
+        s.loss = 1 - p + q;
+        s.chosen = p * (1 - p);
+        s.rejected = -q * (1 - q);
+    } else { /* apo_down */
+        s.loss = p + 1 - m;
+        s.chosen = m * (1 - m) - p * (1 - p);
+        s.rejected = -m * (1 - m);
+    }
+    return s;
+}
+
+SH_PREFERENCE struct sh_pair_slope sh_pair_slope_of(int loss, double beta, double e, struct sh_pair_answer c,
+                                                    struct sh_pair_answer j)
+{
+    struct sh_pair_slope s;
+    double gap = c.d / c.n - j.d / j.n, half = 1 / (2 * beta);
+
+    switch (loss) {
+    case SH_PREFER_IPO:
+        s.loss = (gap - half) * (gap - half);
+        s.chosen = -2 * (gap - half) / c.n;
+        s.rejected = 2 * (gap - half) / j.n;
+        return s;
+    case SH_PREFER_SPPO_HARD:
+        s.loss = (c.d - half) * (c.d - half) + (j.d + half) * (j.d + half);
+        s.chosen = -2 * (c.d - half);
+        s.rejected = -2 * (j.d + half);
+        return s;
+    case SH_PREFER_SIGMOID_NORM:
+        s = sh_pair_margin(loss, e, beta * gap);
+        s.rejected = -beta * s.chosen / j.n;
+        s.chosen *= beta / c.n;
+        return s;
+    case SH_PREFER_NCA_PAIR:
+    case SH_PREFER_BCO_PAIR:
+    case SH_PREFER_APO_ZERO:
+    case SH_PREFER_APO_DOWN:
+        s = sh_pair_apart(loss, beta * c.d, beta * j.d);
+        s.chosen *= beta;
+        s.rejected *= beta;
+        return s;
+    default:
+        s = sh_pair_margin(loss, e, beta * (c.d - j.d));
+        s.chosen *= beta;
+        s.rejected = -s.chosen;
+        return s;
+    }
+}
+
+#undef SH_PREFERENCE
+#endif

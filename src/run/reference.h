@@ -1,0 +1,37 @@
+/* What the reference of preference optimization makes of each answer: the log-probability of its targets, one number
+ * each. The reference is the model with which the run begins; its numbers are computed once, before the first step, by
+ * the EVAL section, whose operations and shapes are those of a micro-step: the first steps find exactly what they
+ * compute themselves. They are kept in memory and in a file of the run's folder, from which a resumed run reads them. */
+#ifndef SH_RUN_REFERENCE_H
+#define SH_RUN_REFERENCE_H
+
+#include "io/data/data.h"
+#include "kernels/op.h"
+#include "src/metrics/metrics.h"
+
+struct sh_run;
+struct sh_feed;
+
+struct sh_reference {
+    double *value; /* [documents] by the number of the document in its set */
+    int64_t documents;
+    double *places;    /* [sequences, T] of the samples that were read: at the first place of each document, else 0 */
+    int64_t *document; /* [sequences, T] scratch: which document begins at a place, -1: none */
+};
+
+/* All 0. Local. */
+struct sh_reference *sh_reference_create(const struct sh_data *d, int64_t sequences, int seq_len);
+void sh_reference_free(struct sh_reference *ref); /* NULL is fine */
+
+/* Fill `places` for samples [first, first + n). Local. Errors: those of sh_data_beginnings(). */
+sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int64_t first, int64_t n);
+
+/* Compute the numbers and write the file, or read it if the run goes on; nothing without pairs. Collective, after the
+ * state is there and before the first step. name: of the file in the run's folder.
+ * Errors, agreed: SH_E_DATA: the file is missing, damaged or of other data. */
+sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name);
+
+/* The means over pairs of PAIR_LOSS's numbers. Local. */
+struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t pairs);
+
+#endif

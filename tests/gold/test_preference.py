@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Preference optimization against PyTorch in float64, which computes each answer by itself: losses, rewards, norms and
+the change of weights in 20 steps, for all losses, one pair a sequence and packed. Prints TAP.
+
+The losses are written down as in TRL 1.x (DPOTrainer, reverse KL), and differentiated by PyTorch.
+"""
+import functools
+import pathlib
+import sys
+
+import job
+job.need_modules('numpy', 'h5py', 'torch')
+import numpy
+import torch
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
+import checkpoint
+import pairs
+import torch_reference
+from test_torch import CHANGE_BOUND, COMMON, compare_tensors, draw_weights
+
+STEPS, BATCH = 20, 8
+LOSS_BOUND = 1e-5     # relative, each step
+REWARD_BOUND = 2e-5   # of log-probabilities of up to 100, of which rewards are small differences
+NORM_BOUND = 5e-5
+log_s = torch.nn.functional.logsigmoid
+
+
+# dc, dj: how much likelier the chosen and the rejected answer are than to the reference; nc, nj: their tokens.
+LOSSES = {
+    'sigmoid': lambda dc, dj, nc, nj, b, e: -(1 - e) * log_s(b * (dc - dj)) - e * log_s(b * (dj - dc)),
+    'hinge': lambda dc, dj, nc, nj, b, e: torch.relu(1 - b * (dc - dj)),
+    'ipo': lambda dc, dj, nc, nj, b, e: (dc / nc - dj / nj - 1 / (2 * b)) ** 2,
+    'exo_pair': lambda dc, dj, nc, nj, b, e: sum(
+        torch.sigmoid(x) * (log_s(x) - numpy.log(p)) for x, p in ((b * (dc - dj), 1 - e), (b * (dj - dc), e))),
+    'nca_pair': lambda dc, dj, nc, nj, b, e: -log_s(b * dc) - (log_s(-b * dc) + log_s(-b * dj)) / 2,
+    'robust': lambda dc, dj, nc, nj, b, e: (e * log_s(b * (dj - dc)) - (1 - e) * log_s(b * (dc - dj))) / (1 - 2 * e),
+    'bco_pair': lambda dc, dj, nc, nj, b, e: -log_s(b * dc) - log_s(-b * dj),
+    'sppo_hard': lambda dc, dj, nc, nj, b, e: (dc - 0.5 / b) ** 2 + (dj + 0.5 / b) ** 2,
+    'apo_zero': lambda dc, dj, nc, nj, b, e: 1 - torch.sigmoid(b * dc) + torch.sigmoid(b * dj),
+    'apo_down': lambda dc, dj, nc, nj, b, e: torch.sigmoid(b * dc) + 1 - torch.sigmoid(b * (dc - dj)),
+    'sigmoid_norm': lambda dc, dj, nc, nj, b, e: -log_s(b * (dc / nc - dj / nj)),
+}
+SMOOTHED = {'robust': 0.2, 'exo_pair': 0.1}
+LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 96,
+         'model.vocab_size': 101, 'model.rope_theta': 10000.0, 'model.tie_word_embeddings': False}
+GPT2 = {**COMMON, 'model.family': 'gpt2', 'model.head_dim': 16, 'model.ffn_dim': 256, 'model.vocab_size': 97,
+        'model.tie_word_embeddings': True}
+MODELS = {'llama': LLAMA, 'gpt2': GPT2}
+PREFERENCE = {'training.dataset_path': '../pairs.bin', 'objective.name': 'dpo', 'objective.beta': 0.3,
+              'data.packing': 'none', 'optimizer.lr': 1e-3}
+PAIRS = STEPS * BATCH
+
+
+def log_probability(w, prompt, answer, c):
+    tokens = torch.tensor([prompt + answer])
+    run, embedding = {'gpt2': (torch_reference.gpt2, 'transformer.wte.weight')}.get(
+        c['model.family'], (torch_reference.llama, 'model.embed_tokens.weight'))
+    x = run(w, tokens, torch_reference.visible(tokens, -1), {**c, 'routed': []})
+    logp = (x @ w['lm_head.weight' if 'lm_head.weight' in w else embedding].T).log_softmax(-1)
+    return logp[0, :-1].gather(1, tokens[0, 1:, None])[len(prompt) - 1:].sum()
+
+
+def train(weights, batches, loss, c):
+    """Returns (metrics by name, weights)."""
+    w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
+    optimizer = torch_reference.make_optimizer(w, c)
+    beta, smoothing = c['objective.beta'], c.get('objective.label_smoothing', 0)
+    with torch.no_grad():
+        known = {i: [log_probability(w, prompt, answer, c) for answer in answers]
+                 for batch in batches for i, prompt, *answers in batch}
+    found = {'loss': [], 'chosen': [], 'rejected': [], 'accuracies': [], 'norm': []}
+    for step, batch in enumerate(batches):
+        optimizer.zero_grad()
+        costs, rewards = [], []
+        for i, prompt, *answers in batch:
+            d = [log_probability(w, prompt, answer, c) - ref for answer, ref in zip(answers, known[i])]
+            costs.append(LOSSES[loss](*d, *map(len, answers), beta, smoothing))
+            rewards.append([beta * float(x.detach()) for x in d])
+        mean = sum(costs) / len(costs)
+        mean.backward()
+        found['loss'].append(float(mean.detach()))
+        found['chosen'].append(sum(r[0] for r in rewards) / len(rewards))
+        found['rejected'].append(sum(r[1] for r in rewards) / len(rewards))
+        found['accuracies'].append(sum(r[0] > r[1] for r in rewards) / len(rewards))
+        found['norm'].append(torch_reference.clip(w, c['training.max_norm']))
+        for group in optimizer.param_groups:
+            group['lr'] = torch_reference.learning_rate(step, c)
+        optimizer.step()
+    return found, {name: x.detach().numpy() for name, x in w.items()}
+
+
+class Model:
+    """A folder with pairs.bin, and seed.h5 with random weights."""
+
+    def __init__(self, name):
+        self.c = {**MODELS[name], **PREFERENCE}
+        self.folder = pathlib.Path(name)
+        self.folder.mkdir()
+        words = self.c['model.vocab_size']
+        self.pairs = [(i, *pair) for i, pair in enumerate(pairs.draw_pairs(3, PAIRS, words, longest=8))]
+        pairs.write(self.folder / 'pairs.bin', [pair[1:] for pair in self.pairs], words)
+        job.train(self.folder / 'seed', {**self.c, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
+                                         'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
+        seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
+        self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()})
+        checkpoint.replace(seed, self.weights)
+
+    def train(self, folder, changes, ranks=0):
+        """Returns (configuration, metrics, the last checkpoint)."""
+        path = self.folder / folder
+        c = {**self.c, 'checkpoint.initial_load_path': '../seed/out/checkpoint/step-00000000.h5', **changes}
+        steps = job.train(path, c, ranks)
+        return c, steps, path / f'out/checkpoint/step-{steps[-1]["step"]:08}.h5'
+
+
+@functools.lru_cache(None)
+def model(name):
+    return Model(name)
+
+
+def compare(m, batches, loss, c, steps, path):
+    expected, weights = train(m.weights, batches, loss, c)
+    rewards = {key: [step['rewards'][key] for step in steps] for key in ('chosen', 'rejected', 'accuracies', 'margins')}
+    wrong = job.differ('loss', job.losses(steps), expected['loss'], LOSS_BOUND)
+    wrong += job.differ('gradient norm', [step['grad_norm'] for step in steps], expected['norm'], NORM_BOUND)
+    for key in 'chosen', 'rejected':
+        off = max(abs(a - b) for a, b in zip(rewards[key], expected[key]))
+        wrong += [] if off <= REWARD_BOUND else [f'rewards/{key}: {off:.2g} off']
+    wrong += [] if rewards['accuracies'] == expected['accuracies'] else [f'{rewards["accuracies"]}, expected {expected["accuracies"]}']
+    changed = {name: values - m.weights[name] for name, values in checkpoint.read(path).items()}
+    return wrong + compare_tensors(changed, {name: weights[name] - m.weights[name] for name in weights}, CHANGE_BOUND)
+
+
+def case_loss(name, loss, ranks=0, changes=None):
+    m = model(name)
+    smoothing = {'objective.label_smoothing': SMOOTHED[loss]} if loss in SMOOTHED else {}
+    c, steps, path = m.train(f'{loss}-{ranks}', {'objective.loss_type': loss, **smoothing, **(changes or {})}, ranks)
+    return compare(m, [m.pairs[i:i + BATCH] for i in range(0, PAIRS, BATCH)], loss, c, steps, path)
+
+
+def case_packed(name):
+    """Each step is an epoch, so the order of pairs and what else is in their row does not matter."""
+    m = model(name)
+    sizes = {'data.packing': 'bfd', 'training.local_batch_size': 1, 'training.steps': 5}
+    _, said = job.launch('train', 'c.yaml', folder=job.prepare(m.folder / 'rows', {
+        'job.dump_folder': 'out', **m.c, **sizes, 'training.global_batch_size': 1, 'training.steps': 1}))
+    rows = int(said.split(' sequences')[0].split()[-1])
+    c, steps, path = m.train('packed', {**sizes, 'training.global_batch_size': rows, 'lr_scheduler.total_steps': 5})
+    wrong = [] if rows < PAIRS else ['nothing was packed']
+    wrong += [] if steps[0]['pairs'] == PAIRS else [f'{steps[0]["pairs"]} pairs']
+    return wrong + compare(m, [m.pairs] * 5, 'sigmoid', c, steps, path)
+
+
+HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+          'mesh.replicate': 2}
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    sys.exit(job.run_cases([*((f'llama: {loss}', case_loss, 'llama', loss) for loss in LOSSES),
+                            ('gpt2: sigmoid', case_loss, 'gpt2', 'sigmoid'),
+                            ('llama: sigmoid, smoothed', case_loss, 'llama', 'sigmoid', 0, {'objective.label_smoothing': 0.2}),
+                            *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),) if job.can_launch() else ()),
+                            *((f'{name}: packed', case_packed, name) for name in MODELS)]))

@@ -1,0 +1,40 @@
+"""Files of pairs of answers, made as doc/data.md describes, without Sherd."""
+import array
+import pathlib
+import random
+import struct
+
+
+def draw_pairs(seed, count, words, longest=4):
+    """Prompts and answers of random ids: (prompt, chosen, rejected), each a list."""
+    draw = random.Random(seed)
+
+    def some(least):
+        return [draw.randrange(words) for _ in range(draw.randint(least, longest))]
+
+    return [(some(2), some(1), some(1)) for _ in range(count)]
+
+
+def write(name, pairs, words, flags=3, masks=None):
+    """Documents 2i and 2i + 1 are the answers of pair i after its prompt. masks: one bit a token, None: the answers.
+    Returns the absolute path."""
+    documents = [(prompt, answer) for prompt, *answers in pairs for answer in answers]
+    tokens = [token for prompt, answer in documents for token in prompt + answer]
+    bits = masks or [bit for prompt, answer in documents for bit in [0] * len(prompt) + [1] * len(answer)]
+    learned, bits = sum(bits), bits + [0] * 7
+    offsets = [0]
+    for prompt, answer in documents:
+        offsets.append(offsets[-1] + len(prompt) + len(answer))
+    mask = bytes(sum(bits[i + k] << k for k in range(8)) for i in range(0, len(tokens), 8))
+    sections = [array.array('q', offsets).tobytes(), array.array('H', tokens).tobytes(), mask]
+    places, end = [], 4096
+    for section in sections:
+        places.append(end)
+        end += (len(section) + 4095) // 4096 * 4096
+    header = struct.pack('<4i5qQiiq', 0x44524853, 1, 2, flags, len(tokens), len(documents), *places, 0, words, 0, learned)
+    data = bytearray(header.ljust(4096, b'\0'))
+    for place, section in zip(places, sections):
+        data.extend(bytes(place - len(data)) + section)
+    path = pathlib.Path(name).absolute()
+    path.write_bytes(data)
+    return str(path)

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Pairs of answers: the first loss is that of equal answers to the bit, the same bits on every mesh, and a run that
+goes on with the reference that it began with. Prints TAP.
+"""
+import json
+import math
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import pairs
+import tiny
+
+WORDS = tiny.COMMON['model.vocab_size']
+CONFIG = {'training.seq_len': 16, 'training.global_batch_size': 8, 'training.steps': 8, 'training.reproducible': 'mesh',
+          'objective.name': 'dpo', 'metrics.log_freq': 1, 'checkpoint.interval': 3, 'checkpoint.keep_latest_k': 0,
+          'validation.enable': True, 'validation.freq': 4, 'validation.sequences': 0}
+MESHES = {
+    'full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard'}),
+    'shard_grad_op over 4': (4, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+    'shard_optim over 2': (2, {'parallelism.sharding_strategy': 'shard_optim'}),
+    'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
+    'no_shard over 4': (4, {'parallelism.sharding_strategy': 'no_shard'}),
+}
+BF16 = {'training.mixed_precision_param': 'bfloat16'}
+LORA = {'lora.rank': 2, 'lora.alpha': 4}
+KINDS = {
+    'gpt2': {**tiny.MODELS['gpt2']},
+    'llama in bf16': {**tiny.MODELS['llama'], **BF16},
+    'llama, adapters': {**tiny.MODELS['llama'], **LORA},
+}
+# What a pair costs when both answers are as likely as they were to the reference.
+FIRST = {'sigmoid': math.log(2), 'hinge': 1, 'ipo': 25, 'nca_pair': 2 * math.log(2), 'robust': math.log(2),
+         'bco_pair': 2 * math.log(2), 'sppo_hard': 50, 'apo_zero': 1, 'apo_down': 1, 'sigmoid_norm': math.log(2)}
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'rewards', 'logps')
+
+
+def config(kind, changes):
+    found = {'job.dump_folder': 'out', **KINDS[kind], **CONFIG, 'training.dataset_path': data,
+             'validation.dataset_path': held_out, **changes}
+    return found
+
+
+def train(folder, kind, ranks=0, changes=None, fresh=True):
+    """Lines of steps and of validations."""
+    folder = pathlib.Path(folder)
+    if fresh:
+        job.prepare(folder, {})
+    if 'lora.rank' in KINDS[kind]:
+        changes = {'checkpoint.initial_load_path': base, **(changes or {})}
+    (folder / 'c.yaml').write_text(job.yaml(config(kind, changes or {})))
+    job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+    return job.metrics(folder)
+
+
+def numbers(steps):
+    return [[step.get(key) for key in NUMBERS] for step in steps]
+
+
+def case_first(kind):
+    """The weight of the pairs is known, so is the loss: log 2, to the bit, in whatever type it is computed."""
+    step = one[kind][0]
+    rewards = {'chosen': 0, 'rejected': 0, 'margins': 0, 'accuracies': 0}
+    wrong = [] if step['loss'] == math.log(2) else [f'loss {step["loss"]}']
+    wrong += [] if step['rewards'] == rewards else [f'rewards {step["rewards"]}']
+    wrong += [] if step['grad_norm'] > 0 else ['no gradient']
+    return wrong + ([] if one[kind][-1]['rewards']['margins'] > 0 else [f'nothing was learned: {one[kind][-1]}'])
+
+
+def case_losses(loss):
+    more = {'objective.label_smoothing': 0.1} if loss == 'robust' else {}
+    step = train('loss', 'gpt2', changes={'objective.loss_type': loss, 'training.steps': 1, **more})[0]
+    return [] if abs(step['loss'] - FIRST[loss]) < 1e-14 else [f'{step["loss"]}, expected {FIRST[loss]}']
+
+
+def case_mesh(kind, mesh):
+    ranks, changes = MESHES[mesh]
+    found = numbers(train('run', kind, ranks, changes))
+    shutil.rmtree('run')
+    return [] if found == numbers(one[kind]) else [f'{found}, expected {numbers(one[kind])}']
+
+
+def case_resume(kind):
+    """Three steps on four ranks, the next on one, the rest on two."""
+    steps = []
+    for stop, (ranks, changes) in ((3, MESHES['hybrid_shard 2 x 2']), (6, (1, {})), (8, MESHES['full_shard over 2'])):
+        steps = train('again', kind, ranks, {**changes, 'training.steps': stop}, fresh=not steps)
+    shutil.rmtree('again')
+    return [] if numbers(steps) == numbers(one[kind]) else [f'{numbers(steps)}, expected {numbers(one[kind])}']
+
+
+def refused(words, says, name='pairs.bin', folder='refused', **changes):
+    """words: of the command line, which ends with a class from 2 on and says something."""
+    folder = pathlib.Path(folder)
+    if not folder.exists():
+        job.prepare(folder, {})
+    path = str(pathlib.Path(name).absolute())
+    (folder / 'c.yaml').write_text(job.yaml(config('gpt2', {'training.dataset_path': path, **changes})))
+    try:
+        job.sherd('train', 'c.yaml', *words, folder=folder)
+    except job.Failed as failed:
+        return [] if says in str(failed) else [f'{words} {name}: {failed}']
+    return [f'{words} {name}: it was taken']
+
+
+def case_refused():
+    some = pairs.draw_pairs(4, 6, WORDS)
+    pairs.write('documents.bin', some, WORDS, flags=1)
+    pairs.write('silent.bin', some, WORDS, masks=[0] * sum(2 * len(p) + len(c) + len(r) for p, c, r in some))
+    lengths = [len(p) + len(c) for p, c, _ in some[:1]]
+    bits = [bit for p, *answers in some for answer in answers for bit in [0] * len(p) + [1] * len(answer)]
+    pairs.write('deaf.bin', some, WORDS, masks=[0] * lengths[0] + bits[lengths[0]:])
+    pairs.write('long.bin', [*some, ([1] * 9, [2] * 4, [3] * 4)], WORDS)
+    pairs.write('short.bin', [*some, ([], [1], [2] * 4)], WORDS)
+    lm = ['--objective.name=lm', '--validation.enable=false']
+    rows = [
+        (lm, 'pairs.bin has pairs of answers', 'pairs.bin'),
+        ([], 'documents.bin has no pairs of answers', 'documents.bin'),
+        ([], 'has no target that counts', 'silent.bin'),
+        ([], '1 of 7 documents have more than 17 tokens', 'long.bin'),
+        (['--data.excess_length_strategy=truncate'], 'would cut one answer', 'long.bin'),
+        (['--data.excess_length_strategy=split'], 'would cut one answer', 'long.bin'),
+        ([], 'pair 6 has an answer of fewer than two tokens', 'short.bin'),
+        (['--data.target_mask=off'], 'data.target_mask=off: the mask of pairs', 'pairs.bin'),
+        (['--data.packing=concat'], 'concat cuts pairs', 'pairs.bin'),
+        (['--data.mix=a.bin=1', '--training.dataset_path='], 'has a reference of one set', 'pairs.bin'),
+        (['--parallelism.context_parallel_degree=5'], 'no rank has whole sequences', 'pairs.bin'),
+        (['--objective.loss_type=hinge', '--objective.label_smoothing=0.1'], 'only objective.loss_type=sigmoid', 'pairs.bin'),
+        (['--objective.loss_type=exo_pair'], 'takes its logarithm', 'pairs.bin'),
+        (['--objective.loss_type=aot'], 'objective.loss_type', 'pairs.bin'),
+        ([*lm, '--objective.beta=0.2'], 'has no effect without objective.name=dpo', 'tokens.bin'),
+    ]
+    wrong = [line for row in rows for line in refused(*row)]
+    wrong += refused(['--data.shuffle=false'], 'the chosen answer of pair 0 has no target', 'deaf.bin')
+    return wrong
+
+
+def case_reference():
+    """A run goes on with the numbers that it began with, or not at all."""
+    steps = {'training.steps': 3}
+    train('begun', 'gpt2', changes=steps)
+    path = pathlib.Path('begun/out/reference.bin')
+    good, wrong = path.read_bytes(), []
+    for bad, says in ((None, 'reference.bin'), (good[:-1] + b'x', 'is damaged'), (b'x' + good[1:], 'is no file of'),
+                      (good[:40] + b'?' + good[41:], 'other data'), (good[:-8], 'is damaged')):
+        path.unlink() if bad is None else path.write_bytes(bad)
+        wrong += refused([], says, folder='begun', **{'training.steps': 8})
+        wrong += refused([], 'goes on with the reference that it began with', folder='begun', **{'training.steps': 8})
+    path.write_bytes(good)
+    found = numbers(train('begun', 'gpt2', fresh=False))
+    return wrong + ([] if found == numbers(one['gpt2']) else [f'{found}, expected {numbers(one["gpt2"])}'])
+
+
+def case_validation():
+    """Held-out pairs have a reference of their own."""
+    lines = (pathlib.Path('one-gpt2/out/metrics.jsonl')).read_text().splitlines()
+    found = [line for line in map(json.loads, lines) if 'validation_loss' in line]
+    early = train('untrained', 'gpt2', changes={'training.steps': 1, 'optimizer.lr': 1e-30, 'optimizer.weight_decay': 0})
+    line = json.loads([x for x in pathlib.Path('untrained/out/metrics.jsonl').read_text().splitlines() if 'validation_loss' in x][0])
+    wrong = [] if abs(line['validation_loss'] - math.log(2)) < 1e-15 and line['pairs'] == 20 else [f'{line}']
+    wrong += [] if early[0]['pairs'] >= 8 else [f'{early}']
+    return wrong + ([] if len(found) == 2 and found[-1]['rewards']['margins'] != 0 else [f'{found}'])
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    data = pairs.write('pairs.bin', pairs.draw_pairs(1, 90, WORDS), WORDS)
+    held_out = pairs.write('held-out.bin', pairs.draw_pairs(2, 20, WORDS), WORDS)
+    job.prepare('base', {})
+    plain = {**tiny.MODELS['llama'], 'training.dataset_path': tiny.write_tokens(), 'training.steps': 1, 'checkpoint.interval': 1}
+    job.train(pathlib.Path('base'), plain)
+    base = str(pathlib.Path('base/out/checkpoint/step-00000001.h5').absolute())
+    one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in KINDS}
+    sys.exit(job.run_cases([*((f'{kind}: the first step', case_first, kind) for kind in KINDS),
+                            *((f'{loss}: the first step', case_losses, loss) for loss in FIRST),
+                            *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
+                            ('refused', case_refused), ('the reference', case_reference),
+                            ('validation', case_validation),
+                            *((f'{kind}: resumed', case_resume, kind) for kind in KINDS)]))

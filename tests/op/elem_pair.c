@@ -1,0 +1,111 @@
+/* The loss of pairs: rows with some pairs, one answer without targets, an odd document at the end, and empty places, each
+ * its own document; and the derivatives of all losses by differences. */
+#include "kernels/preference.h"
+#include "tests/op/elem.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static const int shapes[][2] = {{1, 1}, {1, 2}, {3, 40}, {2, 700}, {5, 257}, {70, 9}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static const char *const words[] = {
+#define WORD(id, word, smooths) [SH_PREFER_##id] = word,
+    SH_LOSS_TYPES(WORD)
+#undef WORD
+};
+
+/* Documents of 1 to 5 places, more in long rows; the rest of a row is empty. */
+static void put_row(struct optest *t, int64_t row, int64_t T)
+{
+    int64_t most = T > 100 ? T / 4 : 5, end = T - optest_int(0, T / 3 + 1), first = 0;
+
+    for (int64_t at = 0; at < T; at++) {
+        if (at >= end || optest_int(0, most) == 0)
+            first = at;
+        optest_set(&t->call.in[2], row * T + at, (double)first);
+        optest_set(&t->call.in[1], row * T + at, at >= end || optest_int(0, 3) == 0 ? -1 : 7);
+        optest_set(&t->call.in[0], row * T + at, -fabs(optest_normal()));
+        optest_set(&t->call.in[3], row * T + at, -fabs(optest_normal()) * (double)(at - first + 1));
+    }
+}
+
+static void begin(struct optest *t, int loss, int64_t B, int64_t T)
+{
+    optest_begin(t, SH_OP_PAIR_LOSS);
+    t->attr.pair = (struct sh_op_pair){loss, 0.3, 0.1};
+    optest_in(t, 0, SH_F32, DIMS(B, T));
+    optest_in_ints(t, 1, -1, 0, DIMS(B, T));
+    optest_in_ints(t, 2, 0, 1, DIMS(B, T));
+    optest_in(t, 3, SH_F64, DIMS(B, T));
+    for (int64_t b = 0; b < B; b++)
+        put_row(t, b, T);
+    optest_out(t, 0, SH_F32, DIMS(B, T));
+    optest_out(t, 1, SH_F64, DIMS(B, T));
+    optest_out(t, 2, SH_F64, DIMS(SH_PAIR_NUMBERS));
+}
+
+void elem_pair(void **state)
+{
+    (void)state;
+    optest_seed(41);
+    for (int i = 0; i < SHAPES * SH_PREFERENCES && !elem.half; i++) {
+        struct optest t;
+
+        begin(&t, i % SH_PREFERENCES, shapes[i / SH_PREFERENCES][0], shapes[i / SH_PREFERENCES][1]);
+        if (i % 2)
+            optest_add_to(&t, 2);
+        elem_check(&t, TERMS(4, 1024, 1e6));
+    }
+}
+
+/* A number that is not one must be seen. */
+void elem_pair_not_finite(void **state)
+{
+    (void)state;
+    for (int loss = 0; loss < SH_PREFERENCES; loss++) {
+        static const double targets[] = {-1, 3, 3, 3}, docs[] = {0, 0, 2, 2};
+        struct optest t;
+
+        optest_seed(42);
+        begin(&t, loss, 1, 4);
+        for (int i = 0; i < 4; i++) {
+            optest_set(&t.call.in[1], i, targets[i]);
+            optest_set(&t.call.in[2], i, docs[i]);
+        }
+        optest_set(&t.call.in[0], 3, NAN);
+        elem.run(&t, elem.table, 0);
+        if (!isnan(optest_get(&t.call.out[2], SH_PAIR_LOSS)))
+            fail_msg("%s: NaN is not seen", words[loss]);
+        optest_end(&t);
+    }
+}
+
+static double loss_at(int loss, double c, double j)
+{
+    return sh_pair_slope_of(loss, 0.3, 0.1, (struct sh_pair_answer){c, 3}, (struct sh_pair_answer){j, 2}).loss;
+}
+
+void elem_pair_slopes(void **state)
+{
+    static const double at[] = {-40, -3.1, -0.2, 0, 0.7, 2.9, 35};
+    const double h = 1e-5;
+
+    (void)state;
+    for (size_t i = 0; i < SH_PREFERENCES * 49; i++) {
+        int loss = (int)i / 49;
+        double c = at[i / 7 % 7], j = at[i % 7];
+        struct sh_pair_slope s =
+            sh_pair_slope_of(loss, 0.3, 0.1, (struct sh_pair_answer){c, 3}, (struct sh_pair_answer){j, 2});
+        double dc = (loss_at(loss, c - h, j) - loss_at(loss, c + h, j)) / (2 * h);
+        double dj = (loss_at(loss, c, j - h) - loss_at(loss, c, j + h)) / (2 * h);
+
+        if (!(fabs(dc - s.chosen) <= 2e-8 * (1 + fabs(dc)) && fabs(dj - s.rejected) <= 2e-8 * (1 + fabs(dj))))
+            fail_msg("%s at %g, %g: %.10g and %.10g, by differences %.10g and %.10g", words[loss], c, j, s.chosen,
+                     s.rejected, dc, dj);
+    }
+}
