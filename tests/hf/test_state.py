@@ -230,6 +230,11 @@ def options():
                       '--training.dataset_path=../tokens.bin', '--job.dump_folder=o2', folder=at)[1]
     if 'also has the moments of a state folder, which are not read here: `sherd ckpt import' not in said:
         wrong.append('moments are passed over without a word')
+    job.train(at / 'groups', {'model.hf_assets_path': str(HERE / 'llama'), **RUN, 'training.dataset_path': '../../tokens.bin',
+                              'optimizer.groups': 'pattern=norm weight_decay=0.5'})
+    done = subprocess.run(job.command(0, ['ckpt', 'export', 'groups/out', '--moments', '-o', 'x']), capture_output=True, text=True,
+                          cwd=at, env=job.environment(0))
+    wrong += [] if 'have groups (optimizer.groups)' in done.stderr and not (at / 'x').exists() else [done.stderr]
     job.train(at / 'lion', {'model.hf_assets_path': str(HERE / 'llama'), **{k: v for k, v in RUN.items() if k != 'optimizer.eps'},
                             'optimizer.name': 'Lion', 'training.dataset_path': '../../tokens.bin'})
     done = subprocess.run(job.command(0, ['ckpt', 'export', 'lion/out', '--moments', '-o', 'x']), capture_output=True, text=True,

@@ -269,10 +269,14 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
     return run(&x);
 }
 
-/* AdamW's, in the order of the stems. */
-static sh_rc check_moments(const char *checkpoint, const struct sh_ckpt_states *states)
+/* AdamW's, in the order of the stems, and the same numbers for all parameters. */
+static sh_rc check_moments(const char *checkpoint, const struct sh_config *cfg, const struct sh_ckpt_states *states)
 {
     bool same = states->n == sh_ckpt_states_1.n;
+    if (cfg->optimizer.groups[0])
+        return sh_fail(SH_E_USAGE,
+                       "%s: its parameters have groups (optimizer.groups), which a state folder does not have",
+                       checkpoint);
     for (int i = 0; same && i < states->n; i++)
         same = strcmp(states->name[i], sh_ckpt_states_1.name[i]) == 0;
     return same ? SH_OK
@@ -381,7 +385,7 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
                                                     : beside_model};
     sh_rc rc = sh_ckpt_index_read(checkpoint, &f.index);
     if (rc == SH_OK && options->moments)
-        rc = check_moments(checkpoint, &f.index.states);
+        rc = check_moments(checkpoint, cfg, &f.index.states);
     if (rc == SH_OK)
         rc = sh_ckpt_index_open_data(&f.index, checkpoint, &f.fd);
     if (rc == SH_OK)
