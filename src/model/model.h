@@ -49,11 +49,11 @@ struct sh_model_batch {
                                  first runs of all before the second. Set by the model pass. 0: 1 */
     int leaves;          /* of a sequence, a multiple of its parts: sums over their rows are kept apart; set by the
                                  model pass. 0: 1 */
-    bool docs;                /* attention stays inside documents */
-    bool anew;                /* with docs: positions restart in each; else they count through the sequence */
-    int document_tokens;      /* with docs: their mean length, for prices and utilization; 0: not known */
-    bool any_order;           /* attention's backward may add in any order (kernels/op.h) */
-    enum sh_model_output out; /* summed loss, the logits of one position, or scores of all */
+    bool docs;           /* attention stays inside documents */
+    bool anew;           /* with docs: positions restart in each; else they count through the sequence */
+    int document_tokens; /* with docs: their mean length, for prices and utilization; 0: not known */
+    bool any_order;      /* attention's backward may add in any order (kernels/op.h) */
+    enum sh_model_output out;             /* summed loss, the logits of one position, or scores of all */
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
     struct sh_op_pair pairs;              /* of an objective of pairs */
     int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */

@@ -12,11 +12,11 @@ enum sh_port {
     SH_PORT_TARGETS,   /* -1: not counted */
     SH_PORT_DOCS,      /* first position of the document that the token is in; of whole sequences */
     SH_PORT_REFERENCE, /* at the first place of each document what the reference makes of it, as SUMS; pairs */
-    SH_PORT_LOSS,      /* sums over this rank's rows, one for each leaf of its part of the sequences, or PAIR_LOSS's numbers;
+    SH_PORT_LOSS, /* sums over this rank's rows, one for each leaf of its part of the sequences, or PAIR_LOSS's numbers;
                           the first, or all of pairs, over the world after LOSS */
-    SH_PORT_SUMS,      /* at the first place of each document the log-probability of its targets, else 0; pairs */
-    SH_PORT_LOGITS,    /* of one position of each sequence */
-    SH_PORT_LOGPROB,   /* of each target; of parts of sequences: those of all ranks that have parts, one after the other */
+    SH_PORT_SUMS, /* at the first place of each document the log-probability of its targets, else 0; pairs */
+    SH_PORT_LOGITS,  /* of one position of each sequence */
+    SH_PORT_LOGPROB, /* of each target; of parts of sequences: those of all ranks that have parts, one after the other */
     SH_PORT_LIKELIEST, /* word, in the same order */
     SH_PORT_AT,        /* positions of the tokens, with a cache; or those in documents, or in the sequence, of a part of
                           it */

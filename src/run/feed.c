@@ -148,8 +148,7 @@ static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port por
     struct part p = part_of(r);
 
     for (int64_t i = 0; i < p.runs * f->sequences; i++)
-        memcpy(f->part + i * p.rows,
-               whole + i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences),
+        memcpy(f->part + i * p.rows, whole + i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences),
                (size_t)p.rows * sizeof *whole);
     sh_exec_put(r->exec, port, f->part);
 }

@@ -311,10 +311,10 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
     if (!cfg->debug.fingerprint[0] || !sh_str_lists(cfg->debug.fingerprint_steps, r->step + 1))
         return SH_OK;
     f->recording = s = sh_calloc(1, sizeof *s);
-    *s = (struct sh_fingerprint_step){.r = r,
-                                      .step = r->step + 1,
-                                      .batch =
-                                          sh_print_batch_of(&r->build.batch, cfg->training.seq_len, r->build.options.gather, &r->mesh->shape)};
+    *s = (struct sh_fingerprint_step){
+        .r = r,
+        .step = r->step + 1,
+        .batch = sh_print_batch_of(&r->build.batch, cfg->training.seq_len, r->build.options.gather, &r->mesh->shape)};
     sh_print_rows_make(r->p, &s->batch, &s->rows);
     s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
     sh_exec_settle(r->exec);

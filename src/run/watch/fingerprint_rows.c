@@ -19,8 +19,10 @@ bool sh_print_cut(const struct sh_tensor *t, const struct sh_print_batch *batch,
         width = elems / (batch->sequences * here);
         *out = (struct sh_print_cut){here, width, {batch->part * here}, batch->tokens};
         if (batch->runs == 2)
-            *out = (struct sh_print_cut){
-                here / 2, width, {batch->part * here / 2, (2 * batch->parts - 1 - batch->part) * here / 2}, batch->tokens};
+            *out = (struct sh_print_cut){here / 2,
+                                         width,
+                                         {batch->part * here / 2, (2 * batch->parts - 1 - batch->part) * here / 2},
+                                         batch->tokens};
         return true;
     }
     if (t->dim[0] != batch->sequences || batch->parts > 1 || t->ndim < 2)

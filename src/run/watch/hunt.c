@@ -53,7 +53,8 @@ static void print_place(const struct sh_hunt *h, int tensor, int64_t at, FILE *o
 {
     const struct sh_run *r = h->r;
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    struct sh_print_batch batch = sh_print_batch_of(&r->build.batch, r->cfg.training.seq_len, r->build.options.gather, m);
+    struct sh_print_batch batch =
+        sh_print_batch_of(&r->build.batch, r->cfg.training.seq_len, r->build.options.gather, m);
     struct sh_print_cut c;
 
     if (sh_print_cut(&r->p->tensors[tensor], &batch, &c)) {

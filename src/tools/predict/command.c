@@ -110,7 +110,8 @@ static void say_context(const struct sh_predict *l)
             nodes, node);
     if (ranks > 1)
         sh_str_say(stdout, "context", "each sequence is cut over %d ranks, %d tokens on each%s%s", ranks,
-                   l->cfg.training.seq_len / ranks, l->build.options.gather ? ", which gather keys and values" : "", over);
+                   l->cfg.training.seq_len / ranks, l->build.options.gather ? ", which gather keys and values" : "",
+                   over);
 }
 
 static void say_tensor(const struct sh_predict *l)
