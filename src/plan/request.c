@@ -457,6 +457,42 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 
+/* What the passes are asked for. */
+static struct sh_pass_options options_of(const struct sh_config *cfg, const struct sh_topology *at,
+                                         const struct sh_mesh_shape *mesh, enum sh_purpose purpose, int micro_steps)
+{
+    bool train = purpose == SH_TO_TRAIN, leaves = reproducible(cfg) && (train || purpose == SH_TO_EVALUATE);
+    int segment = segment_ranks(cfg, at, mesh);
+    struct sh_pass_options o = {
+        .strategy = keeps(cfg),
+        .mesh = *mesh,
+        .segment_ranks = segment,
+        .segment_rank = segment ? at->rank % segment : 0,
+        .micro_steps = micro_steps,
+        .training = train,
+        .optim = sh_optim_of(cfg->optimizer.name),
+        .ortho = {.kind = cfg->optimizer.muon_coefficients,
+                  .steps = cfg->optimizer.ns_steps,
+                  .split = cfg->optimizer.muon_split,
+                  .adjust = cfg->optimizer.adjust_lr_fn},
+        .state_dtype = dtype_of(cfg->optimizer.state_dtype),
+        .snapshot = train && sh_request_snapshot(cfg, at->gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
+        .reproducible = reproducible(cfg),
+        .gather = sh_config_gathers(cfg),
+        .row_leaves = leaves ? cfg->training.row_leaves : 1,
+        .reduce = dtype_of(cfg->training.mixed_precision_reduce),
+        .decay_all = cfg->optimizer.decay_all,
+        .forward_prefetch = cfg->parallelism.forward_prefetch,
+        .backward_prefetch = cfg->parallelism.backward_prefetch,
+        .resident_units = cfg->parallelism.resident_units,
+        .fetched = train && cfg->offload.parameters == SH_OFFLOAD_CPU,
+        .gathers_alive = cfg->parallelism.limit_all_gathers,
+    };
+
+    memcpy(o.groups, cfg->optimizer.groups, sizeof o.groups);
+    return o;
+}
+
 _Static_assert((int)SH_TILE_ROWS == (int)SH_ROW_BLOCK, "tiles of whole blocks change no bit");
 
 /* Everything that the passes need to know, in one struct. Local, and the same on all ranks except for segment_rank,
@@ -466,7 +502,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 {
     bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
     /* `parts`: the number of ranks with different data. These, not all ranks, divide the batch. */
-    int micro_steps = 1, segment = segment_ranks(cfg, at, mesh), parts = sh_group_size(mesh, mesh->data);
+    int micro_steps = 1, parts = sh_group_size(mesh, mesh->data);
 
     SH_TRY(check_device(cfg, gpu, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
@@ -478,32 +514,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .model = cfg->model,
         .batch = batch_of(cfg, gpu, generate),
         .act = dtype_of(cfg->training.mixed_precision_param),
-        .options = {.strategy = keeps(cfg),
-                    .mesh = *mesh,
-                    .segment_ranks = segment,
-                    .segment_rank = segment ? at->rank % segment : 0,
-                    .micro_steps = micro_steps,
-                    .training = purpose == SH_TO_TRAIN,
-                    .optim = sh_optim_of(cfg->optimizer.name),
-                    .ortho = {.kind = cfg->optimizer.muon_coefficients,
-                              .steps = cfg->optimizer.ns_steps,
-                              .split = cfg->optimizer.muon_split,
-                              .adjust = cfg->optimizer.adjust_lr_fn},
-                    .state_dtype = dtype_of(cfg->optimizer.state_dtype),
-                    .snapshot = purpose == SH_TO_TRAIN &&
-                                sh_request_snapshot(cfg, gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
-                    .reproducible = reproducible(cfg),
-                    .gather = sh_config_gathers(cfg),
-                    .row_leaves = purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE || !reproducible(cfg)
-                                      ? 1
-                                      : cfg->training.row_leaves,
-                    .reduce = dtype_of(cfg->training.mixed_precision_reduce),
-                    .decay_all = cfg->optimizer.decay_all,
-                    .forward_prefetch = cfg->parallelism.forward_prefetch,
-                    .backward_prefetch = cfg->parallelism.backward_prefetch,
-                    .resident_units = cfg->parallelism.resident_units,
-                    .fetched = purpose == SH_TO_TRAIN && cfg->offload.parameters == SH_OFFLOAD_CPU,
-                    .gathers_alive = cfg->parallelism.limit_all_gathers},
+        .options = options_of(cfg, at, mesh, purpose, micro_steps),
         .recompute = recompute(cfg),
         .tile_rows = cfg->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_TILE_ROWS : cfg->training.tile_rows,
         .row_block = cfg->debug.row_block,
@@ -523,7 +534,6 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .file_limit_bytes = cfg->offload.nvme_limit_bytes,
         .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
-    memcpy(out->options.groups, cfg->optimizer.groups, sizeof out->options.groups);
     if (purpose == SH_TO_TRAIN) {
         out->batch.objective = sh_objective_named(cfg->objective.name);
         SH_TRY(offload(cfg, gpu, &out->offload));

@@ -25,7 +25,7 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
 
 /* Numbers that a section leaves: those of pairs, or one for each leaf of this rank's part of the sequences. */
 enum { HELD_MAX = SH_ROW_LEAVES_MAX };
-_Static_assert(HELD_MAX >= SH_PAIR_NUMBERS, "room for both");
+_Static_assert((int)HELD_MAX >= (int)SH_PAIR_NUMBERS, "room for both");
 
 static int64_t held_of(const struct sh_run *r)
 {
