@@ -155,12 +155,6 @@ extern "C" {
     KERNEL(JOIN_HEADS, join_heads)          /* back; copies of a key-value head are added, and rounded once */       \
     KERNEL(TURN, turn)                      /* the first two dims change places */                                   \
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
-    KERNEL(SPLIT_KV, split_kv)              /* rows of queries, keys, values: queries apart from the others */         \
-    KERNEL(JOIN_KV, join_kv)                /* back */                                                                \
-    KERNEL(FROM_PIECES, from_pieces)        /* rows as ranks have them to whole sequences; see above */               \
-    KERNEL(TO_PIECES, to_pieces)            /* back */                                                                \
-    KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above. CPUs only */              \
-    KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
     OTHER(ALL_TO_ALL, all_to_all)           /* each rank has a part for each; its own inverse; parts: see above */ \
@@ -185,7 +179,13 @@ extern "C" {
     KERNEL(BIAS, bias)                      /* y = x + b in each row */                                               \
     KERNEL(LOSS_PART, loss_part)            /* of some words' logits; see above */                                     \
     KERNEL(LOSS_REST, loss_rest)            /* from the parts of all ranks; dz: as HEAD_LOSS_GRAD */                       \
-    KERNEL(PAIR_LOSS, pair_loss)            /* the loss of pairs of documents, and how it weighs their targets; see above */
+    KERNEL(PAIR_LOSS, pair_loss)            /* the loss of pairs of documents, and how it weighs their targets; see above */ \
+    KERNEL(SPLIT_KV, split_kv)              /* rows of queries, keys, values: queries apart from the others */         \
+    KERNEL(JOIN_KV, join_kv)                /* back */                                                                \
+    KERNEL(FROM_PIECES, from_pieces)        /* rows as ranks have them to whole sequences; see above */               \
+    KERNEL(TO_PIECES, to_pieces)            /* back */                                                                \
+    KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above. CPUs only */              \
+    KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };

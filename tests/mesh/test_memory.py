@@ -150,7 +150,11 @@ def case_once():
 
 
 def case_example(path):
-    job.sherd('plan', path, '--mesh.ranks_per_node=1', '--memory.limit_bytes=10TB')
+    """On as few ranks as it allows; an example that leaves the model to the command line with a small one."""
+    text = path.read_text()
+    ranks = re.search(r'context_parallel_degree: (\d+)', text)
+    model = [] if '\nmodel:' in text else ['--model.name=debug', '--model.max_seq_len=2048']
+    job.sherd('plan', path, '--ranks', ranks[1] if ranks else 1, '--mesh.ranks_per_node=1', '--memory.limit_bytes=10TB', *model)
     return []
 
 

@@ -75,9 +75,9 @@ def case_defaults():
         right = next(line for line in PAGE.split('## Defaults that differ')[1].splitlines() if f'`{name}`' in line)
         value = right.strip('| ').split(' | ')[-1]
         section, key = name.split('.')
-        part = text.split(f'\n{section}:\n')[1].split(f'  {key}\n')[1].splitlines()[0]
-        if not value.startswith('acts') and not part.endswith(f'default: {value}'):
-            wrong.append(f'{name}: the page says {value}, the help {part.strip()}')
+        default = re.search(r'default:\s+(\S+)', text.split(f'\n{section}:\n')[1].split(f'  {key}\n')[1])[1]
+        if not value.startswith('acts') and value != default:
+            wrong.append(f'{name}: the page says {value}, the help {default}')
     return wrong
 
 

@@ -120,6 +120,10 @@ def case_fine_tuning():
     lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
     lines[0] = lines[0].replace('--lora.rank=16', '--lora.rank=4') + ' --block_size 16 --max_steps 3 --training.threads=1'
     lines[3] += ' --tokens 4'
+    pairs = '{"prompt": "abcd", "chosen": "efgh", "rejected": "hgfe"}\n'
+    (work / 'pairs.jsonl').write_text(40 * pairs)
+    lines.insert(4, 'sherd tokenize pairs.jsonl -o pairs.bin --tokenizer DIR --format preference')
+    lines[5] += ' --training.seq_len=32 --training.steps=3 --lr_scheduler.warmup_steps=0 --training.threads=1'
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
     out, said = run([f'export PATH={work}/build:$PATH', *exports, *lines])
     there = [name for name in ('adapter/adapter_model.safetensors', 'adapter/adapter_config.json', 'merged/config.json',
@@ -150,7 +154,7 @@ def case_plan():
 CLAIMS = {'start': 'tests/user/test_readme.py', 'memory known before': 'tests/mesh/test_memory.py',
           'resume on other ranks': 'tests/mesh/test_resume_meshes.py',
           'the same bits on other meshes': 'tests/mesh/test_reproducible.py', 'Python needed': None,
-          'tensor and pipeline parallelism; run on GPUs so far': None}
+          'pipeline parallelism; run on GPUs so far': None}
 
 
 def case_table():
