@@ -5,7 +5,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
-#include "src/config/check.h"
+#include "src/config/check/check.h"
 #include "src/config/foreign/alias.h"
 #include "src/config/preset.h"
 #include "src/config/read/place.h"

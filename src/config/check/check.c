@@ -1,7 +1,7 @@
 /* Checks that need more than one key. Each function returns the first problem of its subject, and sh_config_check()
  * collects them, so that a user sees the problems of all subjects at once. Checks that need the number of ranks or the
  * machine come later, once those are known. */
-#include "src/config/check.h"
+#include "src/config/check/check.h"
 
 #include "src/base/number/size.h"
 #include "src/base/string/str.h"
@@ -218,130 +218,6 @@ static sh_rc check_parallelism(struct sh_config_state *state)
                                 "%d needs sharding_strategy full_shard or hybrid_shard;"
                                 " the others do not reshard",
                                 c->parallelism.reshard_after_forward);
-    return SH_OK;
-}
-
-/* Each rank has as many query heads as the others; a key-value head is on one rank, or on as many as the others. */
-static bool shares_heads(const struct sh_config *c, int degree)
-{
-    int kv = c->model.n_kv_heads;
-
-    return c->model.n_heads % degree == 0 && (kv % degree == 0 || degree % kv == 0);
-}
-
-bool sh_config_gathers(const struct sh_config *c)
-{
-    int degree = c->parallelism.context_parallel_degree, method = c->parallelism.context_parallel_method;
-
-    return degree > 1 && (method == SH_CONTEXT_GATHER || (method == SH_CONTEXT_AUTO && !shares_heads(c, degree)));
-}
-
-/* And as many rows. */
-bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
-{
-    return shares_heads(c, degree) && c->training.seq_len % degree == 0;
-}
-
-/* Ranks have a piece of each half of a sequence. */
-static sh_rc check_gather(struct sh_config_state *state)
-{
-    static const char *const key = "parallelism.context_parallel_degree";
-    const struct sh_config *c = &state->cfg;
-    int degree = c->parallelism.context_parallel_degree;
-
-    if (c->parallelism.tensor_parallel_degree > 1)
-        return sh_config_refuse(state, key,
-                                "%d ranks that gather keys and values need all heads, which "
-                                "parallelism.tensor_parallel_degree cuts; give a degree that the heads allow",
-                                degree);
-    if (c->training.seq_len % (2 * degree))
-        return sh_config_refuse(
-            state, key,
-            "%d ranks that gather keys and values have two pieces of each sequence, and %d does not "
-            "divide training.seq_len %d",
-            degree, 2 * degree, c->training.seq_len);
-    if (c->training.reproducible == SH_REPRODUCIBLE_MESH)
-        return sh_config_refuse(
-            state, key,
-            "%d ranks that gather keys and values sum over pieces that do not lie side by side; leave "
-            "out training.reproducible=mesh, or give a degree that the heads allow",
-            degree);
-    if (c->training.mixed_precision_param == SH_PRECISION_FLOAT16)
-        return sh_config_refuse(state, key,
-                                "%d ranks that gather keys and values sum their gradients, which has no float16; give "
-                                "bfloat16 or float32",
-                                degree);
-    return SH_OK;
-}
-
-/* Also the choices that there are: all are at most the number of heads. */
-static sh_rc check_context(struct sh_config_state *state)
-{
-    static const char *const key = "parallelism.context_parallel_degree";
-    const struct sh_config *c = &state->cfg;
-    int degree = c->parallelism.context_parallel_degree, at = 0;
-    char fits[80] = "";
-
-    if (sh_config_gathers(c))
-        return check_gather(state);
-    if (sh_config_cuts_sequences(c, degree))
-        return SH_OK;
-    for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)
-        if (sh_config_cuts_sequences(c, d))
-            at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
-    return sh_config_refuse(state, key,
-                            "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d and training.seq_len %d "
-                            "equally; give one of %s",
-                            degree, c->model.n_heads, c->model.n_kv_heads, c->training.seq_len, fits);
-}
-
-/* Products of fewer rows may be summed in another order. */
-enum { LEAST_LEAF = 16 };
-
-/* A leaf has whole rows of one sequence; its sums must not depend on who has it. */
-static sh_rc check_leaves(struct sh_config_state *state)
-{
-    const struct sh_config *c = &state->cfg;
-    int leaves = c->training.row_leaves, most = 1;
-
-    if (leaves == 1)
-        return SH_OK;
-    if (c->model.n_experts)
-        return sh_config_refuse(state, "training.row_leaves",
-                                "%d cuts sums over the rows of a sequence, but rows of experts are sorted over all "
-                                "sequences; leave it out with model.n_experts=%d",
-                                leaves, c->model.n_experts);
-    while (c->training.seq_len % (2 * most) == 0 && c->training.seq_len / (2 * most) >= LEAST_LEAF)
-        most *= 2;
-    if (!sh_size_is_power_of_two(leaves) || leaves > most)
-        return sh_config_refuse(state, "training.row_leaves",
-                                "%d does not cut training.seq_len=%d into a power of two of equal parts of at least %d "
-                                "tokens; give at most %d",
-                                leaves, c->training.seq_len, LEAST_LEAF, most);
-    return SH_OK;
-}
-
-/* Ranks with parts of sequences have whole leaves, and no copies of a key-value head: the gradients of copies are summed
- * in another order than those of one head. */
-static sh_rc check_leaves_of_ranks(struct sh_config_state *state)
-{
-    static const char *const key = "parallelism.context_parallel_degree";
-    const struct sh_config *c = &state->cfg;
-    int degree = c->parallelism.context_parallel_degree, leaves = c->training.row_leaves;
-
-    if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH || sh_config_gathers(c))
-        return SH_OK;
-    if (leaves % degree)
-        return sh_config_refuse(state, key,
-                                "%d sums gradients over parts of sequences; for the same bits on any mesh give "
-                                "training.row_leaves, a multiple of it",
-                                degree);
-    if (c->model.n_kv_heads % degree)
-        return sh_config_refuse(
-            state, key,
-            "%d ranks have copies of the %d heads of model.n_kv_heads, whose gradients are summed in "
-            "an order of their own; with training.reproducible=mesh give a divisor of these",
-            degree, c->model.n_kv_heads);
     return SH_OK;
 }
 
@@ -846,9 +722,9 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_float16,
         check_idle,
         check_optimizer,
-        check_context,
-        check_leaves,
-        check_leaves_of_ranks,
+        sh_config_check_context,
+        sh_config_check_leaves,
+        sh_config_check_leaves_of_ranks,
         check_tiles,
         check_fingerprint,
         sh_config_check_tensor,

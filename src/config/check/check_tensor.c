@@ -1,5 +1,5 @@
 /* Matrices cut over ranks: what each rank must have an equal part of, and what has no parts yet. */
-#include "src/config/check.h"
+#include "src/config/check/check.h"
 #include "src/config/family.h"
 #include "src/config/read/place.h"
 

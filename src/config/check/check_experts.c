@@ -1,5 +1,5 @@
 /* Mixtures of experts: which blocks have experts, how many a token has, and from which of them they are chosen. */
-#include "src/config/check.h"
+#include "src/config/check/check.h"
 #include "src/config/family.h"
 #include "src/config/read/place.h"
 
