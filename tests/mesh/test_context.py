@@ -225,12 +225,26 @@ def tensors(path):
             for name, values in checkpoint.read(path, state).items()}
 
 
+def case_not_scored():
+    """Scores of gathered rows, and of cut matrices, are refused by the key that is in the way."""
+    job.train('plain', config({**KINDS['gpt2'], 'model.vocab_size': 256, 'training.steps': 1, 'validation.enable': False}), 2)
+    wrong = []
+    for key, words in {'context': ['--parallelism.context_parallel_degree=2', '--parallelism.context_parallel_method=gather'],
+                       'tensor': ['--parallelism.tensor_parallel_degree=2']}.items():
+        try:
+            job.sherd('eval', '--checkpoint', 'plain/out', '--text', __file__, *words, ranks=2)
+            wrong.append(f'{key}: not refused')
+        except job.Failed as failed:
+            wrong += [str(failed)] * (f'parallelism.{key}_parallel_degree=2' not in str(failed) or 'exit 2' not in str(failed))
+    return wrong
+
+
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
              + [(f'scores: {name}', case_scores, name) for name in SCORED]
              + [('checkpoints do not show the degree', case_resume), ('announced', case_announced),
-                ('balance of documents', case_balance)])
+                ('balance of documents', case_balance), ('what is not scored', case_not_scored)])
 
 
 if __name__ == '__main__':
