@@ -122,7 +122,7 @@ AS_IF([test -z "$sherd_cuda_dir" && test -n "$NVCC"], [sherd_cuda_dir=`AS_DIRNAM
 : ${sherd_cuda_dir:=/usr/local/cuda}
 AS_IF([test -f "$sherd_cuda_dir/include/cuda_runtime.h"], [cuda_CPPFLAGS="-isystem $sherd_cuda_dir/include"])
 sherd_cuda_libdirs=
-for sherd_lib in lib64 lib targets/$host_cpu-linux/lib; do
+for sherd_lib in lib64 lib targets/$host_cpu-linux/lib targets/sbsa-linux/lib; do
     AS_IF([test -f "$sherd_cuda_dir/$sherd_lib/libcudart_static.a"], [
         sherd_cuda_libdirs="$sherd_cuda_libdirs$sherd_cuda_dir/$sherd_lib:"])
 done
@@ -182,6 +182,7 @@ for sherd_lib in `echo "$sherd_cuda_libdirs" | tr ':' ' '` ''; do
         SHERD_TRY_LINK([$cuda_CPPFLAGS], [$cuda_LIBS], [#include <cuda_runtime.h>], [cudaDeviceSynchronize();],
             [have_cuda=yes])])
 done
+AS_IF([test $have_cuda = no], [cuda_LIBS=])
 ])
 
 # SHERD_CUDA_PART(NAME, MACRO, INCLUDE, BODY, VERSION-HEADER, VERSION-MACROS, WITHOUT): find the headers of a library

@@ -21,8 +21,8 @@ enum { SLOTS = SH_MOVE_RING_SLOTS, SLOT_BYTES = SH_MOVE_CHUNK_BYTES + 2 * SH_FIL
 
 /* State of a slot, padded to a cache line. The kernel can wait on its words, across processes. */
 struct state {
-    _Alignas(64) _Atomic uint32_t round; /* chunks written so far */
-    _Atomic uint32_t filled;             /* bytes of the current one */
+    _Alignas(SH_CACHE_LINE) _Atomic uint32_t round; /* chunks written so far */
+    _Atomic uint32_t filled;                        /* bytes of the current one */
 };
 
 struct head {

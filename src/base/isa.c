@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 static const char *const name[] = {
@@ -32,6 +33,12 @@ static const struct {
     {"AVX10_1_512_AMX", SH_ISAS},
     {"AVX10_1_512_AMX_FP16", SH_ISAS},
     {"ALL", SH_ISAS},
+#ifdef __aarch64__ /* of which Sherd has no kernels of its own */
+    {"ASIMD", SH_ISAS},
+    {"SVE_128", SH_ISAS},
+    {"SVE_256", SH_ISAS},
+    {"SVE_512", SH_ISAS},
+#endif
     {"DEFAULT", SH_ISAS},
 };
 
@@ -113,9 +120,23 @@ bool sh_isa_has(enum sh_isa isa)
     return (int)isa < found.of_cpu && (int)isa < found.allowed;
 }
 
+const char *sh_isa_architecture(void)
+{
+#if defined(__x86_64__)
+    return "x86-64";
+#elif defined(__aarch64__)
+    return "AArch64";
+#else
+    return "other";
+#endif
+}
+
+/* AArch64 has no own kernels, but its compilers use the vectors that each of its processors has. */
 static const char *last_before(int end)
 {
-    return end == 0 ? "plain loops" : name[end - 1];
+    if (end)
+        return name[end - 1];
+    return strcmp(sh_isa_architecture(), "AArch64") == 0 ? "ASIMD" : "plain loops";
 }
 
 bool sh_isa_describe(char text[SH_ISA_TEXT])

@@ -262,5 +262,5 @@ bool sh_comm_record(struct sh_comm *c, int64_t ticket, struct sh_coll_record *ou
 void sh_comm_note(struct sh_comm *c, int64_t step, const char *doing)
 {
     atomic_store_explicit(&c->step, step, memory_order_relaxed);
-    atomic_store_explicit(&c->doing, doing, memory_order_relaxed);
+    atomic_store_explicit(&c->doing, doing, memory_order_release); /* the text it points to comes first */
 }

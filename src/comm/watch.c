@@ -81,7 +81,7 @@ static void describe_self(struct sh_mpi *m, struct sh_watch_answer *a)
         snprintf(a->doing, sizeof a->doing, "waiting in %s %s of axis %s", sh_op_info(in->coll.kind)->name,
                  in->coll.label != NULL ? in->coll.label : "", sh_comm_group_name(m->c, in->group));
     else
-        snprintf(a->doing, sizeof a->doing, "%s", atomic_load_explicit(&m->c->doing, memory_order_relaxed));
+        snprintf(a->doing, sizeof a->doing, "%s", atomic_load_explicit(&m->c->doing, memory_order_acquire));
 }
 
 static sh_rc answer(struct sh_mpi *m, const struct sh_watch_ask *ask, int to, int slot)

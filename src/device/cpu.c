@@ -24,10 +24,10 @@ static sh_rc reserve(int64_t bytes, int64_t aligned, char **memory)
         return sh_fail(SH_E_MEMORY, "the arena of %lld bytes cannot be allocated: %s", (long long)bytes,
                        strerror(errno));
     before = -(uintptr_t)(p + aligned) % HUGE_PAGE_BYTES;
-    if (before)
-        munmap(p, before);
-    munmap(p + before + whole, HUGE_PAGE_BYTES - before);
     *memory = p + before;
+    if ((before && munmap(p, before)) || munmap(p + before + whole, HUGE_PAGE_BYTES - before))
+        return sh_fail(SH_E_BUG, "an arena of %lld bytes, %lld of them before the segment, does not end at a page: %s",
+                       (long long)bytes, (long long)aligned, strerror(errno));
     return SH_OK;
 }
 

@@ -6,6 +6,13 @@
 
 #include <stdint.h>
 
+/* What ranks write apart must lie apart by: the longest line that caches have (A64FX has 256 bytes). */
+#ifdef __aarch64__
+#define SH_CACHE_LINE 256
+#else
+#define SH_CACHE_LINE 64
+#endif
+
 /* Create an in-memory file of `bytes` zeroed bytes for every `ranks` neighbours of the job, which are on one node; the
  * caller maps and closes it. Pages are allocated when first touched. Collective over the job, agreed.
  * Errors: SH_E_COMM: ranks that are on one node do not see each other's files (each in its own container). */

@@ -1,6 +1,7 @@
 #include "src/run/run.h"
 
 #include "src/base/file.h"
+#include "src/base/isa.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/number/size.h"
@@ -13,7 +14,9 @@
 #include "src/tier/tier.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* A key for job scripts: a job that got fewer ranks than it asked for stops instead of training with another batch. */
 static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
@@ -80,6 +83,11 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
     for (int i = 0; i < opt.n_groups; i++)
         SH_TRY(sh_mesh_open(r->mesh, opt.groups[i].axes));
     SH_TRY(sh_mesh_self_test(r->mesh));
+    if (!sh_mesh_same(XXH3_64bits(sh_isa_architecture(), strlen(sh_isa_architecture()))))
+        return sh_fail(SH_E_USAGE,
+                       "the nodes of this job have processors of several architectures, whose results differ; "
+                       "this rank runs on %s: start the job on nodes of one kind",
+                       sh_isa_architecture());
     if (!sh_mesh_same(sh_pass_hash(r->p)))
         return sh_fail(SH_E_BUG,
                        "the ranks have planned different collectives; are all of them the same build with the same "

@@ -65,4 +65,7 @@ struct sh_gemm_failure {
 void sh_gemm_note(struct sh_gemm_failure *f, sh_rc rc);
 sh_rc sh_gemm_failed(const struct sh_gemm_failure *f);
 
+/* The processor for which OpenBLAS has chosen its kernels ("SkylakeX", "neoversen1"); NULL with another library. Local. */
+const char *sh_gemm_cblas_core(void);
+
 #endif

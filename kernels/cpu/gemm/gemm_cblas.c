@@ -8,10 +8,16 @@
 void openblas_set_num_threads(int n) __attribute__((weak));
 void bli_thread_set_num_threads(long n) __attribute__((weak));
 void MKL_Set_Num_Threads(int n) __attribute__((weak));
+char *openblas_get_corename(void) __attribute__((weak));
 
 bool sh_gemm_cblas_is_fast(void)
 {
     return openblas_set_num_threads || bli_thread_set_num_threads || MKL_Set_Num_Threads;
+}
+
+const char *sh_gemm_cblas_core(void)
+{
+    return openblas_get_corename ? openblas_get_corename() : NULL;
 }
 
 static bool cblas_usable(void)

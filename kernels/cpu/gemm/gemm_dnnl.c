@@ -13,10 +13,16 @@
 
 #include <string.h>
 
-/* Whether oneDNN has detected this ISA and may use it (ONEDNN_MAX_CPU_ISA can forbid it). */
+/* Whether oneDNN has detected this ISA and may use it (ONEDNN_MAX_CPU_ISA can forbid it). On other processors the same
+ * numbers mean other sets: SVE of 512 bits has all bits of AVX2. */
 static bool has_isa(dnnl_cpu_isa_t isa)
 {
+#ifdef __x86_64__
     return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
+#else
+    (void)isa;
+    return false;
+#endif
 }
 
 /* Running out of memory is the only failure that a user can do something about. */

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { LINE = 64, PAGE = 4096 };
+enum { LINE = SH_CACHE_LINE, PAGE = 4096 };
 
 /* At the start of a region, a cache line each. The first line of the first region held the mark of segment.c. */
 struct counters {

@@ -23,7 +23,8 @@ struct block {
     struct sh_life life;
 };
 
-enum { PAGE = SH_FILE_PAGE };
+/* Pages of files, and of mappings: 64 KiB is the largest that Linux has on Arm, and a plan does not depend on the host. */
+enum { PAGE = SH_FILE_PAGE, MAPPED_PAGE = 65536 };
 
 struct place {
     struct sh_program *p;
@@ -55,10 +56,9 @@ static void add_scratch(struct sh_program *p, const struct sh_kernel_table *kern
     }
 }
 
-/* Mappings and files have whole pages. */
-static int64_t whole_pages(int64_t bytes)
+static int64_t round_up(int64_t bytes, int64_t page)
 {
-    return (bytes + PAGE - 1) / PAGE * PAGE;
+    return (bytes + page - 1) / page * page;
 }
 
 /* In the order of the program, so that state of neighbours lies together. Other tiers have no sections, only persistent
@@ -80,7 +80,7 @@ static void place_persistent(struct place *pl)
         any_paged |= pl->p->tiers[t->tier].kind == SH_TIER_FILE;
     }
     if (any_paged)
-        pl->persistent[SH_SPACE_OWN] = whole_pages(pl->persistent[SH_SPACE_OWN]);
+        pl->persistent[SH_SPACE_OWN] = round_up(pl->persistent[SH_SPACE_OWN], PAGE);
     memcpy(pl->bytes, pl->persistent, sizeof pl->bytes);
     pl->p->persistent_bytes = pl->persistent[SH_SPACE_OWN];
 }
@@ -100,7 +100,7 @@ static void find_paged(struct place *pl)
             continue;
         pl->paged[sh_tensor_root(p, copy)] = true;
         if (p->tensors[sh_tensor_root(p, copy)].space == SH_SPACE_PEERS)
-            pl->bytes[SH_SPACE_PEERS] = *peers = whole_pages(*peers);
+            pl->bytes[SH_SPACE_PEERS] = *peers = round_up(*peers, PAGE);
     }
 }
 
@@ -231,9 +231,9 @@ static sh_rc place_spaces(struct place *pl)
     p->tiers[0].bytes = p->own_bytes;
     p->arena_bytes = p->own_bytes + pl->bytes[SH_SPACE_PEERS];
     if (w->ranks) {
-        p->own_bytes = p->tiers[0].bytes = whole_pages(p->own_bytes);
-        w->group_bytes = whole_pages(pl->bytes[SH_SPACE_GROUP]);
-        w->peer_bytes = whole_pages(pl->bytes[SH_SPACE_PEERS]);
+        p->own_bytes = p->tiers[0].bytes = round_up(p->own_bytes, MAPPED_PAGE);
+        w->group_bytes = round_up(pl->bytes[SH_SPACE_GROUP], MAPPED_PAGE);
+        w->peer_bytes = round_up(pl->bytes[SH_SPACE_PEERS], MAPPED_PAGE);
         SH_TRY(check_segment(p));
         at[SH_SPACE_GROUP] = p->own_bytes + sh_program_segment_group_at(w, w->rank);
         at[SH_SPACE_PEERS] = p->own_bytes + sh_program_segment_peer_at(w, w->rank);

@@ -1,22 +1,29 @@
-/* Reports the instruction sets that the kernels use: a variable left over in a job's environment can disable the
- * vectors of newer processors, and a node with another processor computes at another speed. */
+/* Reports the instruction sets that the kernels use, and the processor for which OpenBLAS has chosen its own: a variable
+ * left over in a job's environment can disable the vectors of newer processors, and a node with another processor
+ * computes at another speed, and with other bits. */
 #include "src/tools/doctor/doctor.h"
 
+#include "kernels/cpu/gemm/gemm.h"
 #include "src/base/isa.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
 
-enum { NAMES = 400 };
+enum { NAMES = 400, CORE = 64 };
 
-/* One bit for each set. */
-static uint64_t sets_of_self(void)
+/* What is used, in words, and their hash. */
+static uint64_t describe(char text[SH_ISA_TEXT + CORE], bool *noteworthy)
 {
-    uint64_t sets = 0;
+    const char *core = sh_gemm_cblas_core();
+    size_t n;
 
-    for (int isa = 0; isa < SH_ISAS; isa++)
-        sets |= (uint64_t)sh_isa_has((enum sh_isa)isa) << isa;
-    return sets;
+    *noteworthy = sh_isa_describe(text);
+    n = strlen(text);
+    if (core)
+        snprintf(text + n, SH_ISA_TEXT + CORE - n, "; OpenBLAS for %.*s", CORE - 20, core);
+    return XXH3_64bits(text, strlen(text));
 }
 
 /* Collective. Takes the row of the first rank, whose environment is the job's. */
@@ -29,20 +36,21 @@ static sh_rc same_as_first(struct sh_doctor_row *row)
 /* Collective. Differing nodes are reported first: they are seldom intended. */
 sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
-    uint64_t *sets = sh_calloc((size_t)d->mesh->n_nodes, sizeof *sets);
-    char text[SH_ISA_TEXT], names[NAMES];
-    bool noteworthy = sh_isa_describe(text);
+    uint64_t *hashes = sh_calloc((size_t)d->mesh->n_nodes, sizeof *hashes);
+    char text[SH_ISA_TEXT + CORE], names[NAMES];
+    bool noteworthy;
+    uint64_t hash = describe(text, &noteworthy);
     sh_rc rc;
 
-    SH_TRY_OUT(sh_doctor_of_nodes_u64(d, sets_of_self(), sets));
-    if (sh_doctor_odd_nodes(d, sets, NAMES, names))
-        sh_doctor_note(row, "sets on %s differ from most nodes; %s has %s", names, sh_doctor_host(d, 0), text);
+    SH_TRY_OUT(sh_doctor_of_nodes_u64(d, hash, hashes));
+    if (sh_doctor_odd_nodes(d, hashes, NAMES, names))
+        sh_doctor_note(row, "%s and most nodes differ; %s has %s", names, sh_doctor_host(d, 0), text);
     else if (noteworthy)
         sh_doctor_note(row, "%s", text);
     else
         sh_doctor_good(row, "%s", text);
     SH_TRY_OUT(same_as_first(row));
 out:
-    free(sets);
+    free(hashes);
     return rc;
 }
