@@ -33,7 +33,7 @@ static const struct {
     {"AVX10_1_512_AMX", SH_ISAS},
     {"AVX10_1_512_AMX_FP16", SH_ISAS},
     {"ALL", SH_ISAS},
-#ifdef __aarch64__ /* of which Sherd has no kernels of its own */
+#ifdef __aarch64__ /* words of oneDNN; Sherd has no kernels for these sets, so they limit none */
     {"ASIMD", SH_ISAS},
     {"SVE_128", SH_ISAS},
     {"SVE_256", SH_ISAS},
@@ -131,7 +131,7 @@ const char *sh_isa_architecture(void)
 #endif
 }
 
-/* AArch64 has no own kernels, but its compilers use the vectors that each of its processors has. */
+/* There are no kernels for AArch64, but compilers use ASIMD there, which every processor has. */
 static const char *last_before(int end)
 {
     if (end)

@@ -22,13 +22,13 @@ enum sh_isa {
 /* The first call, in any thread, reads the environment and queries the processor; the answer is kept. Local. */
 bool sh_isa_has(enum sh_isa isa);
 
-/* "x86-64", "AArch64" or, for processors without own kernels or checks, "other". Local. */
+/* "x86-64", "AArch64" or "other". Local. */
 const char *sh_isa_architecture(void);
 
 enum { SH_ISA_TEXT = 256 };
 
-/* Describe what the kernels use: "AVX2", "ASIMD" (AArch64), "plain loops"; "AVX2; ONEDNN_MAX_CPU_ISA=AVX2 forbids the processor's AVX-512". Returns whether a
- * variable forbids something or holds an unknown word. Local. */
+/* Describe what the kernels use: "AMX", "ASIMD" on AArch64, "plain loops", or "AVX2; ONEDNN_MAX_CPU_ISA=AVX2 forbids the
+ * processor's AVX-512". Returns whether a variable forbids something or holds an unknown word. Local. */
 bool sh_isa_describe(char text[SH_ISA_TEXT]);
 
 #endif

@@ -44,7 +44,8 @@ sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *ro
 
     SH_TRY_OUT(sh_doctor_of_nodes_u64(d, hash, hashes));
     if (sh_doctor_odd_nodes(d, hashes, NAMES, names))
-        sh_doctor_note(row, "%s and most nodes differ; %s has %s", names, sh_doctor_host(d, 0), text);
+        sh_doctor_note(row, "kernels on %s differ from those of most nodes; %s has %s", names, sh_doctor_host(d, 0),
+                       text);
     else if (noteworthy)
         sh_doctor_note(row, "%s", text);
     else
