@@ -48,10 +48,11 @@ struct sh_config_key {
 
 extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
-enum { SH_CONFIG_KEYS_MAX = 224, SH_CONFIG_NAME_MAX = 96 };
+enum { SH_CONFIG_KEYS_MAX = 256, SH_CONFIG_NAME_MAX = 96 };
 
 /* The values given to keys that are aliases; resolved in alias.c. */
 struct sh_config_alias {
+    int window_first_layer, full_attention_interval, no_rope_layer_interval;
     int zero_stage, replicate_degree, shard_degree, selective_option, reshard;
     char hf[SH_CONFIG_PATH_MAX];
     int lora_rank;

@@ -7,7 +7,9 @@
 
 struct sh_model {
 #define KEY(whose, type, section, key, ...) __typeof__(type) key;
+#define ALIAS(...)
 #include "src/config/keys/model.inc"
+#undef ALIAS
 #undef KEY
 };
 

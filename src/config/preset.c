@@ -4,6 +4,7 @@
 
 #include "src/base/string/str.h"
 #include "src/config/family.h"
+#include "src/config/foreign/alias.h"
 #include "src/config/read/place.h"
 #include "src/config/read/text.h"
 
@@ -232,17 +233,13 @@ static sh_rc derive_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Some families leave rotary positions out of every n-th block, divide the scores of experts by their sum, or
- * have biases to move; a given
- * value wins. */
+/* Some families divide the scores of experts by their sum, or have biases to move; a given value wins. */
 static void derive_switches(struct sh_config_state *state)
 {
     if (sh_config_place_of(state, "model.route_norm")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.route_norm |= sh_family_of(state->cfg.model.family)->route_norm;
     if (sh_config_place_of(state, "model.router_bias")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.router_bias |= state->cfg.moe.load_balance_coeff > 0;
-    if (sh_config_place_of(state, "model.no_rope_layer_interval")->source == SH_SOURCE_DEFAULT)
-        state->cfg.model.no_rope_layer_interval = sh_family_of(state->cfg.model.family)->no_rope_layer_interval;
 }
 
 /* Order: the preset, the keys that must be set, then the keys that follow from them. A default sequence is never longer
@@ -263,6 +260,7 @@ sh_rc sh_config_preset_apply(struct sh_config_state *state)
     SH_TRY(check_complete(m));
     derive_ffn(m);
     derive_switches(state);
+    SH_TRY(sh_config_alias_layers(state));
     SH_TRY(derive_heads(state));
     if (state->cfg.training.seq_len == 0)
         state->cfg.training.seq_len = m->max_seq_len < DEFAULT_SEQ_LEN ? m->max_seq_len : DEFAULT_SEQ_LEN;

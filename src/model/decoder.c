@@ -7,6 +7,7 @@
  *
  * Parameters are declared first, unit by unit in the order of the forward; a unit is what is gathered at once. */
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/config/words.h"
 #include "src/model/adapt.h"
 #include "src/model/model.h"
@@ -299,20 +300,14 @@ static int scaled(struct decoder *d, int x, double by)
     return by == 0 || by == 1 ? x : sh_emit_scale(&d->e, x, (float)by);
 }
 
-/* With no_rope_layer_interval 4, blocks 3, 7, 11, ... have no positions. */
 static bool has_rope(const struct decoder *d)
 {
-    int interval = d->m->no_rope_layer_interval;
-
-    return !d->f->learned_positions && (!interval || (d->e.block + 1) % interval);
+    return !d->f->learned_positions && !(sh_layers_kind(d->m, d->e.block) & SH_LAYER_NOPE);
 }
 
-/* With full_attention_interval 6, blocks 5, 11, 17, ... see all keys. */
 int sh_model_window(const struct sh_model *m, int block)
 {
-    int interval = m->full_attention_interval;
-
-    return block < m->window_first_layer || (interval && (block + 1) % interval == 0) ? 0 : m->attention_window;
+    return sh_layers_kind(m, block) & SH_LAYER_SLIDING ? m->attention_window : 0;
 }
 
 static int attention(struct decoder *d, int x, const struct branch *b)

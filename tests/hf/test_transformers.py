@@ -94,6 +94,9 @@ MODELS = {
     'smollm3': (transformers.SmolLM3Config, dict(GROUPED, num_hidden_layers=4)),
     'smollm3, untied, other blocks': (transformers.SmolLM3Config, dict(GROUPED, tie_word_embeddings=False,
                                                                        no_rope_layers=[1, 0, 1])),
+    'smollm3, blocks of four kinds': (transformers.SmolLM3Config, dict(
+        GROUPED, num_hidden_layers=5, no_rope_layers=[0, 1, 0, 1, 1], use_sliding_window=True, sliding_window=9,
+        layer_types=['sliding_attention', 'sliding_attention', 'full_attention', 'full_attention', 'sliding_attention'])),
     'starcoder2': (transformers.Starcoder2Config, dict(GROUPED)),
     'starcoder2, untied': (transformers.Starcoder2Config, dict(GROUPED, tie_word_embeddings=False)),
     'qwen3': (transformers.Qwen3Config, dict(GROUPED, head_dim=24)),
@@ -354,14 +357,20 @@ def windows(config):
 
 
 def our_windows(values):
-    window, first, interval = (int(values[f'model.{key}']) for key in (
-        'attention_window', 'window_first_layer', 'full_attention_interval'))
-    return [0 if i < first or interval and (i + 1) % interval == 0 else window for i in range(int(values['model.n_layers']))]
+    window = int(values['model.attention_window'])
+    return [window if kind.startswith('sliding') else 0 for kind in kinds(values)]
+
+
+def kinds(values):
+    """The word of each block."""
+    runs = [run.rpartition('*') for run in values['model.layer_types'].strip('"').split(',') if run]
+    words = [word for n, _, word in runs for _ in range(int(n or 1))]
+    words = words or ['sliding' if int(values['model.attention_window']) else 'full']
+    return [words[i % len(words)] for i in range(int(values['model.n_layers']))]
 
 
 def unturned(values):
-    interval = int(values['model.no_rope_layer_interval'])
-    return [i for i in range(int(values['model.n_layers'])) if interval and (i + 1) % interval == 0]
+    return [i for i, kind in enumerate(kinds(values)) if kind.endswith('nope')]
 
 
 def resolved(folder):

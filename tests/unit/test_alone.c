@@ -131,9 +131,9 @@ static void check(void **state)
 static const struct tiny_model others[] = {
     {"mistral with a window", MODEL(.family = SH_FAMILY_MISTRAL, .attention_window = 6), true},
     {"qwen2 with a window in one block",
-     MODEL(.family = SH_FAMILY_QWEN2, .attention_window = 6, .window_first_layer = 1), true},
+     MODEL(.family = SH_FAMILY_QWEN2, .attention_window = 6, .layer_types = "full,sliding"), true},
     {"phi3", MODEL(.family = SH_FAMILY_PHI3), true},
-    {"smollm3", MODEL(.family = SH_FAMILY_SMOLLM3, .no_rope_layer_interval = 2), true},
+    {"smollm3", MODEL(.family = SH_FAMILY_SMOLLM3, .layer_types = "full,full_nope"), true},
     {"starcoder2", MODEL(.family = SH_FAMILY_STARCODER2), true},
 };
 enum { OTHERS = sizeof others / sizeof others[0] };

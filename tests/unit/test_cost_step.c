@@ -490,7 +490,8 @@ static double attention_seconds(int window, int interval)
 
     b.model.n_layers = 2;
     b.model.attention_window = window;
-    b.model.full_attention_interval = interval;
+    if (interval)
+        snprintf(b.model.layer_types, sizeof b.model.layer_types, "%d*sliding,full", interval - 1);
     b.options.mesh = tiny_mesh(8, 1, 1, 0);
     assert_int_equal(sh_machine_preset("h100-80x8", &m), SH_OK);
     m.attention.own = m.attention.ordered = 1;

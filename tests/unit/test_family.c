@@ -62,7 +62,7 @@ static const struct row {
       {COMMON, .family = SH_FAMILY_PHI3, .rope_type = SH_ROPE_LONG, .rope_factor = 2, .rope_original_max_len = 2,
        .rope_short_factor = "1,1", .rope_long_factor = "1.5,3"}, false},
      "Phi3ForCausalLM", NORM1 W("self_attn.qkv_proj", 20, 12) O NORM2 W("mlp.gate_up_proj", 40, 12) DOWN, 2},
-    {{"smollm3", {COMMON, .family = SH_FAMILY_SMOLLM3, .tie_word_embeddings = true, .no_rope_layer_interval = 2}, false},
+    {{"smollm3", {COMMON, .family = SH_FAMILY_SMOLLM3, .tie_word_embeddings = true, .layer_types = "full,full_nope"}, false},
      "SmolLM3ForCausalLM", NORM1 QKV O NORM2 MLP DOWN, 1},
     {{"starcoder2", {COMMON, .family = SH_FAMILY_STARCODER2, .tie_word_embeddings = true}, false},
      "Starcoder2ForCausalLM",
@@ -89,7 +89,7 @@ static const struct row {
                  V("mlp.dense_4h_to_h.bias", 12),
      2},
     {{"gemma3_text",
-      {NOT_STEEP, .family = SH_FAMILY_GEMMA3, .attention_window = 3, .full_attention_interval = 2,
+      {NOT_STEEP, .family = SH_FAMILY_GEMMA3, .attention_window = 3, .layer_types = "sliding,full",
        .rope_local_base_freq = 10, .query_pre_attn_scalar = 7}, false},
      "Gemma3ForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2

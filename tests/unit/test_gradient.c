@@ -211,7 +211,7 @@ static const struct tiny_model with_window = {"llama, windows and documents",
                                                .init_std = 0.3f,
                                                .rope_theta = 100,
                                                .attention_window = 2,
-                                               .full_attention_interval = 2},
+                                               .layer_types = "sliding,full"},
                                               true};
 
 /* Adapters in every family: products with biases, stacked products that are one parameter, experts and the one that

@@ -328,11 +328,16 @@ static void flops_are_those_of_the_program(void **state)
 static void windows(void **state)
 {
     static const struct {
-        int window, first, interval, seq;
-        const char *blocks; /* w: has it, -: sees all */
+        int window, seq;
+        const char *types, *blocks; /* w: has it, -: sees all */
     } rows[] = {
-        {0, 0, 0, 16, "------"}, {8, 0, 0, 16, "wwwwww"},  {8, 2, 0, 16, "--wwww"},  {8, 0, 3, 16, "ww-ww-"},
-        {8, 1, 2, 16, "--w-w-"}, {16, 0, 0, 16, "------"}, {15, 0, 0, 16, "wwwwww"},
+        {0, 16, "", "------"},
+        {8, 16, "", "wwwwww"},
+        {8, 16, "2*full,4*sliding", "--wwww"},
+        {8, 16, "2*sliding,full", "ww-ww-"},
+        {8, 16, "full,sliding_nope,2*full", "-w---w"},
+        {16, 16, "", "------"},
+        {15, 16, "", "wwwwww"},
     };
 
     (void)state;
@@ -343,8 +348,7 @@ static void windows(void **state)
 
         m.n_layers = 6;
         m.attention_window = rows[i].window;
-        m.window_first_layer = rows[i].first;
-        m.full_attention_interval = rows[i].interval;
+        snprintf(m.layer_types, sizeof m.layer_types, "%s", rows[i].types);
         sh_model_emit(&m, &(struct sh_model_batch){.batch = 1, .seq = rows[i].seq}, p);
         assert_int_equal(sh_pass_grad(NULL, p), SH_OK);
         for (int k = 0; k < p->n_ops; k++) {

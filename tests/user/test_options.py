@@ -92,6 +92,7 @@ ROWS = {
     'model.mlp_bias': Row('true', 'plan'),
     'model.no_rope_layer_interval': Row(2, 'plan', needs={'model.family': 'smollm3'}),
     'model.attention_window': Row(5, 'plan'),
+    'model.layer_types': Row('full,sliding', 'plan', needs=WINDOW),
     'model.window_first_layer': Row(1, 'plan', needs=WINDOW),
     'model.full_attention_interval': Row(2, 'plan', needs=WINDOW),
     'model.rope_local_base_freq': Row(100, 'plan', needs=WINDOW),

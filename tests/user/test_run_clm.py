@@ -380,7 +380,7 @@ def case_from_scratch():
     sizes = {'n_layers': '1', 'dim': '64', 'n_heads': '2', 'n_kv_heads': '2', 'head_dim': '32', 'ffn_dim': '256'}
     wrong += [f'smaller: {key} is {found["model." + key]}' for key, value in sizes.items() if found['model.' + key] != value]
     found = keys_of(('--model_type', 'gemma3_text', *BASE[2:], '--max_steps', '3'))
-    sizes = {'attention_window': '4096', 'full_attention_interval': '6', 'head_dim': '256'}
+    sizes = {'attention_window': '4096', 'layer_types': '5*sliding,full', 'head_dim': '256'}
     return wrong + [f'gemma3: {key} is {found["model." + key]}' for key, value in sizes.items() if found['model.' + key] != value]
 
 

@@ -6,6 +6,7 @@
 #include "src/base/number/size.h"
 #include "src/base/string/str.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/config/rates.h"
 #include "src/config/read/groups.h"
 #include "src/config/read/place.h"
@@ -60,20 +61,26 @@ static sh_rc check_family(struct sh_config_state *state)
     if (attention || (c->model.mlp_bias && !f->mlp_bias_key))
         return sh_config_refuse(state, attention ? "model.attention_bias" : "model.mlp_bias",
                                 "model.family=%s settles which products have biases; leave it out", f->name);
-    if (c->model.no_rope_layer_interval && !f->no_rope_layer_interval)
-        return sh_config_refuse(state, "model.no_rope_layer_interval", "%s has positions in all blocks; leave it out",
+    if (f->learned_positions && sh_layers_any(&c->model, SH_LAYER_NOPE))
+        return sh_config_refuse(state, "model.layer_types", "%s has no rotary positions that a block could lack",
                                 f->name);
     return SH_OK;
 }
 
-/* A choice of blocks with a window has no effect without a window. */
+/* Whether a user gave model.layer_types; the keys that it replaces may leave no block with a window. */
+static bool typed_layers(struct sh_config_state *state)
+{
+    return sh_config_place_of(state, "model.layer_types")->source != SH_SOURCE_DEFAULT;
+}
+
+/* Blocks with a window need its size, and the other way round. */
 static sh_rc check_window(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
-    if (m->attention_window == 0 && (m->window_first_layer || m->full_attention_interval))
-        return sh_config_refuse(state,
-                                m->window_first_layer ? "model.window_first_layer" : "model.full_attention_interval",
-                                "needs model.attention_window");
+    if (m->attention_window == 0 && sh_layers_any(m, SH_LAYER_SLIDING))
+        return sh_config_refuse(state, "model.layer_types", "blocks with a window need model.attention_window");
+    if (m->attention_window && typed_layers(state) && !sh_layers_any(m, SH_LAYER_SLIDING))
+        return sh_config_refuse(state, "model.attention_window", "model.layer_types has no block with a window");
     if (m->rope_local_base_freq != 0 && m->attention_window == 0)
         return sh_config_refuse(state, "model.rope_local_base_freq", "needs model.attention_window");
     if (m->rope_local_base_freq != 0 && sh_family_of(m->family)->learned_positions)

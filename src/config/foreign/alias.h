@@ -20,4 +20,8 @@ const char *sh_config_alias_advice(const char *key, const char *word);
  * Errors: SH_E_USAGE when one of them contradicts or repeats a key given in the same source. */
 sh_rc sh_config_alias_resolve(struct sh_config_state *state);
 
+/* Give model.layer_types its shortest spelling, from what was given or from the keys that it replaces. Needs all other
+ * keys of the model. Errors: SH_E_USAGE. */
+sh_rc sh_config_alias_layers(struct sh_config_state *state);
+
 #endif

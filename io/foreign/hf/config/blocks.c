@@ -2,6 +2,8 @@
 
 #include "io/foreign/hf/config/plain.h"
 #include "io/json/json.h"
+#include "src/base/mem.h"
+#include "src/config/layers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,24 +13,6 @@
 #define PATTERN "sliding_window_pattern"
 
 /* ---- rotary positions ---- */
-
-/* Whether a list follows an interval. In the list, 1 means that the block has positions. */
-static bool follows(const json_t *list, long long blocks, long long interval)
-{
-    for (long long i = 0; i < blocks; i++)
-        if ((json_integer_value(json_array_get(list, (size_t)i)) != 0) != (interval == 0 || (i + 1) % interval != 0))
-            return false;
-    return true;
-}
-
-/* The first block without positions determines the interval that the others must follow. */
-static long long interval_of(const json_t *list, long long blocks)
-{
-    for (long long i = 0; i < blocks; i++)
-        if (json_integer_value(json_array_get(list, (size_t)i)) == 0)
-            return i + 1;
-    return 0;
-}
 
 static bool are_switches(const json_t *list)
 {
@@ -40,25 +24,27 @@ static bool are_switches(const json_t *list)
     return json_is_array(list);
 }
 
-sh_rc sh_hf_blocks_positions(struct sh_hf_reader *r)
+static sh_rc check_positions(const struct sh_hf_reader *r)
 {
     json_t *list = sh_hf_find(r->root, NO_ROPE);
-    long long blocks = sh_hf_whole(r, SH_HF_LAYERS), interval;
 
     if (!r->f->key[SH_HF_NO_ROPE][0] || !list)
         return SH_OK;
-    if (!are_switches(list) || (long long)json_array_size(list) < blocks)
-        return sh_fail(SH_E_USAGE, "%s: " NO_ROPE " must have 0 or 1 for each of %lld blocks", r->place, blocks);
-    if (follows(list, blocks, sh_hf_whole(r, SH_HF_NO_ROPE)))
-        return SH_OK; /* perhaps beyond the last block */
-    interval = interval_of(list, blocks);
-    if (!follows(list, blocks, interval))
-        return sh_fail(SH_E_USAGE,
-                       "%s: " NO_ROPE ": blocks without positions must be evenly spaced here, as "
-                       "no_rope_layer_interval says",
-                       r->place);
-    snprintf(r->value[SH_HF_NO_ROPE], sizeof r->value[0], "%lld", interval);
+    if (!are_switches(list) || (long long)json_array_size(list) < sh_hf_whole(r, SH_HF_LAYERS))
+        return sh_fail(SH_E_USAGE, "%s: " NO_ROPE " must have 0 or 1 for each of %lld blocks", r->place,
+                       sh_hf_whole(r, SH_HF_LAYERS));
     return SH_OK;
+}
+
+/* Whether block i has no positions. In the list, 1 means that it has them. */
+static bool has_none(const struct sh_hf_reader *r, long long i)
+{
+    json_t *list = sh_hf_find(r->root, NO_ROPE);
+    long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
+
+    if (!r->f->key[SH_HF_NO_ROPE][0])
+        return false;
+    return list ? json_integer_value(json_array_get(list, (size_t)i)) == 0 : interval && (i + 1) % interval == 0;
 }
 
 /* ---- windows ---- */
@@ -108,7 +94,6 @@ static sh_rc check_pattern(const struct sh_hf_reader *r)
 static bool slides(const struct sh_hf_reader *r, long long i)
 {
     json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
-    long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
 
     if (!r->f->layer_types && !r->f->pattern)
         return true;
@@ -118,7 +103,7 @@ static bool slides(const struct sh_hf_reader *r, long long i)
         return (i + 1) % pattern_of(r) != 0;
     if (r->f->window[0])
         return i >= (first ? json_integer_value(first) : 28);
-    return interval > 0 && (i + 1) % interval == 0;
+    return has_none(r, i);
 }
 
 /* The number of blocks, up to the most that a model may have: with more, model.n_layers is refused. */
@@ -130,37 +115,12 @@ static long long blocks_of(const struct sh_hf_reader *r)
     return blocks < MOST ? blocks : MOST;
 }
 
-/* Return the first block from i on that has the window (or, without `window`, that has none); the number of blocks if
- * there is no such block. */
-static long long next_of(const struct sh_hf_reader *r, long long i, bool window)
+static bool any_slides(const struct sh_hf_reader *r)
 {
-    long long blocks = blocks_of(r);
-
-    while (i < blocks && slides(r, i) != window)
-        i++;
-    return i;
-}
-
-static bool window_follows(const struct sh_hf_reader *r, long long first, long long interval)
-{
-    for (long long i = first; i < blocks_of(r); i++)
-        if (slides(r, i) != ((i + 1) % interval != 0))
-            return false;
-    return true;
-}
-
-/* Return model.full_attention_interval for the blocks from `first` on that have no window: 0 or a number of blocks; -1:
- * no interval describes them. */
-static long long full_interval(const struct sh_hf_reader *r, long long first)
-{
-    long long full = next_of(r, first, false) + 1; /* counted from 1 */
-
-    if (full > blocks_of(r))
-        return 0;
-    for (long long interval = 2; interval <= full; interval++)
-        if (full % interval == 0 && window_follows(r, first, interval))
-            return interval;
-    return -1;
+    for (long long i = 0; i < blocks_of(r); i++)
+        if (slides(r, i))
+            return true;
+    return false;
 }
 
 /* Whether any block has the window. use_sliding_window is off if it is absent. */
@@ -172,7 +132,7 @@ static sh_rc is_used(const struct sh_hf_reader *r, bool *used)
     SH_TRY(check_pattern(r));
     if ((r->f->layer_types || r->f->pattern) && list)
         SH_TRY(check_types(r, list));
-    *used = (on || list) && next_of(r, 0, true) < blocks_of(r);
+    *used = (on || list) && any_slides(r);
     if (*used && !on)
         return sh_fail(SH_E_USAGE, "%s: " TYPES " has windows, and use_sliding_window is not true", r->place);
     return SH_OK;
@@ -199,28 +159,6 @@ static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long lo
     return SH_OK;
 }
 
-static sh_rc give_number(const struct sh_hf_reader *r, const char *key, long long value)
-{
-    char text[32];
-
-    snprintf(text, sizeof text, "%lld", value);
-    return r->give(r->to, key, text);
-}
-
-/* Sequences no longer than the window see no difference. */
-static sh_rc check_seen(const struct sh_hf_reader *r, long long window)
-{
-    long long seq = r->so_far->training.seq_len;
-
-    if (window >= sh_hf_whole(r, SH_HF_POSITIONS) || (seq && window >= seq))
-        return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "%s: " TYPES ": blocks with the sliding window of %lld are neither all blocks from one on, "
-                   "nor all of these except every n-th, as model.full_attention_interval says; give a training.seq_len "
-                   "of at most %lld",
-                   r->place, window, window);
-}
-
 /* If blocks with a window differ in more than the window, it cannot be left out. */
 static sh_rc check_local(const struct sh_hf_reader *r)
 {
@@ -236,21 +174,41 @@ static sh_rc check_local(const struct sh_hf_reader *r)
                    r->place);
 }
 
-sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r)
+/* Give model.layer_types. Blocks that are alike need no text, unless the class has another default. */
+static sh_rc give_kinds(const struct sh_hf_reader *r, bool window)
 {
-    long long window, first, interval;
+    char text[sizeof r->so_far->model.layer_types] = "";
+    long long n = blocks_of(r);
+    unsigned char *kinds = sh_calloc(n > 0 ? (size_t)n : 1, 1);
+    bool fits;
 
+    for (long long i = 0; i < n; i++)
+        kinds[i] = (window && slides(r, i) ? SH_LAYER_SLIDING : 0) | (has_none(r, i) ? SH_LAYER_NOPE : 0);
+    fits = sh_layers_print(kinds, (int)n, text, sizeof text);
+    if (!strcmp(text, window ? "sliding" : "full") && !r->f->key[SH_HF_NO_ROPE][0])
+        text[0] = '\0';
+    free(kinds);
+    if (fits)
+        return r->give(r->to, "model.layer_types", text);
+    return sh_fail(SH_E_USAGE, "%s: " TYPES " changes from block to block more often than model.layer_types can say",
+                   r->place);
+}
+
+sh_rc sh_hf_blocks_read(const struct sh_hf_reader *r)
+{
+    long long window;
+    char text[32];
+
+    SH_TRY(check_positions(r));
     SH_TRY(window_of(r, json_object_get(r->root, "sliding_window"), &window));
     if (window == 0)
-        return check_local(r);
-    first = next_of(r, 0, true);
-    interval = full_interval(r, first);
-    if (interval < 0)
-        return r->local_theta[0] ? check_local(r) : check_seen(r, window);
-    SH_TRY(r->give(r->to, "model.rope_local_base_freq", r->local_theta[0] ? r->local_theta : "0"));
-    SH_TRY(give_number(r, "model.attention_window", window));
-    SH_TRY(give_number(r, "model.window_first_layer", first));
-    return give_number(r, "model.full_attention_interval", interval);
+        SH_TRY(check_local(r));
+    else
+        SH_TRY(r->give(r->to, "model.rope_local_base_freq", r->local_theta[0] ? r->local_theta : "0"));
+    snprintf(text, sizeof text, "%lld", window);
+    if (window)
+        SH_TRY(r->give(r->to, "model.attention_window", text));
+    return give_kinds(r, window != 0);
 }
 
 /* ---- keys ---- */

@@ -5,14 +5,9 @@
 
 #include "io/foreign/hf/config/reader.h"
 
-/* Read no_rope_layers, and store the interval that it follows in r->value[SH_HF_NO_ROPE]. Errors: SH_E_USAGE: it does
- * not follow any interval. */
-sh_rc sh_hf_blocks_positions(struct sh_hf_reader *r);
-
-/* Set model.attention_window, window_first_layer and full_attention_interval if any block has a window.
- * Errors: SH_E_USAGE: these keys cannot express which blocks have the window, and it matters for sequences of
- * training.seq_len. */
-sh_rc sh_hf_blocks_window(const struct sh_hf_reader *r);
+/* Set model.layer_types, and model.attention_window if any block has a window. Errors: SH_E_USAGE: a list is wrong, or
+ * its blocks change too often. */
+sh_rc sh_hf_blocks_read(const struct sh_hf_reader *r);
 
 bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key);
 

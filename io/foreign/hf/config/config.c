@@ -93,11 +93,11 @@ static sh_rc give_values(struct sh_hf_reader *r)
         SH_TRY(read_value(r, v));
     SH_TRY(derive(r));
     SH_TRY(read_scalar(r));
-    SH_TRY(sh_hf_blocks_positions(r));
     SH_TRY(sh_hf_experts_read(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)
-        if (r->value[v][0]) /* where all blocks have experts, the class has no width of another layer */
+        if (r->value[v][0] &&
+            sh_hf_family_key(v)) /* where all blocks have experts, the class has no width of another layer */
             SH_TRY(r->give(r->to, sh_hf_family_key(v), r->value[v]));
     return SH_OK;
 }
@@ -233,7 +233,7 @@ static sh_rc read_root(struct sh_hf_reader *r)
     SH_TRY(check_unknown(r));
     SH_TRY(give_values(r));
     SH_TRY(sh_hf_rope_read(r));
-    return sh_hf_blocks_window(r);
+    return sh_hf_blocks_read(r);
 }
 
 /* A name like meta-llama/Llama-3.2-1B is a folder only once it has been downloaded. */

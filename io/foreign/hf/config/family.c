@@ -318,7 +318,6 @@ const char *sh_hf_family_key(int value)
         [SH_HF_TIED] = "model.tie_word_embeddings",
         [SH_HF_ATTENTION_BIAS] = "model.attention_bias",
         [SH_HF_MLP_BIAS] = "model.mlp_bias",
-        [SH_HF_NO_ROPE] = "model.no_rope_layer_interval",
         [SH_HF_SCALAR] = "model.query_pre_attn_scalar",
         [SH_HF_EXPERTS] = "model.n_experts",
         [SH_HF_CHOSEN] = "model.n_experts_per_token",

@@ -62,7 +62,7 @@ struct sh_hf_family {
     const char *plain[8];   /* keys without effect on the mathematics, in addition to those of all classes */
 };
 
-/* Return the key of `model` for a value. */
+/* Return the key of `model` for a value; NULL: it becomes a part of model.layer_types. */
 const char *sh_hf_family_key(int value);
 
 /* Return the row of a model_type, NULL if there is none. */

@@ -5,6 +5,7 @@
 #include "io/foreign/hf/config/rope.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/config/words.h"
 #include "src/model/model.h"
 
@@ -94,19 +95,27 @@ static void put_multipliers(struct writer *w)
     }
 }
 
+/* The first block of which `bit` is `value`; the number of blocks if there is none. */
+static int first_of(const struct sh_model *m, unsigned bit, unsigned value)
+{
+    int i = 0;
+    while (i < m->n_layers && (sh_layers_kind(m, i) & bit) != value)
+        i++;
+    return i;
+}
+
 /* Write the list with a switch for each block, too: transformers does not accept an interval of 0, which means here
  * that all blocks have positions. */
 static void put_positions(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
-    int interval = m->no_rope_layer_interval;
     if (!w->f->key[SH_HF_NO_ROPE][0])
         return;
     begin(w, w->f->key[SH_HF_NO_ROPE][0]);
-    fprintf(w->out, "%d", interval ? interval : m->n_layers + 1);
+    fprintf(w->out, "%d", first_of(m, SH_LAYER_NOPE, SH_LAYER_NOPE) + 1);
     begin(w, "no_rope_layers");
     for (int i = 0; i < m->n_layers; i++)
-        fprintf(w->out, "%s%d", i ? ", " : "[", !interval || (i + 1) % interval != 0);
+        fprintf(w->out, "%s%d", i ? ", " : "[", !(sh_layers_kind(m, i) & SH_LAYER_NOPE));
     fputc(']', w->out);
 }
 
@@ -167,8 +176,10 @@ static void put_window_blocks(struct writer *w)
     const struct sh_model *m = &w->cfg->model;
     if (w->f->layer_types)
         put_raw(w, "use_sliding_window", "true");
-    if (w->f->layer_types && w->f->window[0])
-        put_key(w, "max_window_layers", "model.window_first_layer", false);
+    if (w->f->layer_types && w->f->window[0]) {
+        begin(w, "max_window_layers");
+        fprintf(w->out, "%d", first_of(m, SH_LAYER_SLIDING, SH_LAYER_SLIDING));
+    }
     begin(w, "layer_types");
     for (int i = 0; i < m->n_layers; i++)
         fprintf(w->out, "%s\"%s\"", i ? ", " : "[", sh_model_window(m, i) ? "sliding_attention" : "full_attention");
@@ -198,21 +209,30 @@ static void put_source_window(struct writer *w)
     }
 }
 
+/* Whether exactly every n-th block has no window. */
+static bool follows_pattern(const struct sh_model *m, int n)
+{
+    for (int i = 0; i < m->n_layers; i++)
+        if ((sh_model_window(m, i) == 0) != ((i + 1) % n == 0))
+            return false;
+    return true;
+}
+
 /* Write the list, and the pattern for readers that ignore the list: a number beyond the last block means that all
  * blocks have a window. */
 static void put_pattern(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
-    int n = count_windows(m), interval = m->full_attention_interval;
+    int n = count_windows(m), full = first_of(m, SH_LAYER_SLIDING, 0);
     if (n)
         put_key(w, "sliding_window", "model.attention_window", false);
     else
         put_raw(w, "sliding_window", "null");
     put_window_blocks(w);
-    if (m->window_first_layer && n)
+    if (n && !follows_pattern(m, full + 1))
         return;
     begin(w, "sliding_window_pattern");
-    fprintf(w->out, "%d", n == 0 ? 1 : interval ? interval : m->n_layers + 1);
+    fprintf(w->out, "%d", full + 1);
 }
 
 static void put_window(struct writer *w)
@@ -396,9 +416,13 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
                        "model.attention_window: transformers' %s has no window, so the model is not exported", name);
     if (n && n < cfg->model.n_layers && !f->layer_types && !f->pattern)
         return sh_fail(SH_E_USAGE,
-                       "model.%s: transformers' %s has its window in all blocks, so the model is not "
+                       "model.layer_types: transformers' %s has its window in all blocks, so the model is not "
                        "exported",
-                       cfg->model.window_first_layer ? "window_first_layer" : "full_attention_interval", name);
+                       name);
+    if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0])
+        return sh_fail(SH_E_USAGE,
+                       "model.layer_types: transformers' %s has positions in all blocks, so the model is not exported",
+                       name);
     if (f->key[SH_HF_EXPERTS][0])
         SH_TRY(can_write_router(&cfg->model, f, name));
     return can_write_numbers(&cfg->model, f, name);

@@ -1,0 +1,29 @@
+/* The blocks of a model that differ from each other: model.layer_types. The text is a pattern that repeats over the
+ * blocks, runs of words separated by commas, such as "5*sliding,full" or "3*full,full_nope". Local. */
+#ifndef SH_CONFIG_LAYERS_H
+#define SH_CONFIG_LAYERS_H
+
+#include "src/config/model.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bits of a block. Words: full, sliding, full_nope, sliding_nope. */
+enum { SH_LAYER_SLIDING = 1, SH_LAYER_NOPE = 2, SH_LAYER_KINDS = 4 };
+
+/* The bits of block `block`, counted from 0. Without a text all blocks are alike: they have positions, and the window if
+ * the model has one. */
+unsigned sh_layers_kind(const struct sh_model *m, int block);
+
+/* Whether a text can be read. Besides our words those of transformers can be, full_attention and sliding_attention.
+ *   bad  out  [size] the word that is wrong; "": there is none at all */
+bool sh_layers_check(const char *text, char *bad, size_t size);
+
+/* Print the kinds of [n] blocks with the shortest pattern that is seen twice, or else all of them.
+ * Returns false if the text is longer than a model can hold. */
+bool sh_layers_print(const unsigned char *kinds, int n, char *text, size_t size);
+
+/* Whether any of the model's blocks has the bit. */
+bool sh_layers_any(const struct sh_model *m, unsigned bit);
+
+#endif
