@@ -15,6 +15,9 @@
 #define QWEN_EXPERTS                                                                         \
     .router = "mlp.gate", .experts = "mlp.experts", .expert_up = "mlp.experts.gate_up_proj", \
     .expert_down = "mlp.experts.down_proj"
+#define OLMO_STREAM                                                                                       \
+    .norm_after = true, .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", \
+    .head = "lm_head", .o = "self_attn.o_proj", .norm = {"post_attention_layernorm", "post_feedforward_layernorm"}
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */

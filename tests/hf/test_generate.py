@@ -47,6 +47,11 @@ MODELS = {
         layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS)),
     'gpt_neox': (transformers.GPTNeoXConfig, SIZES),
     'olmo2': (transformers.Olmo2Config, dict(SIZES, num_key_value_heads=2, **IDS)),
+    'olmo3': (transformers.Olmo3Config, dict(
+        SIZES, num_key_value_heads=2, sliding_window=24, layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS)),
+    'exaone4': (transformers.Exaone4Config, dict(
+        SIZES, num_key_value_heads=2, sliding_window=24, layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS)),
+    'seed_oss': (transformers.SeedOssConfig, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS)),
     'phi3, half of each head turned': (transformers.Phi3Config, dict(
         SIZES, num_key_value_heads=2, **IDS,
         rope_parameters={'rope_type': 'default', 'rope_theta': 1e4, 'partial_rotary_factor': 0.5})),

@@ -57,6 +57,11 @@ MODELS = {
                                                        embedding_dropout=0.0), ALL),
     'qwen3': (transformers.Qwen3Config, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
     'olmo2': (transformers.Olmo2Config, dict(SIZES, num_key_value_heads=2, **IDS), ALL),
+    'olmo3': (transformers.Olmo3Config, dict(
+        SIZES, num_key_value_heads=2, sliding_window=9, layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS), ALL),
+    'exaone4': (transformers.Exaone4Config, dict(
+        SIZES, num_key_value_heads=2, sliding_window=9, layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS), ALL),
+    'seed_oss': (transformers.SeedOssConfig, dict(SIZES, num_key_value_heads=2, head_dim=24, mlp_bias=True, attention_dropout=0.0, residual_dropout=0.0, **IDS), ALL),
     'gemma': (transformers.GemmaConfig, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
     'gemma3_text': (transformers.Gemma3TextConfig, dict(SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9,
                                                         query_pre_attn_scalar=20, **IDS), ALL),

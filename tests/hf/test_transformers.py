@@ -104,6 +104,18 @@ MODELS = {
                                                            attention_bias=True)),
     'olmo2': (transformers.Olmo2Config, dict(GROUPED)),
     'olmo2, tied, biases': (transformers.Olmo2Config, dict(GROUPED, tie_word_embeddings=True, attention_bias=True)),
+    'olmo3, yarn in blocks without a window': (transformers.Olmo3Config, dict(
+        GROUPED, num_hidden_layers=4, sliding_window=9, rope_parameters={
+            'full_attention': YARN, 'sliding_attention': {'rope_type': 'default', 'rope_theta': 500.0}})),
+    'olmo3, tied, biases, other blocks': (transformers.Olmo3Config, dict(
+        GROUPED, sliding_window=12, tie_word_embeddings=True, attention_bias=True,
+        layer_types=['full_attention', 'sliding_attention', 'sliding_attention'])),
+    'exaone4': (transformers.Exaone4Config, dict(GROUPED, num_hidden_layers=5, sliding_window=9)),
+    'exaone4, tied, without a window, linear rope': (transformers.Exaone4Config, dict(
+        GROUPED, sliding_window=None, tie_word_embeddings=True, layer_types=['full_attention'] * 3,
+        rope_parameters={'rope_type': 'linear', 'rope_theta': 1e4, 'factor': 3.0})),
+    'seed_oss': (transformers.SeedOssConfig, dict(GROUPED, head_dim=24)),
+    'seed_oss, tied, biases': (transformers.SeedOssConfig, dict(GROUPED, head_dim=16, mlp_bias=True, tie_word_embeddings=True)),
     'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
     'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
                                                      attention_bias=True)),
@@ -297,7 +309,7 @@ def meaning(config):
     if hasattr(config, 'num_experts_per_tok'):
         values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
-    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type != 'gpt_neox'
+    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss')
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
     granite = config.model_type.startswith('granite')
     values['model.query_pre_attn_scalar'] = (
@@ -346,6 +358,8 @@ def our_dense(values):
 def blocks(config):
     """Blocks without rotary positions."""
     switches = getattr(config, 'no_rope_layers', None) or [1] * config.num_hidden_layers
+    if config.model_type == 'exaone4' and config.sliding_window:
+        switches = [kind == 'sliding_attention' for kind in config.layer_types]
     return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
 
 
@@ -392,7 +406,8 @@ def older(config):
     config = dict(config)
     rope = config.pop('rope_parameters', None)
     if rope and 'full_attention' in rope:
-        config['rope_local_base_freq'] = rope['sliding_attention']['rope_theta']
+        if config['model_type'] != 'olmo3':  # whose class had one base for all blocks
+            config['rope_local_base_freq'] = rope['sliding_attention']['rope_theta']
         rope = rope['full_attention']
     if rope:
         neox = config['model_type'] == 'gpt_neox'

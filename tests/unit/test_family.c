@@ -78,6 +78,15 @@ static const struct row {
     {{"olmo2", {NOT_STEEP, .family = SH_FAMILY_OLMO2}, false}, "Olmo2ForCausalLM",
      NORM2 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O
          V("post_feedforward_layernorm.weight", 12) MLP DOWN, 2},
+    {{"olmo3", {NOT_STEEP, .family = SH_FAMILY_OLMO3, .attention_window = 3, .layer_types = "sliding,full",
+                .rope_local_base_freq = 10}, false}, "Olmo3ForCausalLM",
+     NORM2 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O
+         V("post_feedforward_layernorm.weight", 12) MLP DOWN, 2},
+    {{"exaone4", {NOT_STEEP, .family = SH_FAMILY_EXAONE4, .attention_window = 3, .layer_types = "sliding,full_nope"}, false},
+     "Exaone4ForCausalLM",
+     NORM2 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O
+         V("post_feedforward_layernorm.weight", 12) MLP DOWN, 1},
+    {{"seed_oss", {COMMON, .family = SH_FAMILY_SEED_OSS}, false}, "SeedOssForCausalLM", NORM1 QKV QKV_BIAS O NORM2 MLP DOWN, 2},
     {{"gpt_neox",
       {.n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = HEAD_DIM, .ffn_dim = FFN,
        .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .rope_theta = 100, .init_std = 0.3, .norm_eps = 1e-5,

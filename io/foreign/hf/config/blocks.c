@@ -36,12 +36,16 @@ static sh_rc check_positions(const struct sh_hf_reader *r)
     return SH_OK;
 }
 
+static bool slides(const struct sh_hf_reader *r, long long i);
+
 /* Whether block i has no positions. In the list, 1 means that it has them. */
 static bool has_none(const struct sh_hf_reader *r, long long i)
 {
     json_t *list = sh_hf_find(r->root, NO_ROPE);
     long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
 
+    if (r->f->full_nope)
+        return !json_is_null(json_object_get(r->root, "sliding_window")) && !slides(r, i);
     if (!r->f->key[SH_HF_NO_ROPE][0])
         return false;
     return list ? json_integer_value(json_array_get(list, (size_t)i)) == 0 : interval && (i + 1) % interval == 0;
@@ -76,14 +80,17 @@ static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
 /* Return sliding_window_pattern n, for classes that have it: every n-th block has no window. */
 static long long pattern_of(const struct sh_hf_reader *r)
 {
-    json_t *said = sh_hf_find(r->root, PATTERN);
+    json_t *said = r->f->lists_only ? NULL : sh_hf_find(r->root, PATTERN);
 
     return said ? json_integer_value(said) : strtoll(r->f->pattern, NULL, 10);
 }
 
 static sh_rc check_pattern(const struct sh_hf_reader *r)
 {
-    if (!r->f->pattern || pattern_of(r) >= 1)
+    /* Exaone 4 has letters there, next to the list that they stand for. */
+    bool unread = !r->f->pattern || (r->f->full_nope && sh_hf_find(r->root, TYPES));
+
+    if (unread || pattern_of(r) >= 1)
         return SH_OK;
     return sh_fail(SH_E_USAGE, "%s: " PATTERN " must be a whole number from 1 on", r->place);
 }
@@ -224,7 +231,7 @@ const char *sh_hf_blocks_window_key(int i)
 
 bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key)
 {
-    if (f->pattern && (strcmp(key, TYPES) == 0 || strcmp(key, PATTERN) == 0))
+    if (f->pattern && (strcmp(key, TYPES) == 0 || (!f->lists_only && strcmp(key, PATTERN) == 0)))
         return true;
     for (int i = 0; f->window && i < (f->layer_types ? WINDOW_KEYS : 1); i++)
         if (strcmp(window_keys[i], key) == 0)

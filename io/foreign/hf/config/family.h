@@ -49,6 +49,8 @@ struct sh_hf_family {
     bool layer_types;        /* a window only with use_sliding_window, and in the blocks that layer_types names */
     const char *pattern;     /* sliding_window_pattern if that key is absent; it says which blocks have no window if
                                 layer_types does not; NULL: the class has no such key */
+    bool lists_only;         /* it has no such key all the same, nor rope_local_base_freq */
+    bool full_nope;          /* with a window, blocks without it have no positions */
     const char *local_theta; /* rope_local_base_freq if that key is absent, for blocks with a window; NULL: all blocks
                                 have the same frequencies */
     const char *partial;     /* top-level key for the rotated part of a head, outside rope_parameters; NULL: none */

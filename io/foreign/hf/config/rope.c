@@ -369,7 +369,7 @@ static sh_rc read_local(struct sh_hf_reader *r, const struct rope *rope)
                        "%s: %s.rope_type must be default: frequencies of blocks with a window are not scaled here",
                        r->place, local.where);
     SH_TRY(check_keys(r, &local));
-    theta = theta ? theta : sh_hf_find(r->root, LOCAL_THETA);
+    theta = theta || r->f->lists_only ? theta : sh_hf_find(r->root, LOCAL_THETA);
     if (theta)
         return sh_hf_text_of(r, LOCAL_THETA, theta, r->local_theta);
     snprintf(r->local_theta, sizeof r->local_theta, "%s", r->f->local_theta);
@@ -398,7 +398,7 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
 bool sh_hf_rope_is_key(const struct sh_hf_family *f, const char *key)
 {
     const char *const keys[] = {"rope_parameters", "rope_scaling", LENGTH, f->partial ? f->partial : LENGTH,
-                                f->local_theta ? LOCAL_THETA : LENGTH};
+                                f->local_theta && !f->lists_only ? LOCAL_THETA : LENGTH};
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0)

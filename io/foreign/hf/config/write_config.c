@@ -229,7 +229,7 @@ static void put_pattern(struct writer *w)
     else
         put_raw(w, "sliding_window", "null");
     put_window_blocks(w);
-    if (n && !follows_pattern(m, full + 1))
+    if (w->f->lists_only || (n && !follows_pattern(m, full + 1)))
         return;
     begin(w, "sliding_window_pattern");
     fprintf(w->out, "%d", full + 1);
@@ -273,7 +273,8 @@ static void put_two_ropes(struct writer *w, const char *rope, const char *theta)
     fprintf(w->out, "{\"full_attention\": {%s, \"rope_theta\": %s}, ", rope ? rope : "\"rope_type\": \"default\"",
             theta);
     fprintf(w->out, "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %s}}", local);
-    put_raw(w, "rope_local_base_freq", local);
+    if (!w->f->lists_only)
+        put_raw(w, "rope_local_base_freq", local);
     free(own);
 }
 
@@ -405,6 +406,21 @@ static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_famil
     return SH_OK;
 }
 
+/* A class whose blocks have either the window or no positions, if there is a window at all. */
+static sh_rc can_write_kinds(const struct sh_model *m, bool windows, const char *name)
+{
+    for (int i = 0; i < m->n_layers; i++) {
+        unsigned kind = sh_layers_kind(m, i);
+        if (windows ? kind != SH_LAYER_SLIDING && kind != SH_LAYER_NOPE : kind != 0)
+            return sh_fail(
+                SH_E_USAGE,
+                "model.layer_types: transformers' %s has positions in blocks with a window and, if there are "
+                "any, in no others, so the model is not exported",
+                name);
+    }
+    return SH_OK;
+}
+
 sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
 {
     const char *name = sh_family_of(cfg->model.family)->name;
@@ -419,7 +435,9 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
                        "model.layer_types: transformers' %s has its window in all blocks, so the model is not "
                        "exported",
                        name);
-    if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0])
+    if (f->full_nope)
+        SH_TRY(can_write_kinds(&cfg->model, n != 0, name));
+    else if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0])
         return sh_fail(SH_E_USAGE,
                        "model.layer_types: transformers' %s has positions in all blocks, so the model is not exported",
                        name);
