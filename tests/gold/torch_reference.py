@@ -28,11 +28,18 @@ def rms_norm_plus_one(w, name, x, c):
 def windowed(c, block):
     """The configuration of a block with a window, which may have its own frequencies; None if the block has no
     window."""
-    interval = c.get('model.full_attention_interval', 0)
-    if not c.get('model.attention_window') or interval and (block + 1) % interval == 0:
+    if not c.get('model.attention_window') or not kind(c, block).startswith('sliding'):
         return None
     local = c.get('model.rope_local_base_freq')
     return {**c, 'model.rope_theta': local, 'model.rope_factor': 0} if local else c
+
+
+def kind(c, block):
+    """The word of a block, by model.layer_types without runs, or by the keys that came before it."""
+    words = c.get('model.layer_types', 'sliding').split(',')
+    word, full, nope = words[block % len(words)], c.get('model.full_attention_interval'), c.get('model.no_rope_layer_interval')
+    word = 'full' if full and (block + 1) % full == 0 else word
+    return word + '_nope' if nope and (block + 1) % nope == 0 else word
 
 
 def rope_frequencies(c):
@@ -113,6 +120,9 @@ FAMILIES = {
     'granite': {},
     'qwen3': {'qk_norm': True},
     'olmo2': {'qk_norm': True, 'norms': (), 'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
+    'olmo3': {'qk_norm': True, 'norms': (), 'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
+    'exaone4': {'qk_norm': True, 'norms': (), 'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
+    'seed_oss': {'biases': QKV},
     'gemma': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True},
     'gemma3_text': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True, 'qk_norm': True,
                     'norms': ('input_layernorm', 'pre_feedforward_layernorm'),
@@ -259,14 +269,14 @@ def gpt2(w, tokens, mask, c):
 
 
 def llama(w, tokens, mask, c):
-    x, interval = w['model.embed_tokens.weight'][tokens], c.get('model.no_rope_layer_interval', 0)
+    x = w['model.embed_tokens.weight'][tokens]
     if FAMILIES[c['model.family']].get('scaled'):
         x = x * math.sqrt(c['model.dim'])
     x = x * c.get('model.embedding_multiplier', 1)
     for i in range(c['model.n_layers']):
         short = windowed(c, i)
         seen = mask.triu(1 - c['model.attention_window']) if short else mask
-        x = llama_block(w, f'model.layers.{i}', x, seen, short or c, not interval or (i + 1) % interval != 0)
+        x = llama_block(w, f'model.layers.{i}', x, seen, short or c, not kind(c, i).endswith('nope'))
     return FAMILIES[c['model.family']].get('norm', rms_norm)(w, 'model.norm', x, c)
 
 
