@@ -295,6 +295,34 @@ static void test_several(void **state)
     }
 }
 
+/* Callers divide rows, and have the scratch of the largest part: smaller products of any engine must do with that. Both
+ * sides of what the thin ones take. */
+static void test_work_of_larger(void **state)
+{
+    static const int64_t sizes[] = {1, 16, 63, 64, 65, 512, 8192};
+    enum { N = sizeof sizes / sizeof *sizes };
+
+    (void)state;
+    for (int i = 0; i < N * N * N * 4; i++) {
+        struct sh_gemm g = {.m = sizes[i % N],
+                            .n = sizes[i / N % N],
+                            .k = sizes[i / N / N % N],
+                            .trans_a = i / N / N / N % 2,
+                            .in_dtype = SH_BF16,
+                            .out_dtype = i / N / N / N / 2 ? SH_F32 : SH_BF16};
+        int64_t *const size[] = {&g.m, &g.n, &g.k}, bytes = sh_gemm_work_bytes(&g, 3);
+
+        assert_true(sh_gemm_work_bytes_on(sh_gemm_engine_for(SH_BF16), &g, 3) <= bytes);
+        for (int d = 0; d < 3; d++) {
+            int64_t whole = *size[d];
+
+            *size[d] = (whole + 1) / 2;
+            assert_true(sh_gemm_work_bytes(&g, 3) <= bytes);
+            *size[d] = whole;
+        }
+    }
+}
+
 static void test_work_too_small(void **state)
 {
     (void)state;
@@ -572,14 +600,19 @@ static void test_few_rows_of_f16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_few_rows),   cmocka_unit_test(test_few_rows_of_f16),
+        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test(test_few_rows_of_f16),
         cmocka_unit_test(test_engines),
 #ifdef SH_WIDE
         cmocka_unit_test(test_thin),
 #endif
-        cmocka_unit_test(test_several),    cmocka_unit_test(test_work_too_small),
-        cmocka_unit_test(test_linear_f32), cmocka_unit_test(test_linear_bf16),
-        cmocka_unit_test(test_linear_f16), cmocka_unit_test(test_residual_in_place),
+        cmocka_unit_test(test_several),
+        cmocka_unit_test(test_work_too_small),
+        cmocka_unit_test(test_work_of_larger),
+        cmocka_unit_test(test_linear_f32),
+        cmocka_unit_test(test_linear_bf16),
+        cmocka_unit_test(test_linear_f16),
+        cmocka_unit_test(test_residual_in_place),
         cmocka_unit_test(test_lora),
     };
     return cmocka_run_group_tests_name("cpu_gemm", tests, NULL, NULL);

@@ -168,14 +168,6 @@ static const struct sh_gemm_engine *engine_of(const struct sh_gemm *g)
     return e->takes && !e->takes(g) ? sh_gemm_engine_beside(e) : e;
 }
 
-/* Callers that divide rows bound their scratch by a part of them. */
-static const struct sh_gemm_engine *engine_within(const struct sh_gemm *g, int64_t work_bytes)
-{
-    const struct sh_gemm_engine *e = engine_of(g);
-
-    return e->same_bits && work_bytes < e->product_bytes(g, omp_get_max_threads()) ? sh_gemm_engine_beside(e) : e;
-}
-
 /* Those of several products that are dealt out as tiles. */
 static struct sh_gemm in_tiles(const void *from, int64_t i)
 {
@@ -193,7 +185,7 @@ sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t w
 
     for (int64_t i = 0; i < s->n; i++) {
         struct sh_gemm g = s->at(s->from, i);
-        const struct sh_gemm_engine *e = engine_within(&g, work_bytes);
+        const struct sh_gemm_engine *e = engine_of(&g);
         if (g.m && e->product)
             SH_TRY(sh_gemm_run_on(e, &g, work, work_bytes));
         else if (g.m)
@@ -214,7 +206,7 @@ int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads)
 
 sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes)
 {
-    return sh_gemm_run_on(engine_within(g, work_bytes), g, work, work_bytes);
+    return sh_gemm_run_on(engine_of(g), g, work, work_bytes);
 }
 
 void sh_gemm_serial(void)

@@ -28,7 +28,6 @@ struct sh_gemm_engine {
     bool (*usable)(void); /* on this CPU; also prepares the library, so called before the first tile */
     bool (*takes)(
         const struct sh_gemm *g); /* products that it is the best for; NULL: all. The next usable has others */
-    bool same_bits;      /* as the engine for other products, which runs what there is too little scratch for */
     bool (*works)(void); /* like usable(), but any CPU that gives right numbers, even slowly; for tests; optional */
     /* One of these two; all f32 engines have tile(). */
     sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */

@@ -253,7 +253,6 @@ const struct sh_gemm_engine sh_gemm_engine_thin = {
     .in_dtype = SH_BF16,
     .usable = usable,
     .takes = takes,
-    .same_bits = true,
     .product_bytes = product_bytes,
     .product = product,
 };
