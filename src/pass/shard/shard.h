@@ -34,6 +34,18 @@ struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_uni
                                  const char *what);
 int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n);
 
+/* What a section has unpacked. weight: [micro tensors] for the run `tiles` of tiles, SH_NONE; freed by its owner. */
+struct sh_shard_unpacked {
+    const struct sh_program *micro;
+    struct sh_program *out;
+    int *weight;
+    int tiles;
+};
+
+/* The tensor with the unpacked weight `t` of the micro-step, for its operation `next`. full: the packed unit, gathered or
+ * resident; rows: of experts, in the section; SH_NONE. */
+int sh_shard_unpacked(struct sh_shard_unpacked *u, const struct sh_op *next, int t, int full, int rows);
+
 /* The space of gradients of a type: of whole units until they are reduced, and of chunks that replicas sum. In a
  * segment other ranks read the gradients that are sent, which are all of one type. */
 enum sh_space sh_shard_unreduced_space(const struct sh_pass_options *opt, const struct sh_unit *u, enum sh_dtype dtype);

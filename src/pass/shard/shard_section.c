@@ -47,9 +47,8 @@ struct shard {
     int *full;      /* [units] gathered now, SH_NONE */
     int *secondary; /* [units] what the backward gathers from (inner axis), SH_NONE */
     int *grad;      /* [units] flat gradient of this section, SH_NONE */
-    int *unpacked;  /* [micro tensors] a packed weight that is unpacked for the newest run of tiles, SH_NONE */
-    int tiles;      /* that run */
     int *last_grad; /* [units] last operation that writes a gradient of the unit, SH_NONE */
+    struct sh_shard_unpacked unpacked;
 };
 
 static int chunks(const struct shard *s, int unit)
@@ -530,46 +529,15 @@ static void reduce(struct shard *s, int unit, enum sh_phase phase)
         sum_replicas(s, unit, chunk, direct ? scattered : SH_NONE, phase);
 }
 
-/* A weight of a packed unit, unpacked for the next operation, or for its run of tiles. Its memory is free again after
- * that. Of experts, those that have rows: in a wave there may be none. */
-static int unpack(struct shard *s, const struct sh_op *next, int t)
-{
-    const struct sh_tensor *m = &s->micro->tensors[t];
-    int unit = unit_of(s, t), from = s->full[unit] != SH_NONE ? s->full[unit] : s->out->units[unit].full;
-    struct sh_tensor weight = sh_tensor_make(SH_MEM_UNPACKED, s->out->act, m->ndim, m->dim, "%s", m->name);
-    struct sh_op op = sh_program_op(SH_OP_UNPACK);
-
-    op.in[0] =
-        sh_shard_stretch(s->out, &s->out->units[unit], from, s->micro->params[m->param].unit_elems, sh_tensor_elems(m));
-    if (sh_op_has_rows(next->kind)) {
-        op.in[1] = translate(s, next->in[1]);
-        op.attr.rows.expected = next->attr.rows.expected < 0 ? -1 : 0;
-    }
-    op.out[0] = sh_program_add_tensor(s->out, &weight);
-    op.phase = next->phase;
-    op.block = next->block;
-    sh_program_append(s->out, op);
-    return op.out[0];
-}
-
-/* Each tile reads all weights of the run, so they stay until its end. */
-static int unpack_once(struct shard *s, const struct sh_op *next, int t)
-{
-    if (!next->tiles)
-        return unpack(s, next, t);
-    if (next->tiles != s->tiles)
-        memset(s->unpacked, 0xff, (size_t)s->micro->n_tensors * sizeof *s->unpacked); /* SH_NONE */
-    s->tiles = next->tiles;
-    if (s->unpacked[t] == SH_NONE)
-        s->unpacked[t] = unpack(s, next, t);
-    return s->unpacked[t];
-}
-
 static int translate_input(struct shard *s, const struct sh_op *m, int t)
 {
-    int unit = unit_of(s, t);
+    int unit = unit_of(s, t), full, rows;
 
-    return unit != SH_NONE && s->out->units[unit].packed ? unpack_once(s, m, t) : translate(s, t);
+    if (unit == SH_NONE || !s->out->units[unit].packed)
+        return translate(s, t);
+    full = s->full[unit] != SH_NONE ? s->full[unit] : s->out->units[unit].full;
+    rows = sh_op_has_rows(m->kind) ? translate(s, m->in[1]) : SH_NONE;
+    return sh_shard_unpacked(&s->unpacked, m, t, full, rows);
 }
 
 /* Whether a result is a port that sections of this kind do not use: an evaluation counts no loads. */
@@ -721,7 +689,7 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
                       .place = SH_NONE,
                       .map = filled(micro->n_tensors),
                       .full = filled(micro->n_units),
-                      .unpacked = filled(micro->n_tensors),
+                      .unpacked = {.micro = micro, .out = out, .weight = filled(micro->n_tensors)},
                       .secondary = filled(micro->n_units),
                       .grad = filled(micro->n_units),
                       .last_grad = filled(micro->n_units),
@@ -736,7 +704,7 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
     free(s.intervals);
     free(s.map);
     free(s.full);
-    free(s.unpacked);
+    free(s.unpacked.weight);
     free(s.secondary);
     free(s.grad);
     free(s.last_grad);
