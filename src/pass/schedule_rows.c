@@ -4,7 +4,7 @@
  *   - what follows and touches neither side: the wait sinks to the first operation that does
  *   - in the backward, products that make gradients of weights and come before it in its block: they are put off until
  *     it has started, since nothing needs them before the unit is reduced. If others start right after it, they come
- *     after those
+ *     after those. Exchanges of heads before and behind attention have half of them each
  *
  *   before   dw dx X w  attention'        (of the output projection; X exchanges dx)
  *   after    dx X dw w  attention'
@@ -90,22 +90,23 @@ static bool makes_weight_gradients(const struct rows *r, const struct sh_op *op)
     return any && op->phase == SH_PHASE_BACKWARD && op->unit == SH_NONE;
 }
 
-/* Whether an exchange starts after old[at], in the same block and before anything that meets it. */
-static bool may_be_held(const struct rows *r, const int *old, int at, int n)
+/* Whether an exchange starts after old[at], in the block of operation i and before anything that meets that. */
+static bool may_wait(const struct rows *r, int i, const int *old, int at, int n)
 {
-    const struct sh_op *op = &r->ops[old[at]];
+    while (++at < n) {
+        const struct sh_op *next = &r->ops[old[at]];
 
-    if (!makes_weight_gradients(r, op))
-        return false;
-    for (int i = at + 1; i < n; i++) {
-        const struct sh_op *next = &r->ops[old[i]];
-
-        if (meet(r, old[at], old[i]) || (next->block != op->block && next->unit == SH_NONE))
+        if (meet(r, i, old[at]) || (next->block != r->ops[i].block && next->unit == SH_NONE))
             return false;
         if (exchanges(next))
             return true;
     }
     return false;
+}
+
+static bool may_be_held(const struct rows *r, const int *old, int at, int n)
+{
+    return makes_weight_gradients(r, &r->ops[old[at]]) && may_wait(r, old[at], old, at, n);
 }
 
 static void put(struct rows *r, int i)
@@ -141,9 +142,35 @@ static bool another_follows(const struct rows *r, const int *old, int at, int n)
     return true;
 }
 
+/* Elements of the gradients that an operation makes, to which its time is proportional. */
+static int64_t work_of(const struct rows *r, int i)
+{
+    int64_t n = 0;
+
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        n += r->ops[i].out[k] == SH_NONE ? 0 : sh_tensor_elems(&r->p->tensors[r->ops[i].out[k]]);
+    return n;
+}
+
+/* How many of those that are held run alongside the exchange old[at]. Attention stands between two exchanges of heads,
+ * and nothing else could run alongside the second: that has the later half of the work, which keeps less in memory. */
+static int alongside(const struct rows *r, const int *old, int at, int n)
+{
+    int64_t all = 0, done = 0;
+    int k = 0;
+
+    if (r->ops[old[at]].kind != SH_OP_ALL_TO_ALL || sh_program_counts_rows(&r->ops[old[at]]))
+        return r->n_held;
+    for (int i = 0; i < r->n_held; i++)
+        all += work_of(r, r->held[i]);
+    while (k < r->n_held && (2 * done < all || !may_wait(r, r->held[k], old, at, n)))
+        done += work_of(r, r->held[k++]);
+    return k;
+}
+
 static void take(struct rows *r, const int *old, int at, int n)
 {
-    int i = old[at];
+    int i = old[at], now;
 
     if (r->ops[i].kind == SH_OP_WAIT && exchanges(effect(r, i))) {
         r->waits[r->n_waits++] = i;
@@ -157,11 +184,13 @@ static void take(struct rows *r, const int *old, int at, int n)
     put(r, i);
     if (!exchanges(&r->ops[i]) || another_follows(r, old, at, n))
         return;
-    for (int k = 0; k < r->n_held; k++) {
+    now = alongside(r, old, at, n);
+    for (int k = 0; k < now; k++) {
         settle(r, r->held[k]);
         put(r, r->held[k]);
     }
-    r->n_held = 0;
+    r->n_held -= now;
+    memmove(r->held, r->held + now, (size_t)r->n_held * sizeof *r->held);
 }
 
 void sh_schedule_rows(const struct sh_program *p, const struct sh_op *ops, int *order, int n)
