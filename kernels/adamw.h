@@ -27,8 +27,9 @@ static inline struct sh_adamw_factors sh_adamw_factors_of(const struct sh_op_sca
 
 static inline struct sh_floats sh_adamw_params(const struct sh_op_call *call)
 {
-    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL};
-    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[3].data, NULL};
+    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL, NULL, SH_CODE8_LINEAR};
+    struct sh_floats halves = {NULL,           (sh_bf16 *)call->out[0].data, (int16_t *)call->out[3].data, NULL, NULL,
+                               SH_CODE8_LINEAR};
     return call->out[3].data ? halves : whole;
 }
 

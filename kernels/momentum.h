@@ -58,8 +58,9 @@ SH_FLOATS void sh_muon_elem(float *u, float *m, const struct sh_momentum_factors
 
 static inline struct sh_floats sh_momentum_params(const struct sh_op_call *call)
 {
-    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL};
-    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[2].data, NULL};
+    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL, NULL, SH_CODE8_LINEAR};
+    struct sh_floats halves = {NULL,           (sh_bf16 *)call->out[0].data, (int16_t *)call->out[2].data, NULL, NULL,
+                               SH_CODE8_LINEAR};
     return call->out[2].data ? halves : whole;
 }
 

@@ -175,6 +175,12 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_LION] =
         {.shape = "g [n] f32 -> p [n] master inout, m [n] state inout, r [n] i16 inout opt:bf16",
          .flops = "11n", .attrs = run_attrs, .runs = true, APART},
+    [SH_OP_ADAMW_CODED] =
+        {.shape = "g [64b] f32 -> p [64b] master inout, m [b,68] u8 inout, v [b,68] u8 inout, r [64b] i16 inout opt:bf16",
+         .flops = "4160b", .attrs = run_attrs, .runs = true, APART},
+    [SH_OP_LION_CODED] =
+        {.shape = "g [64b] f32 -> p [64b] master inout, m [b,68] u8 inout, r [64b] i16 inout opt:bf16",
+         .flops = "1920b", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_UNPACK] =
         {.shape = "packed [b,36] u8, first [g] i32 opt -> w [64b] master", .flops = "64b", .attrs = row_attrs, APART},
     [SH_OP_KV_PUT] =

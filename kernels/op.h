@@ -185,7 +185,9 @@ extern "C" {
     KERNEL(FROM_PIECES, from_pieces)        /* rows as ranks have them to whole sequences; see above */               \
     KERNEL(TO_PIECES, to_pieces)            /* back */                                                                \
     KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above. CPUs only */              \
-    KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)
+    KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
+    KERNEL(ADAMW_CODED, adamw_coded)        /* as ADAMW, with states in blocks of 64 codes (code8.h). CPUs only */       \
+    KERNEL(LION_CODED, lion_coded)
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
@@ -227,8 +229,9 @@ struct sh_matrix {
     float scale;
 };
 
-/* Which parameters of a unit an update is of: all, the matrices of its linear products, or all but those. */
-enum sh_runs_of { SH_RUNS_ALL, SH_RUNS_OTHERS, SH_RUNS_MATRICES };
+/* Which parameters of a unit an update is of: all, the matrices of its linear products, or all but those; or its first
+ * elements, whose states are in float32, or those whose states are in codes (struct sh_unit.wide). */
+enum sh_runs_of { SH_RUNS_ALL, SH_RUNS_OTHERS, SH_RUNS_MATRICES, SH_RUNS_WIDE, SH_RUNS_CODED };
 
 /* A loss of pairs of answers (kernels/preference.h). */
 struct sh_op_pair {
@@ -302,7 +305,7 @@ struct sh_op_attr {
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */
-        } runs;                                    /* ADAMW, SGD, LION, MUON_MOMENTUM, MUON_APPLY */
+        } runs;                                    /* ADAMW*, SGD, LION*, MUON_MOMENTUM, MUON_APPLY */
         struct {
             int kind, steps;                       /* enum sh_cfg_coefficients */
             int first, count;                      /* its rows in the program's table of matrices: those of this rank */

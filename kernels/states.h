@@ -1,5 +1,6 @@
-/* The states of an optimizer in memory: float32, or bfloat16 in half the space. An update computes in float32 and
- * rounds a bfloat16 state stochastically (sh_f32_to_bf16_stochastic()). With rounding to nearest, a mean of squares
+/* The states of an optimizer in memory: float32, bfloat16 in half the space, or codes of eight bits, which have kinds of
+ * operations of their own (src/base/number/code8.h), in little more than a quarter. An update computes in float32 and
+ * rounds a state stochastically (sh_f32_to_bf16_stochastic()). With rounding to nearest, a mean of squares
  * with beta2 = 0.999 could no longer fall, because it loses a thousandth per step and bfloat16 has 8 bits.
  *
  * The random bits are a function of the seed, the number of the update, the tensor and the element's place in it, so
@@ -52,10 +53,16 @@ SH_FLOATS sh_bf16 sh_random_round(float x, uint32_t word, int k)
     return sh_f32_to_bf16_stochastic(x, word >> (k * SH_RANDOM_BITS));
 }
 
+/* How state k is coded if states have eight bits: a mean of gradients, or one of squares. */
+static inline enum sh_code8_law sh_state_law(int k)
+{
+    return k ? SH_CODE8_FOURTH : SH_CODE8_LINEAR;
+}
+
 static inline struct sh_floats sh_state_floats(const struct sh_operand *state)
 {
-    struct sh_floats whole = {(float *)state->data, NULL, NULL, NULL};
-    struct sh_floats upper = {NULL, (sh_bf16 *)state->data, NULL, NULL};
+    struct sh_floats whole = {(float *)state->data, NULL, NULL, NULL, NULL, SH_CODE8_LINEAR};
+    struct sh_floats upper = {NULL, (sh_bf16 *)state->data, NULL, NULL, NULL, SH_CODE8_LINEAR};
     return state->dtype == SH_BF16 ? upper : whole;
 }
 

@@ -16,6 +16,8 @@
 #define sh_cpu_norm_bwd_bias sh_cpu_norm_bwd            /* it looks for the bias */
 #define sh_cpu_expert_linear_bwd_x sh_cpu_expert_linear /* they are told apart by call->kind */
 #define sh_cpu_expert_linear_bwd_w sh_cpu_expert_linear
+#define sh_cpu_adamw_coded sh_cpu_adamw /* by the type of the states */
+#define sh_cpu_lion_coded sh_cpu_lion
 
 #define SH_CPU_KERNEL(KIND, name) sh_rc sh_cpu_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_CPU_KERNEL, SH_CPU_KERNEL, SH_OP_SKIP)

@@ -501,16 +501,18 @@ void sh_exec_get_at(struct sh_exec *e, void *host, const void *device, int64_t b
         e->device->get(e->queue, host, device, bytes);
 }
 
-/* Halves are split and joined, and blocks packed and unpacked, in pieces that stay in the cache but are large enough
+/* Halves are split and joined, and blocks packed, coded and back, in pieces that stay in the cache but are large enough
  * for a GPU's transfer to the host. */
 enum { PIECE = 32768 };
-_Static_assert(PIECE % SH_NF4_ELEMS == 0, "whole blocks");
+_Static_assert(PIECE % SH_NF4_ELEMS == 0 && PIECE % SH_CODE8_ELEMS == 0, "whole blocks");
 
 /* Room for at most PIECE elements, laid out like `like`, in `memory`, which has 4 bytes for each. */
 static struct sh_floats room_like(struct sh_floats like, void *memory, int64_t n)
 {
     if (like.packed)
         return (struct sh_floats){.packed = memory};
+    if (like.coded)
+        return (struct sh_floats){.coded = memory, .law = like.law};
     return sh_floats_in(memory, n, true);
 }
 

@@ -26,12 +26,12 @@ struct sh_ortho {
  * operands are
  *   in   g [n] f32
  *   out  p [n], state[0] [n], ... state[n_states - 1] [n], r [n] i16 (opt: p is bf16, and r the rest of the masters)
- * where n is a rank's chunk of a unit. The states are all f32 or all bf16 (kernels/states.h). */
+ * where n is a rank's chunk of a unit. The states are all f32, all bf16, or all in codes (kernels/states.h). */
 /* clang-format off */
 struct sh_optim {
     const char *name;           /* as torch.optim spells it */
     void (*emit)(const struct sh_update *u); /* the update of a unit (src/optim/update.h) */
-    enum sh_op_kind op;         /* of sh_optim_each */
+    enum sh_op_kind op, coded;  /* of sh_optim_each; the latter if states are in codes, which not every row has */
     bool whole;                 /* emit is called twice for a unit: for its matrices, whose gradients it may gather, and
                                    for the others */
     void (*finish)(const struct sh_update_wave *w); /* then for the matrices of several units at once; NULL: nothing */

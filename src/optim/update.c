@@ -7,7 +7,7 @@ bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct s
     const struct sh_saved *s = sh_saved_of(p, param);
     bool matrix = sh_param_info(s->role)->matrix && !(s->group && p->numbers[s->group - 1].adamw);
 
-    return of == SH_RUNS_ALL || (of == SH_RUNS_MATRICES) == matrix;
+    return of == SH_RUNS_ALL || of >= SH_RUNS_WIDE || (of == SH_RUNS_MATRICES) == matrix;
 }
 
 /* Elements of the chunk for which there are all states. */
@@ -34,27 +34,45 @@ static int beginning(struct sh_program *p, int t, int64_t n)
     return sh_program_add_tensor(p, &v);
 }
 
-/* The shard pass adds the runs, which leave all other elements of the chunk alone. */
-void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad)
+/* Update the first n elements of the chunk, whose states are given. The shard pass adds the runs, which leave all others
+ * alone. */
+static void append(const struct sh_update *u, enum sh_op_kind kind, enum sh_runs_of of, int grad, const int *state,
+                   int64_t n)
 {
     const struct sh_unit unit = u->p->units[u->unit];
     struct sh_op op = sh_program_op(kind);
-    int64_t n = elems_of_states(u->p, &unit);
 
     op.in[0] = beginning(u->p, grad, n);
     op.out[0] = beginning(u->p, unit.master == SH_NONE ? unit.compute : unit.master, n);
     for (int k = 0; k < u->p->n_states; k++)
-        op.out[1 + k] = beginning(u->p, unit.state[k], n);
+        op.out[1 + k] = kind == u->optim->coded ? state[k] : beginning(u->p, state[k], n);
     op.out[1 + u->p->n_states] = beginning(u->p, unit.remainder, n);
-    op.attr.runs.of = u->of;
+    op.attr.runs.of = of;
     op.phase = SH_PHASE_UPDATE;
     op.unit = u->unit;
     sh_program_append(u->p, op);
 }
 
+void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad)
+{
+    const struct sh_unit unit = u->p->units[u->unit];
+
+    append(u, kind, u->of, grad, unit.state, elems_of_states(u->p, &unit));
+}
+
 void sh_optim_each(const struct sh_update *u)
 {
-    sh_optim_elements(u, u->optim->op, u->p->units[u->unit].grad_shard);
+    const struct sh_unit unit = u->p->units[u->unit];
+
+    if (u->p->state[0].dtype != SH_U8) {
+        sh_optim_elements(u, u->optim->op, unit.grad_shard);
+        return;
+    }
+    if (unit.wide)
+        append(u, u->optim->op, SH_RUNS_WIDE, unit.grad_shard, unit.wide_state,
+               u->p->tensors[unit.wide_state[0]].dim[0]);
+    if (unit.wide < unit.elems)
+        append(u, u->optim->coded, SH_RUNS_CODED, unit.grad_shard, unit.state, unit.chunk);
 }
 
 /* The unit is left out of the collective, since passes take a unit's gathers for those of its parameters. */

@@ -18,7 +18,7 @@ struct sh_update {
     int chunks, index;  /* into how many chunks the unit is cut; which of them is this rank's */
 };
 
-/* Whether the update is of this parameter. */
+/* Whether the update is of this parameter, or may be of some of its elements. */
 bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param);
 
 /* Append an elementwise update of those parameters in this rank's chunk, from `grad` [chunk] f32. */

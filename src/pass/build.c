@@ -2,6 +2,7 @@
 
 #include "src/base/mem.h"
 #include "src/optim/update.h"
+#include "src/program/saved.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,19 +79,26 @@ static void spread_units(const struct sh_build *b, struct sh_program *micro)
     }
 }
 
-/* Move the parameters of a unit that AdamW updates in front of Muon's, so that a state of theirs alone is a beginning of the
- * unit. Others keep their order: those that lay side by side still do. The list of saved tensors does not change.
+/* Whether a parameter is one of those that come first: that AdamW updates and not Muon, or whose states are not in codes. */
+static bool is_first(const struct sh_build *b, const struct sh_program *p, const struct sh_param *param)
+{
+    return b->options.optim->finish ? sh_optim_has(p, SH_RUNS_OTHERS, param)
+                                    : sh_param_info(sh_saved_of(p, param)->role)->vector;
+}
+
+/* Move these parameters of a unit in front of the others, so that a state of theirs alone is a beginning of the unit.
+ * Others keep their order: those that lay side by side still do. The list of saved tensors does not change.
  *   place  [params] where each parameter is now */
-static void put_others_first(struct sh_program *p, struct sh_unit *u, int *place)
+static void put_first(const struct sh_build *b, struct sh_program *p, struct sh_unit *u, int *place)
 {
     struct sh_param *old = sh_calloc((size_t)u->n_params + 1, sizeof *old);
     int n = u->first_param;
     int64_t elems = 0;
 
     memcpy(old, p->params + u->first_param, (size_t)u->n_params * sizeof *old);
-    for (enum sh_runs_of of = SH_RUNS_OTHERS; of <= SH_RUNS_MATRICES; of++)
+    for (int first = 1; first >= 0; first--)
         for (int i = 0; i < u->n_params; i++)
-            if (sh_optim_has(p, of, &old[i])) {
+            if (is_first(b, p, &old[i]) == first) {
                 place[u->first_param + i] = n;
                 p->params[n] = old[i];
                 p->params[n++].unit_elems = elems;
@@ -99,12 +107,12 @@ static void put_others_first(struct sh_program *p, struct sh_unit *u, int *place
     free(old);
 }
 
-static void order_params(struct sh_program *p)
+static void order_params(const struct sh_build *b, struct sh_program *p)
 {
     int *place = sh_calloc((size_t)p->n_params + 1, sizeof *place);
 
     for (int i = 0; i < p->n_units; i++)
-        put_others_first(p, &p->units[i], place);
+        put_first(b, p, &p->units[i], place);
     for (int t = 0; t < p->n_tensors; t++)
         if (p->tensors[t].param != SH_NONE)
             p->tensors[t].param = place[p->tensors[t].param];
@@ -132,8 +140,8 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     for (int i = 0; i < micro->n_units && batch.leaves > 1; i++)
         micro->units[i].row_leaves = batch.leaves / batch.parts;
     mark_units(b, micro);
-    if (b->options.training && b->options.optim->finish)
-        order_params(micro);
+    if (b->options.training && (b->options.optim->finish || b->options.state_dtype == SH_U8))
+        order_params(b, micro);
     return SH_OK;
 }
 

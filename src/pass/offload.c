@@ -57,13 +57,19 @@ static bool has_remainder(const struct sh_program *p)
     return p->act == SH_BF16;
 }
 
+/* Bytes of state k there: whole pages. */
+static int64_t state_room(const struct sh_program *p, int k, int64_t room)
+{
+    return (sh_program_state_bytes(p, k, room) + SH_FILE_PAGE - 1) / SH_FILE_PAGE * SH_FILE_PAGE;
+}
+
 /* Bytes of the extent: the remainder and the states of `room` elements. */
 static int64_t extent_bytes(const struct sh_program *p, int64_t room)
 {
     int64_t bytes = has_remainder(p) ? room * sh_dtype_bytes(SH_I16) : 0;
 
     for (int k = 0; k < p->n_states; k++)
-        bytes += room * sh_dtype_bytes(p->state[k].dtype);
+        bytes += state_room(p, k, room);
     return bytes;
 }
 
@@ -86,6 +92,14 @@ static int view_part(struct sh_program *p, int copy, enum sh_dtype dtype, int64_
     return sh_program_add_tensor(p, &v);
 }
 
+/* Let n elements be blocks of codes. */
+static void view_blocks(struct sh_tensor *t, int64_t n)
+{
+    t->ndim = 2;
+    t->dim[0] = n / SH_CODE8_ELEMS;
+    t->dim[1] = SH_CODE8_BLOCK_BYTES;
+}
+
 static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
 {
     struct sh_program *p = o->p;
@@ -103,7 +117,9 @@ static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
         if (k >= p->n_states)
             continue;
         s.state[k] = view_part(p, s.copy, p->state[k].dtype, at, n, p->state[k].name);
-        at += s.room * sh_dtype_bytes(p->state[k].dtype);
+        if (p->state[k].dtype == SH_U8)
+            view_blocks(&p->tensors[s.state[k]], n);
+        at += state_room(p, k, s.room);
     }
     sh_program_add_slice(p, &s);
 }
@@ -113,8 +129,13 @@ static int shrink(struct sh_program *p, int t, int64_t held)
 {
     if (t == SH_NONE)
         return t;
-    p->tensors[t].dim[0] = held;
+    p->tensors[t].dim[0] = p->tensors[t].dtype == SH_U8 ? held / SH_CODE8_ELEMS : held;
     p->tensors[t].persistent = held > 0;
+    for (int i = 0; i < p->n_tensors; i++) /* views of its beginning, which no operation of slices reads */
+        if (p->tensors[i].base == t && p->tensors[i].dim[0] > held) {
+            p->tensors[i].dim[0] = held;
+            p->tensors[i].persistent = held > 0;
+        }
     return held ? t : SH_NONE;
 }
 
@@ -185,6 +206,25 @@ static struct sh_op part_of(struct offload *o, const struct sh_op *all, int64_t 
     return op;
 }
 
+/* Elements of a slice, or of what is held, that an operation updates: those with states in codes are all, and those with
+ * wide states come first in the chunk. */
+static int64_t elems_of(const struct offload *o, const struct sh_op *op, int64_t first, int64_t n)
+{
+    int64_t left;
+
+    if (op->attr.runs.of != SH_RUNS_WIDE)
+        return n;
+    left = o->p->tensors[op->in[0]].dim[0] - first;
+    return left < 0 ? 0 : left < n ? left : n;
+}
+
+/* Wide states stay on the device: let an operation work on n of them. */
+static void take_wide(const struct offload *o, struct sh_op *op, int64_t first, int64_t n)
+{
+    for (int k = 0; k < o->p->n_states; k++)
+        op->out[1 + k] = sh_shard_view(o->p, o->p->units[op->unit].wide_state[k], first, 1, &n, o->p->state[k].name);
+}
+
 /* Let an operation work on what was fetched: the states and the remainder, or those of them that its kind has. */
 static void take_slice(const struct offload *o, struct sh_op *op, const struct sh_slice *s)
 {
@@ -203,12 +243,35 @@ static void update_slice(struct offload *o, const struct sh_op *all, int n, int 
 
     move(o, SH_OP_FETCH, s.unit, s.home, s.copy);
     for (int i = 0; i < n; i++) {
-        struct sh_op op = part_of(o, &all[i], s.first, s.n);
+        int64_t elems = elems_of(o, &all[i], s.first, s.n);
+        struct sh_op op = all[i];
 
+        if (!elems)
+            continue;
+        op = part_of(o, &all[i], s.first, elems);
         take_slice(o, &op, &s);
+        if (op.attr.runs.of == SH_RUNS_WIDE) {
+            take_wide(o, &op, s.first, elems);
+            if (s.remainder != SH_NONE)
+                op.out[1 + o->p->n_states] = sh_shard_view(o->p, s.remainder, 0, 1, &elems, "remainder");
+        }
         push(o, op);
     }
     move(o, SH_OP_EVICT, s.unit, s.copy, s.home);
+}
+
+/* The update of what is held of a chunk. */
+static struct sh_op held_part(struct offload *o, const struct sh_op *all, int64_t held)
+{
+    int64_t n = elems_of(o, all, 0, held);
+    struct sh_op op = part_of(o, all, 0, n);
+
+    if (all->attr.runs.of != SH_RUNS_WIDE)
+        return op;
+    take_wide(o, &op, 0, n);
+    if (o->p->units[all->unit].remainder != SH_NONE)
+        op.out[1 + o->p->n_states] = sh_shard_view(o->p, o->p->units[all->unit].remainder, 0, 1, &n, "remainder");
+    return op;
 }
 
 /* The part that the unit holds on the device comes first. */
@@ -217,7 +280,7 @@ static void update_unit(struct offload *o, const struct sh_op *all, int n)
     struct sh_unit u = o->p->units[all->unit];
 
     for (int i = 0; i < n && u.held; i++)
-        push(o, u.held == u.chunk ? all[i] : part_of(o, &all[i], 0, u.held));
+        push(o, u.held == u.chunk ? all[i] : held_part(o, &all[i], u.held));
     for (int i = u.first_slice; i < u.first_slice + u.n_slices; i++)
         update_slice(o, all, n, i);
 }

@@ -230,8 +230,10 @@ static int segment_ranks(const struct sh_config *cfg, const struct sh_topology *
 
 static enum sh_dtype dtype_of(int precision)
 {
-    static const enum sh_dtype dtypes[] = {
-        [SH_PRECISION_FLOAT32] = SH_F32, [SH_PRECISION_BFLOAT16] = SH_BF16, [SH_PRECISION_FLOAT16] = SH_F16};
+    static const enum sh_dtype dtypes[] = {[SH_PRECISION_FLOAT32] = SH_F32,
+                                           [SH_PRECISION_BFLOAT16] = SH_BF16,
+                                           [SH_PRECISION_FLOAT16] = SH_F16,
+                                           [SH_PRECISION_INT8] = SH_U8};
 
     return dtypes[precision];
 }
@@ -261,6 +263,10 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
         return sh_fail(SH_E_USAGE,
                        "optimizer.name=muon: the kernel that makes matrices orthogonal is for CPUs, but the "
                        "job runs on GPUs; give adamw, or training.device=cpu");
+    if (gpu && train && cfg->optimizer.state_dtype == SH_PRECISION_INT8)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
+                       "bfloat16, or training.device=cpu");
     return SH_OK;
 }
 

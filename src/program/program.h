@@ -187,6 +187,10 @@ struct sh_unit {
     int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
     int state[SH_STATES_MAX]; /* [held] the program's states, or as many as a rank can have before `others`; SH_NONE: the
                                  unit is not trained */
+    int64_t wide;            /* if states are in codes: elements of the unit, from the first on, whose states are f32, in whole
+                                blocks; vectors come first. Else 0 */
+    int wide_state[SH_STATES_MAX]; /* [the most of them that a rank has] f32, on the device; SH_NONE: none. `state` is
+                                      [held/64,68] u8 then */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* this replica's part of the masters (if split, one half after the other) and of each
                                 state, counted in f32 elements; or SH_NONE */
@@ -209,7 +213,7 @@ struct sh_slice {
                                  [room] */
     int copy;                 /* the slice on the device, while it is there */
     int remainder;            /* [n] i16, a view of the copy; SH_NONE in f32 and f16 */
-    int state[SH_STATES_MAX]; /* [n], views of the copy */
+    int state[SH_STATES_MAX]; /* [n], or [n/64,68], views of the copy */
 };
 
 enum sh_section_kind {
@@ -307,6 +311,12 @@ int sh_program_add_slice(struct sh_program *p, const struct sh_slice *slice);
 int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int64_t T, int64_t V);
 
 /* Whether gradients train it. */
+/* Bytes of n elements of state k, in the type in which most elements are kept. */
+static inline int64_t sh_program_state_bytes(const struct sh_program *p, int k, int64_t n)
+{
+    return p->state[k].dtype == SH_U8 ? sh_code8_bytes(n) : n * sh_dtype_bytes(p->state[k].dtype);
+}
+
 static inline bool sh_program_descends(const struct sh_unit *u)
 {
     return u->trainable && !u->balances;

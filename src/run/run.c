@@ -224,7 +224,10 @@ static void announce(const struct sh_run *r)
     char strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "", homes[SH_HOMES_TEXT];
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
-    const char *states = r->p->n_states && r->p->state[0].dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
+    enum sh_dtype dtype = r->p->n_states ? r->p->state[0].dtype : SH_F32;
+    const char *states = dtype == SH_BF16 ? ", optimizer state in bfloat16"
+                         : dtype == SH_U8 ? ", optimizer state in int8"
+                                          : "";
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
 
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)

@@ -86,6 +86,7 @@ def moved(name, folder, ranks, steps):
 
 
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
+CODED = {'optimizer.state_dtype': 'int8'}
 SMALL = {'optimizer.state_dtype': 'bfloat16'}
 F16 = {'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 2**16, 'training.loss_scale_window': 1}
 MATRIX = [
@@ -101,6 +102,9 @@ MATRIX = [
     (0, SMALL, {}), (0, {**BF16, **SMALL, 'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}, {}),
     (2, {**BF16, **SMALL, 'parallelism.sharding_strategy': 'full_shard'}, {'offload.optimizer_ratio': 0.6}),
     (4, {**SMALL, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
+    (0, CODED, {}), (0, {**BF16, **CODED}, {'offload.optimizer_ratio': 0.4}), (0, {**BF16, **CODED, 'optimizer.name': 'lion'}, {}),
+    (2, {**BF16, **CODED, 'parallelism.sharding_strategy': 'full_shard'}, {'offload.optimizer_ratio': 0.6}),
+    (4, {**CODED, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
     (0, {**BF16, 'training.local_batch_size': 3, 'activation_checkpoint.mode': 'full', 'checkpoint.interval': 4}, AT_ONCE),
     (0, {**BF16, 'training.local_batch_size': 3, 'activation_checkpoint.mode': 'full', 'checkpoint.interval': 4}, {}),
     (2, {**BF16, 'parallelism.sharding_strategy': 'full_shard', 'comm.shared_memory': 'off', 'checkpoint.interval': 4}, {}),

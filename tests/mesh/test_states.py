@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""optimizer.state_dtype: bfloat16: the same bits on every mesh and after an interruption, and the effect of changing
+"""optimizer.state_dtype: bfloat16 and int8: the same bits on every mesh and after an interruption, and the effect of changing
 the type. Prints TAP.
 
 With training.reproducible=mesh losses, norms and whole checkpoints are compared. With SHERD_LONG=1 three seeds are also
@@ -23,6 +23,7 @@ import tiny
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
 BF16 = {'optimizer.state_dtype': 'bfloat16'}
+INT8 = {'optimizer.state_dtype': 'int8'}
 STATES = {'AdamW': ('exp_avg', 'exp_avg_sq'), 'SGD': ('momentum_buffer',), 'Lion': ('exp_avg',), 'muon': ('exp_avg',)}
 
 
@@ -42,6 +43,8 @@ MESHES = {
     'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
 }
 SAMPLE = list(MESHES)[1:3] + list(MESHES)[6:7]
+CODED = {'full_shard over 2': [('AdamW', 'bfloat16')], 'no_shard, 4 replicas': [('AdamW', 'float32')],
+         'hybrid_shard 2 x 2, saved in the background': [('AdamW', 'bfloat16')], 'no_shard over 2, once, saved in the background': [('Lion', 'float32')]}
 folders = itertools.count()
 
 
@@ -64,13 +67,14 @@ def numbers(steps):
 
 
 @functools.lru_cache(None)
-def one_rank(name):
+def one_rank(name, dtype='bfloat16', param='float32'):
     folder = new_folder()
-    return folder, numbers(job.train(folder, config(name, {})))
+    return folder, numbers(job.train(folder, config(name, {'optimizer.state_dtype': dtype,
+                                                           'training.mixed_precision_param': param})))
 
 
-def judge(folder, steps, name):
-    first, right = one_rank(name)
+def judge(folder, steps, *run):
+    first, right = one_rank(*run)
     found = numbers(steps)
     return (job.differ('loss or norm', found, right[-len(found):], 0)
             + ([] if saved(folder).read_bytes() == saved(first).read_bytes() else ['the last checkpoints differ']))
@@ -80,6 +84,35 @@ def case_mesh(name, mesh):
     ranks, changes = MESHES[mesh]
     folder = new_folder()
     return judge(folder, job.train(folder, config(name, changes), ranks), name)
+
+
+def case_coded(name, mesh, param):
+    """In codes of eight bits."""
+    ranks, changes = MESHES[mesh]
+    folder = new_folder()
+    steps = job.train(folder, config(name, {**changes, **INT8, 'training.mixed_precision_param': param}), ranks)
+    return judge(folder, steps, name, 'int8', param)
+
+
+def case_coded_taken_up(mesh):
+    """A checkpoint has the numbers of the codes, from which the same codes are made."""
+    ranks, changes = MESHES[mesh]
+    folder, _ = take_up(one_rank('AdamW', 'int8')[0], config('AdamW', {**changes, **INT8}), ranks)
+    return judge(folder, job.metrics(folder), 'AdamW', 'int8')
+
+
+def case_codes():
+    """A matrix has codes of one scale for 64 numbers; a vector has float32."""
+    folder = one_rank('AdamW', 'int8')[0]
+    wrong = []
+    for state, least, most in (('exp_avg', -127, 127), ('exp_avg_sq', 0, 255)):
+        x = array.array('f', array.array('I', values(folder, tiny.STEPS, state)).tobytes())
+        blocks = [x[i:i + 64] for i in range(0, len(x) - 63, 64)]
+        codes = [block and max(map(abs, block)) for block in blocks]
+        of = [[v / top * most if least else (v / top) ** 0.25 * most for v in block] for block, top in zip(blocks, codes) if top]
+        near = sum(abs(c - round(c)) < 1e-2 for block in of for c in block) / max(1, sum(map(len, of)))
+        wrong += [] if near > 0.5 else [f'{state}: {near:.3f} of the numbers are codes of their block']
+    return wrong
 
 
 def take_up(first, changes, ranks):
@@ -120,6 +153,15 @@ def case_rounded(name):
     wrong += [f'{state} of float32 is' for state in STATES[name]
               if not any(x & 0xffff for x in values(wide, tiny.STEPS, state))]
     return wrong + ([] if any(x & 0xffff for x in values(narrow, tiny.STEPS, 'model')) else ['parameters are rounded'])
+
+
+def case_refused(name):
+    try:
+        job.train(new_folder(), config(name, INT8))
+    except job.Failed as failed:
+        said = str(failed)
+    wanted = f'int8 is for optimizer.name=adamw and lion; give bfloat16 for {name}'
+    return [] if wanted in said else [said]
 
 
 def case_changed(before, after, line):
@@ -164,5 +206,12 @@ if __name__ == '__main__':
     cases += [(f'{name} saves what bfloat16 has', case_rounded, name) for name in STATES]
     cases += [('from float32 to bfloat16', case_changed, 'float32', 'bfloat16', 'now in bfloat16, rounded to nearest'),
               ('from bfloat16 to float32', case_changed, 'bfloat16', 'float32', 'now in float32')]
+    cases += [(f'int8, {name}, {mesh}, {param}', case_coded, name, mesh, param) for mesh in (MESHES if LONG else CODED)
+              for name, param in (itertools.product(('AdamW', 'Lion'), ('float32', 'bfloat16')) if LONG else CODED[mesh])
+              if MESHES[mesh][0] == 0 or job.can_launch()]
+    cases += [(f'int8, taken up by {mesh}', case_coded_taken_up, mesh) for mesh in SAMPLE[:1] if job.can_launch()]
+    cases += [('int8 in a checkpoint', case_codes), ('int8 with sgd', case_refused, 'sgd'), ('int8 with muon', case_refused, 'muon'),
+              ('from float32 to int8', case_changed, 'float32', 'int8', 'now in int8, rounded to nearest'),
+              ('from int8 to float32', case_changed, 'int8', 'float32', 'they had in int8')]
     cases += [('2,000 steps of three seeds', case_learns)] if LONG else []
     sys.exit(job.run_cases(cases))

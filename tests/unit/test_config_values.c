@@ -65,6 +65,7 @@ static const struct expectation {
     {"optimizer: {state_dtype: torch.bfloat16}", {0}, "optimizer.state_dtype", "bfloat16"},
     {"optimizer: {state_dtype: fp32}", {0}, "optimizer.state_dtype", "float32"},
     {"optimizer: {state_dtype: bf16}", {0}, "optimizer.state_dtype", "bfloat16"},
+    {"optimizer: {state_dtype: torch.int8}", {0}, "optimizer.state_dtype", "int8"},
     {"checkpoint: {hints: {striping_factor: 16, cb_config_list: '*:1', romio_no_indep_rw: true}}",
      {0},
      "checkpoint.hints",

@@ -113,6 +113,8 @@ WORDS = [
     ('--optim adamw_torch_fused', {}),
     ('--optim sgd', {'optimizer.name': 'sgd', 'optimizer.beta1': '0'}),
     ('--optim lion_32bit', {'optimizer.name': 'lion'}),
+    ('--optim adamw_bnb_8bit', {'optimizer.state_dtype': 'int8'}),
+    ('--optim lion_8bit', {'optimizer.name': 'lion', 'optimizer.state_dtype': 'int8'}),
     ('--optim muon', {'optimizer.name': 'muon'}),
     ('--dtype bfloat16', {'training.mixed_precision_param': 'bfloat16'}),
     ('--dtype float16', {'training.mixed_precision_param': 'float16'}),

@@ -7,7 +7,7 @@
 _Static_assert(SH_STATES_MAX *SH_RANDOM_BITS == 32, "a word has bits for all states");
 
 /* Random bits are drawn LANES blocks at once. A piece may start and end within a block. */
-enum { LANES = 4, TURN = LANES * SH_RANDOM_ELEMS, WORDS = SH_CPU_STRIDE + TURN };
+enum { LANES = 8, TURN = LANES * SH_RANDOM_ELEMS, WORDS = SH_CPU_STRIDE + TURN };
 _Static_assert(SH_CPU_STRIDE % TURN == 0, "a piece is whole turns");
 
 /* Which blocks: the key, the bits above their numbers, and the number of the first. */
@@ -26,6 +26,8 @@ static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 #include <immintrin.h>
 
 #define WIDE __attribute__((target("avx2")))
+#define WIDEST __attribute__((target("avx512f")))
+enum { HALF = LANES / 2, HALF_TURN = TURN / 2 };
 
 /* Four blocks side by side, with a word of each in the lower half of 64 bits; the upper halves are never read.
  * Written by hand: a compiler turns the 32-bit products into 64-bit ones, which take six times as long. */
@@ -33,9 +35,9 @@ struct lanes {
     __m256i c[SH_RANDOM_ELEMS];
 };
 
-static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t turn)
+static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t half)
 {
-    uint64_t n = b->first + (uint64_t)turn * LANES;
+    uint64_t n = b->first + (uint64_t)half * HALF;
     __m256i first = _mm256_add_epi64(_mm256_set1_epi64x((long long)n), _mm256_set_epi64x(3, 2, 1, 0));
     return (struct lanes){{first, _mm256_srli_epi64(first, 32), _mm256_set1_epi64x((long long)b->above),
                            _mm256_set1_epi64x((long long)(b->above >> 32))}};
@@ -58,13 +60,13 @@ static WIDE inline void store(struct lanes x, uint32_t *words)
     __m256i back = _mm256_blend_epi32(x.c[2], _mm256_slli_epi64(x.c[3], 32), 0xaa);
     __m256i even = _mm256_unpacklo_epi64(front, back), odd = _mm256_unpackhi_epi64(front, back);
     _mm256_storeu_si256((__m256i *)(void *)words, _mm256_permute2x128_si256(even, odd, 0x20));
-    _mm256_storeu_si256((__m256i *)(void *)(words + TURN / 2), _mm256_permute2x128_si256(even, odd, 0x31));
+    _mm256_storeu_si256((__m256i *)(void *)(words + HALF_TURN / 2), _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
 static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    for (int64_t i = 0; i < n; i += TURN) {
-        struct lanes x = lanes_at(b, i / TURN);
+    for (int64_t i = 0; i < n; i += HALF_TURN) {
+        struct lanes x = lanes_at(b, i / HALF_TURN);
         uint32_t k[2] = {(uint32_t)b->key, (uint32_t)(b->key >> 32)};
 
         for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
@@ -75,9 +77,55 @@ static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
     }
 }
 
+/* Eight blocks, in lanes 0, 2, 4, 6, 1, 3, 5, 7: so they come out one after another. */
+struct more_lanes {
+    __m512i c[SH_RANDOM_ELEMS];
+};
+
+static WIDEST inline struct more_lanes more_lanes_at(const struct blocks *b, int64_t turn)
+{
+    uint64_t n = b->first + (uint64_t)turn * LANES;
+    __m512i first = _mm512_add_epi64(_mm512_set1_epi64((long long)n), _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0));
+    return (struct more_lanes){{first, _mm512_srli_epi64(first, 32), _mm512_set1_epi64((long long)b->above),
+                                _mm512_set1_epi64((long long)(b->above >> 32))}};
+}
+
+static WIDEST inline __m512i xor3(__m512i a, __m512i b, __m512i c)
+{
+    return _mm512_ternarylogic_epi64(a, b, c, 0x96);
+}
+
+static WIDEST inline struct more_lanes more_round_of(struct more_lanes x, const uint32_t k[2])
+{
+    __m512i p0 = _mm512_mul_epu32(_mm512_set1_epi64(0xd2511f53), x.c[0]);
+    __m512i p1 = _mm512_mul_epu32(_mm512_set1_epi64(0xcd9e8d57), x.c[2]);
+    return (struct more_lanes){{xor3(_mm512_srli_epi64(p1, 32), x.c[1], _mm512_set1_epi64((long long)k[0])), p1,
+                                xor3(_mm512_srli_epi64(p0, 32), x.c[3], _mm512_set1_epi64((long long)k[1])), p0}};
+}
+
+static WIDEST void throw_widest(const struct blocks *b, int64_t n, uint32_t *words)
+{
+    for (int64_t i = 0; i < n; i += TURN) {
+        struct more_lanes x = more_lanes_at(b, i / TURN);
+        uint32_t k[2] = {(uint32_t)b->key, (uint32_t)(b->key >> 32)};
+        __m512i front, back;
+
+        for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
+            x = more_round_of(x, k);
+            sh_philox_next_key(k);
+        }
+        front = _mm512_mask_blend_epi32(0xaaaa, x.c[0], _mm512_slli_epi64(x.c[1], 32));
+        back = _mm512_mask_blend_epi32(0xaaaa, x.c[2], _mm512_slli_epi64(x.c[3], 32));
+        _mm512_storeu_si512(words + i, _mm512_unpacklo_epi64(front, back));
+        _mm512_storeu_si512(words + i + HALF_TURN, _mm512_unpackhi_epi64(front, back));
+    }
+}
+
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    (sh_isa_has(SH_ISA_AVX2) ? throw_wide : throw_plain)(b, n, words);
+    bool widest = sh_isa_has(SH_ISA_AVX512);
+
+    (widest ? throw_widest : sh_isa_has(SH_ISA_AVX2) ? throw_wide : throw_plain)(b, n, words);
 }
 #else
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
@@ -85,6 +133,23 @@ static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
     throw_plain(b, n, words);
 }
 #endif
+
+/* Draw the words of elements [i, i + n) somewhere in `room`. */
+static const uint32_t *draw(const struct sh_random *random, int64_t i, int64_t n, uint32_t room[WORDS])
+{
+    struct blocks b = {random->key, random->update, (uint64_t)(i - random->origin) / SH_RANDOM_ELEMS};
+    int place = sh_random_place(random, i);
+
+    draw_words(&b, (place + n + TURN - 1) / TURN * TURN, room);
+    return room + place;
+}
+
+void sh_cpu_random_words(const struct sh_random *random, int64_t i, int64_t n, uint32_t *words)
+{
+    uint32_t room[WORDS];
+
+    memcpy(words, draw(random, i, n, room), (size_t)n * sizeof *words);
+}
 
 SH_CLONES static void round_all(sh_bf16 *to, const float *from, const uint32_t *words, int state, int64_t n)
 {
@@ -109,13 +174,12 @@ void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, i
 void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_random *random, int64_t i,
                        int64_t n, const struct sh_cpu_states *s)
 {
-    struct blocks b = {random->key, random->update, (uint64_t)(i - random->origin) / SH_RANDOM_ELEMS};
-    int place = sh_random_place(random, i);
-    uint32_t words[WORDS];
+    uint32_t room[WORDS];
+    const uint32_t *words;
 
     if (n_states == 0 || call->out[1].dtype == SH_F32)
         return;
-    draw_words(&b, (place + n + TURN - 1) / TURN * TURN, words);
+    words = draw(random, i, n, room);
     for (int k = 0; k < n_states; k++)
-        round_all(sh_state_floats(&call->out[1 + k]).high + i, s->room[k], words + place, k, n);
+        round_all(sh_state_floats(&call->out[1 + k]).high + i, s->room[k], words, k, n);
 }

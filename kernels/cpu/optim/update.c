@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/base/math.h"
+#include "kernels/cpu/optim/coded.h"
 #include "kernels/cpu/optim/states.h"
 
 /* One update of a shard. */
@@ -11,14 +12,6 @@ struct update {
     int n_states;
     sh_cpu_rule *rule;
 };
-
-/* Whole, or in halves if the operand after the states is present. */
-static struct sh_floats params_of(const struct sh_op_call *call, int n_states)
-{
-    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL};
-    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[1 + n_states].data, NULL};
-    return call->out[1 + n_states].data ? halves : whole;
-}
 
 /* Parameters in halves go through a buffer in the L1 cache, so that one loop does the arithmetic for both forms. */
 static void update_stride(const struct update *u, struct sh_floats p, float *const *state, const float *grad, int64_t n,
@@ -61,8 +54,12 @@ static void update_piece(const struct update *u, const struct sh_random *random,
 /* Elements between runs are padding and are left alone. */
 void sh_cpu_update(const struct sh_op_call *call, int n_states, sh_cpu_rule *rule, const void *const factors[2])
 {
-    const struct update u = {call, params_of(call, n_states), n_states, rule};
+    const struct update u = {call, sh_cpu_params_of(call, n_states), n_states, rule};
 
+    if (n_states && call->out[1].dtype == SH_U8) {
+        sh_cpu_update_coded(call, n_states, rule, factors);
+        return;
+    }
     for (int r = 0; r < call->attr->runs.count; r++) {
         const struct sh_decay_run *run = &call->runs[r];
         int64_t begin = run->begin, n = run->end - begin, pieces = sh_cpu_pieces(n);

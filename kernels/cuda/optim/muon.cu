@@ -55,8 +55,9 @@ extern "C" sh_rc sh_cuda_muon_momentum(const struct sh_op_call *call)
 
 extern "C" sh_rc sh_cuda_muon_apply(const struct sh_op_call *call)
 {
-    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL};
-    struct sh_floats halves = {NULL, (sh_bf16 *)call->out[0].data, (int16_t *)call->out[1].data, NULL};
+    struct sh_floats whole = {(float *)call->out[0].data, NULL, NULL, NULL, NULL, SH_CODE8_LINEAR};
+    struct sh_floats halves = {NULL,           (sh_bf16 *)call->out[0].data, (int16_t *)call->out[1].data, NULL, NULL,
+                               SH_CODE8_LINEAR};
     muon_apply f = {call->out[1].data ? halves : whole, sh_data<float>(&call->in[0]),
                     sh_momentum_factors_of(call->scalars, false), sh_momentum_factors_of(call->scalars, true)};
 

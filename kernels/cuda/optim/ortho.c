@@ -1,7 +1,12 @@
-/* Orthogonal factors have no kernel for GPUs yet; src/plan/request.c refuses a run that would need one. */
+/* What has no kernel for GPUs yet: orthogonal factors, and states in codes. src/plan/request.c refuses a run that would
+ * need one. */
 #include "kernels/cuda/cuda.h"
 
-sh_rc sh_cuda_ortho(const struct sh_op_call *call)
-{
-    return sh_fail(SH_E_USAGE, "%s: there is no kernel for GPUs", sh_op_info(call->kind)->name);
-}
+#define ON_CPUS(kernel)                                                                              \
+    sh_rc sh_cuda_##kernel(const struct sh_op_call *call)                                            \
+    {                                                                                                \
+        return sh_fail(SH_E_USAGE, "%s: there is no kernel for GPUs", sh_op_info(call->kind)->name); \
+    }
+ON_CPUS(ortho)
+ON_CPUS(adamw_coded)
+ON_CPUS(lion_coded)

@@ -36,7 +36,8 @@ SH_CLONES static void narrow(sh_bf16 *high, const float *from, int64_t n)
         sh_floats_split(from[i], &high[i], &low);
 }
 
-/* to [n] f32. Whole floats need one memcpy; halves are joined from 2 bytes each; blocks are unpacked. */
+/* to [n] f32. Whole floats need one memcpy; halves are joined from 2 bytes each; blocks are unpacked,
+ * and codes widened. */
 void sh_floats_get(struct sh_floats from, int64_t n, float *to)
 {
     if (from.whole)
@@ -45,6 +46,8 @@ void sh_floats_get(struct sh_floats from, int64_t n, float *to)
         join(to, from.high, from.low, n);
     else if (from.packed)
         sh_nf4_unpack(from.packed, n / SH_NF4_ELEMS, to);
+    else if (from.coded)
+        sh_code8_get(from.coded, from.law, n, to);
     else
         widen(to, from.high, n);
 }
@@ -57,6 +60,8 @@ void sh_floats_put(struct sh_floats to, int64_t n, const float *from)
         split(to.high, to.low, from, n);
     else if (to.packed)
         sh_nf4_pack(from, n / SH_NF4_ELEMS, to.packed);
+    else if (to.coded)
+        sh_code8_put(to.coded, to.law, n, from);
     else
         narrow(to.high, from, n);
 }

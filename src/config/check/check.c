@@ -597,6 +597,17 @@ static sh_rc check_optimizer(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Codes of eight bits have operations of their own. */
+static sh_rc check_codes(struct sh_config_state *state)
+{
+    int name = state->cfg.optimizer.name;
+
+    if (state->cfg.optimizer.state_dtype != SH_PRECISION_INT8 || has_word(optimizers[name].reads, "int8"))
+        return SH_OK;
+    return sh_config_refuse(state, "optimizer.state_dtype",
+                            "int8 is for optimizer.name=adamw and lion; give bfloat16 for %s", optimizers[name].word);
+}
+
 /* What a group says of the optimizer is of muon's matrices. */
 static sh_rc check_groups(struct sh_config_state *state)
 {
@@ -729,6 +740,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_float16,
         check_idle,
         check_optimizer,
+        check_codes,
         sh_config_check_context,
         sh_config_check_leaves,
         sh_config_check_leaves_of_ranks,

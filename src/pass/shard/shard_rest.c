@@ -198,20 +198,27 @@ static bool decays(const struct sh_pass_options *opt, const struct sh_program *p
     return own || !sh_param_info(s->role)->vector || opt->decay_all;
 }
 
+/* Which elements of a unit an update may be of. */
+static struct sh_range elems_of(const struct sh_unit *u, int of)
+{
+    return (struct sh_range){of == SH_RUNS_CODED ? u->wide : 0, of == SH_RUNS_WIDE ? u->wide : u->elems};
+}
+
 /* Runs of equal weight decay in the part of the rank's chunk that is updated, counted from the start of that part;
  * neighbours of one kind become one run. Parameters that the operation does not update are in none. */
 static void set_runs(const struct sh_pass_options *opt, struct sh_program *p, int unit, struct sh_op *op)
 {
     const struct sh_unit *u = &p->units[unit];
-    struct sh_range owned, part = sh_shard_updated(p, op);
+    struct sh_range owned, of, part = sh_shard_updated(p, op);
 
     owned_elems(opt, u, &owned);
     part = sh_layout_intersect(owned, (struct sh_range){owned.begin + part.begin, owned.begin + part.end});
+    of = elems_of(u, op->attr.runs.of);
     op->attr.runs.first = p->n_runs;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct sh_param *param = &p->params[i];
-        struct sh_range mine =
-            sh_layout_intersect(part, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+        struct sh_range mine = sh_layout_intersect(
+            sh_layout_intersect(part, of), (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
         struct sh_decay_run run = {.begin = mine.begin - part.begin,
                                    .end = mine.end - part.begin,
                                    .decay = decays(opt, p, param),

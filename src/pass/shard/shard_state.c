@@ -3,6 +3,7 @@
 #include "src/layout/layout.h"
 #include "src/optim/update.h"
 #include "src/pass/shard/shard.h"
+#include "src/program/saved.h"
 
 static int keep_in(struct sh_program *p, enum sh_space space, enum sh_mem mem, enum sh_dtype dtype, int64_t elems,
                    const char *unit, const char *what)
@@ -136,8 +137,8 @@ static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *
 
     if (!opt->snapshot)
         return;
-    for (int i = 0; i < p->n_states; i++)
-        bytes += sh_dtype_bytes(p->state[i].dtype);
+    for (int i = 0; i < p->n_states; i++) /* codes are widened */
+        bytes += sh_dtype_bytes(p->state[i].dtype == SH_U8 ? SH_F32 : p->state[i].dtype);
     u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, part * bytes / sh_dtype_bytes(SH_F32), u->name, "snapshot");
     p->tensors[u->snapshot].tier = host_tier(p);
 }
@@ -163,14 +164,36 @@ static int64_t state_elems(const struct sh_pass_options *opt, const struct sh_un
     return opt->optim->of_others >> k & 1u && u->others < u->elems && most < u->chunk ? most : u->chunk;
 }
 
+/* The states of a unit: of one type, or in codes but for what belongs to vectors, up to the next whole block. */
+static void keep_states(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    const int64_t blocks[] = {u->chunk / SH_CODE8_ELEMS, SH_CODE8_BLOCK_BYTES};
+    bool coded = p->state[0].dtype == SH_U8;
+    int64_t wide;
+
+    for (int i = u->first_param; coded && i < u->first_param + u->n_params; i++)
+        if (sh_param_info(sh_saved_of(p, &p->params[i])->role)->vector)
+            u->wide = sh_layout_chunk(p->params[i].unit_elems + p->params[i].elems, 1);
+    wide = u->wide < u->chunk ? u->wide : u->chunk;
+    for (int i = 0; i < p->n_states; i++) {
+        struct sh_tensor t = sh_tensor_make(SH_MEM_OPTIM, SH_U8, 2, blocks, "%.40s.%s", u->name, p->state[i].name);
+
+        t.persistent = true;
+        if (coded && wide)
+            u->wide_state[i] = keep(p, SH_MEM_OPTIM, SH_F32, wide, u->name, p->state[i].name);
+        u->state[i] = coded
+                          ? sh_program_add_tensor(p, &t)
+                          : keep(p, SH_MEM_OPTIM, p->state[i].dtype, state_elems(opt, u, i), u->name, p->state[i].name);
+    }
+}
+
 static void keep_training(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int64_t sum = u->chunk * sh_shard_chunks(opt, u) * u->leaves; /* all of a gradient that is not reduced yet */
     enum sh_space unreduced = sh_shard_unreduced_space(opt, u, SH_F32);
 
     u->others = end_of_others(opt, p, u);
-    for (int i = 0; i < p->n_states; i++)
-        u->state[i] = keep(p, SH_MEM_OPTIM, p->state[i].dtype, state_elems(opt, u, i), u->name, p->state[i].name);
+    keep_states(opt, p, u);
     keep_snapshot(opt, p, u);
     if (u->balances)
         return;

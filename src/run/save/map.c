@@ -1,5 +1,6 @@
 #include "src/run/save/map.h"
 
+#include "kernels/states.h"
 #include "src/base/mem.h"
 #include "src/run/run.h"
 
@@ -7,12 +8,19 @@
 
 /* ---- making it ---- */
 
-/* How states are stored. Parameters: in bfloat16 as compute copy and remainder, in float16 as separate masters; frozen
- * ones as the compute copy alone, or packed. A state of the optimizer: whole, or upper halves alone. */
+bool sh_map_coded(const struct sh_program *p, int k)
+{
+    return k > 0 && p->state[k - 1].dtype == SH_U8;
+}
+
+/* How states are stored, but for those that are wide. Parameters: in bfloat16 as compute copy and remainder, in float16 as separate masters; frozen
+ * ones as the compute copy alone, or packed. A state of the optimizer: whole, upper halves alone, or in codes. */
 static struct sh_floats stored(const struct sh_program *p, const struct sh_unit *u, int k, void *first, void *low)
 {
     if (k == 0 && u->packed)
         return (struct sh_floats){.packed = first};
+    if (sh_map_coded(p, k))
+        return (struct sh_floats){.coded = first, .law = sh_state_law(k - 1)};
     if ((k == 0 ? p->tensors[u->compute].dtype : p->state[k - 1].dtype) == SH_BF16)
         return (struct sh_floats){.high = first, .low = low};
     return (struct sh_floats){.whole = first};
@@ -27,6 +35,8 @@ struct sh_floats sh_map_laid_out(const struct sh_program *p, int unit, int k, vo
 {
     const struct sh_unit *u = &p->units[unit];
 
+    if (sh_map_coded(p, k))
+        return (struct sh_floats){.whole = memory};
     return stored(p, u, k, memory, has_low(p, u, k) ? (sh_bf16 *)memory + n : NULL);
 }
 
@@ -50,6 +60,12 @@ bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first)
            first >= u->others;
 }
 
+/* Bytes of n elements of state k in a slice. */
+static int64_t bytes_before(const struct sh_program *p, int k, int64_t n)
+{
+    return k == 0 ? n * sh_dtype_bytes(SH_I16) : sh_program_state_bytes(p, k - 1, n);
+}
+
 /* State k of a row, whose first element is element `from` of the chunk. */
 static void place(struct sh_map_row *row, int k, const struct sh_program *p, struct sh_exec *exec, int64_t from)
 {
@@ -57,9 +73,14 @@ static void place(struct sh_map_row *row, int k, const struct sh_program *p, str
     int view = row->slice == SH_NONE ? SH_NONE : view_of(&p->slices[row->slice], k);
     struct sh_floats f = {0};
 
+    if (k > 0 && row->here.range.begin < u->wide) {
+        row->here.state[k] = (struct sh_floats){.whole = (float *)sh_exec_data(exec, u->wide_state[k - 1]) + from};
+        return;
+    }
     if (view != SH_NONE) {
         row->far |= 1u << k;
-        row->at[k] = p->tensors[view].base_elems * sh_dtype_bytes(p->tensors[view].dtype);
+        row->at[k] = p->tensors[view].base_elems * sh_dtype_bytes(p->tensors[view].dtype) +
+                     bytes_before(p, k, from - p->slices[row->slice].first);
     }
     if (k == 0 || (view == SH_NONE && !sh_map_lacks(p, row->here.unit, k, row->here.range.begin)))
         f = stored(p, u, k, sh_exec_data(exec, tensor_of(u, k)),
@@ -85,12 +106,16 @@ static void add_row(struct sh_map *map, const struct sh_program *p, struct sh_ex
     m->n_rows++;
 }
 
-/* Elements of the chunk up to those that lack a state: a row of their own. */
-static int64_t elems_before_lack(const struct sh_unit *u, struct sh_range owned)
+/* Elements [from, from + n) of the chunk, in two rows if the first of them have states that are wide, or all states. */
+static void add_rows(struct sh_map *map, const struct sh_program *p, struct sh_exec *exec, int unit, int64_t from,
+                     int64_t n, int slice)
 {
-    int64_t n = u->others - owned.begin;
+    const struct sh_unit *u = &p->units[unit];
+    int64_t most = (u->wide ? u->wide : u->others) - map->unit[unit].owned.begin - from;
+    int64_t first = !u->trainable || most > n ? n : most > 0 ? most : 0;
 
-    return !u->trainable || u->others >= u->elems || n > u->chunk ? u->chunk : n > 0 ? n : 0;
+    add_row(map, p, exec, unit, from, first, slice);
+    add_row(map, p, exec, unit, from + first, n - first, slice);
 }
 
 /* Each state has only the part that this rank writes. Before it lie the masters, of four bytes, and states of one
@@ -105,7 +130,7 @@ static void add_copy(struct sh_map_unit *m, const struct sh_program *p, struct s
     at = sh_exec_data(exec, p->units[unit].snapshot);
     for (int k = 0; k < m->n_states; k++) {
         m->copy[k] = sh_map_laid_out(p, unit, k, at, n);
-        at += n * (k == 0 ? 4 : sh_dtype_bytes(p->state[k - 1].dtype));
+        at += n * (k == 0 || sh_map_coded(p, k) ? 4 : sh_dtype_bytes(p->state[k - 1].dtype));
     }
 }
 
@@ -120,16 +145,9 @@ static void add_unit(struct sh_map *map, const struct sh_program *p, const struc
     m->written = sh_layout_split(m->owned, sh_group_size(shape, u->replicate), sh_group_index(shape, u->replicate));
     m->n_states = u->trainable ? map->n_states : 1;
     m->first_row = map->n_rows;
-    if (u->n_slices) {
-        add_row(map, p, exec, unit, 0, u->held, SH_NONE);
-    } else {
-        int64_t n = elems_before_lack(u, m->owned);
-
-        add_row(map, p, exec, unit, 0, n, SH_NONE);
-        add_row(map, p, exec, unit, n, u->chunk - n, SH_NONE);
-    }
+    add_rows(map, p, exec, unit, 0, u->n_slices ? u->held : u->chunk, SH_NONE);
     for (int i = u->first_slice; i < u->first_slice + u->n_slices; i++)
-        add_row(map, p, exec, unit, p->slices[i].first, p->slices[i].n, i);
+        add_rows(map, p, exec, unit, p->slices[i].first, p->slices[i].n, i);
     add_copy(m, p, exec, unit);
 }
 
@@ -142,7 +160,7 @@ struct sh_map *sh_map_make(const struct sh_program *p, const struct sh_mesh_shap
     for (int k = 0; k < p->n_states; k++)
         map->name[1 + k] = p->state[k].name;
     map->unit = sh_calloc((size_t)p->n_units, sizeof *map->unit);
-    map->row = sh_calloc((size_t)(2 * p->n_units + p->n_slices), sizeof *map->row);
+    map->row = sh_calloc((size_t)(3 * p->n_units + p->n_slices) + 1, sizeof *map->row);
     for (int i = 0; i < p->n_units; i++)
         add_unit(map, p, shape, exec, i);
     return map;

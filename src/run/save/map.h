@@ -57,10 +57,13 @@ struct sh_range sh_map_cut(struct sh_range range, const struct sh_param *param);
 /* Whether elements of a unit from `first` on have no state k: it counts as 0 in files. */
 bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first);
 
-/* State k of what the rank owns of a unit, from the owned element `first` on. Not for a state that is far. */
+/* Whether a state is in codes. Visits must then begin at whole blocks. */
+bool sh_map_coded(const struct sh_program *p, int k);
+
+/* State k of what the rank owns of a unit, from the owned element `first` on. Not for a state that is far or coded. */
 struct sh_floats sh_map_state(const struct sh_map *map, int unit, int k, int64_t first);
 
-/* n floats from `memory` on, laid out as state k of the unit is. */
+/* n floats from `memory` on, laid out as state k of the unit is; those in codes are whole. */
 struct sh_floats sh_map_laid_out(const struct sh_program *p, int unit, int k, void *memory, int64_t n);
 
 typedef void sh_map_look(const struct sh_map_stretch *s, void *arg);

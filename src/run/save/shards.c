@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool loads(enum sh_shards_way way)
 {
@@ -117,6 +118,52 @@ static void copy_host(const struct sh_map_stretch *t, void *arg)
         }
 }
 
+/* ---- states in codes, which a file fills in any order ---- */
+
+static int64_t staged_elems(const struct sh_shards *s, int unit)
+{
+    const struct sh_map_unit *m = &s->r->map->unit[unit];
+
+    return s->r->p->units[unit].trainable ? m->owned.end - m->owned.begin : 0;
+}
+
+/* Room for them in float32: unit after unit, and in a unit state after state. */
+static float *staged(const struct sh_shards *s, int unit, int k, int64_t first)
+{
+    int64_t n = staged_elems(s, unit), at = (k - 1) * n + first - s->r->map->unit[unit].owned.begin;
+
+    for (int i = 0; i < unit; i++)
+        at += s->r->p->n_states * staged_elems(s, i);
+    return s->staged + at;
+}
+
+static void lend_staged(struct sh_shards *s)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < s->r->p->n_units; i++)
+        n += s->r->p->n_states * staged_elems(s, i);
+    s->staged = sh_calloc((size_t)n + 1, sizeof *s->staged);
+}
+
+static void put_staged(const struct sh_map_stretch *t, void *arg)
+{
+    const struct sh_shards *s = arg;
+
+    for (int k = 1; k <= s->r->p->n_states; k++)
+        sh_floats_put(t->state[k], t->range.end - t->range.begin, staged(s, t->unit, k, t->range.begin));
+}
+
+static sh_rc visit_staged(const struct sh_shards *s)
+{
+    unsigned states = (1u << s->r->map->n_states) - 2; /* but the parameters */
+
+    for (int i = 0; i < s->r->p->n_units; i++)
+        if (s->r->p->units[i].trainable)
+            SH_TRY(sh_map_visit(s->r, i, s->r->map->unit[i].owned, states, true, put_staged, (void *)s));
+    return SH_OK;
+}
+
 static sh_rc visit_host(const struct sh_shards *s, bool put)
 {
     struct host_copy c = {.s = s, .put = put};
@@ -148,6 +195,8 @@ void sh_shards_put(const struct sh_shards *s)
 {
     sh_rc rc = s->host ? visit_host(s, true) : SH_OK;
 
+    if (rc == SH_OK && s->staged)
+        rc = visit_staged(s);
     if (rc != SH_OK)
         sh_stop(rc);
 }
@@ -165,10 +214,25 @@ struct sh_ckpt_load_options sh_shards_options(const struct sh_run *r)
 struct far_copy {
     const struct sh_run *r;
     int k;
-    int64_t begin; /* of the range of the unit that `to` or `from` has */
+    int64_t begin, end; /* the range of the unit that `to` or `from` has */
     float *to;
     const float *from;
 };
+
+/* The range of the caller may begin within a block, but that of the visit does not. */
+static void get_coded(const struct sh_map_stretch *t, const struct far_copy *c)
+{
+    struct sh_range here = sh_layout_intersect(t->range, (struct sh_range){c->begin, c->end});
+    float room[SH_CODE8_ELEMS];
+
+    for (int64_t at = t->range.begin; at < here.end; at += SH_CODE8_ELEMS) {
+        struct sh_range of = sh_layout_intersect(
+            here, (struct sh_range){at, at + SH_CODE8_ELEMS < here.end ? at + SH_CODE8_ELEMS : here.end});
+
+        sh_floats_get(sh_floats_at(t->state[c->k], at - t->range.begin), of.end - at, room);
+        memcpy(c->to + (of.begin - c->begin), room + (of.begin - at), (size_t)(of.end - of.begin) * sizeof *room);
+    }
+}
 
 static void copy_far(const struct sh_map_stretch *t, void *arg)
 {
@@ -176,6 +240,10 @@ static void copy_far(const struct sh_map_stretch *t, void *arg)
     int64_t at = t->range.begin - c->begin, n = t->range.end - t->range.begin;
     bool gpu = c->r->device->gpu; /* on a CPU directly, without the executor's buffer */
 
+    if (sh_map_coded(c->r->p, c->k)) {
+        get_coded(t, c);
+        return;
+    }
     if (c->to && gpu)
         sh_exec_get_floats(c->r->exec, c->to + at, t->state[c->k], n);
     else if (c->to)
@@ -212,6 +280,9 @@ static sh_rc visit_far(struct sh_shards *s, int piece, int64_t at, int64_t n, st
 
     c.r = s->r;
     c.begin = range.begin;
+    c.end = range.end;
+    if (sh_map_coded(s->r->p, c.k))
+        range.begin -= (range.begin - s->r->map->unit[sh_shards_param(s, piece)->unit].owned.begin) % SH_CODE8_ELEMS;
     if (gpu) {
         pthread_mutex_lock(&turn);
         s->r->device->attach();
@@ -251,6 +322,8 @@ static struct sh_floats find_state(const struct sh_shards *s, int unit, int k, i
 
     if (s->way == SH_SHARDS_SNAPSHOT)
         return sh_floats_at(m->copy[k], first - m->written.begin);
+    if (sh_map_coded(s->r->p, k))
+        return (struct sh_floats){.whole = s->staged ? staged(s, unit, k, first) : NULL};
     if (s->host)
         return in_host(s, unit, k, first);
     if (all_far(s->r, s->way) || m->far >> k & 1u)
@@ -385,6 +458,8 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
                                     .packed = out->packed,
                                     .far = &out->far};
     out->set.states.n = states_of_way(r, way);
+    if (way == SH_SHARDS_LOAD && sh_map_coded(r->p, 1))
+        lend_staged(out);
     lend_zeros(out);
     describe(out);
     if (way == SH_SHARDS_SNAPSHOT)
@@ -400,6 +475,7 @@ void sh_shards_free(struct sh_shards *p)
     free(p->pieces);
     free(p->host);
     free(p->zeros);
+    free(p->staged);
     free(p->sums);
     free(p->part_of);
 }

@@ -39,6 +39,7 @@ struct sh_shards {
     bool *packed;                  /* [set.n_tensors] */
     char *host; /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
     int n_host;
+    float *staged;      /* LOAD: states in codes, in float32, until they are put; or NULL */
     float *zeros;       /* as many as the longest piece has, or NULL */
     uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of pieces, in pinned memory that the executor lends */

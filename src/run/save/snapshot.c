@@ -16,6 +16,23 @@ static int64_t parts_of(int64_t elems)
 
 /* ---- on a CPU ---- */
 
+/* Widen a range and copy it, block by block. */
+static void copy_coded(const struct sh_shards *p, int piece, int k, const struct sh_map_stretch *s, struct sh_range of)
+{
+    int64_t begin = of.begin - (of.begin - s->range.begin) % SH_CODE8_ELEMS, next;
+    int64_t first = sh_shards_range(p, piece, 0, 0).begin;
+    float room[SH_CODE8_ELEMS];
+
+    for (int64_t at = begin; at < of.end; at = next) {
+        int64_t from = at > of.begin ? at : of.begin;
+
+        next = at + SH_CODE8_ELEMS < of.end ? at + SH_CODE8_ELEMS : of.end;
+        sh_floats_get(sh_floats_at(s->state[k], at - s->range.begin), next - at, room);
+        sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, from - first, next - from,
+                           (struct sh_floats){.whole = room + (from - at) - (from - first)});
+    }
+}
+
 /* Copy what lies in slice t of n of what this rank writes, and in a stretch of the state. */
 static void copy_slice(const struct sh_shards *p, int piece, int k, const struct sh_map_stretch *s, int t, int n)
 {
@@ -23,7 +40,9 @@ static void copy_slice(const struct sh_shards *p, int piece, int k, const struct
     struct sh_range mine = sh_layout_split(p->r->map->unit[s->unit].written, n, t);
 
     mine = sh_layout_intersect(sh_layout_intersect(mine, all), s->range);
-    if (mine.begin < mine.end)
+    if (mine.begin < mine.end && s->state[k].coded)
+        copy_coded(p, piece, k, s, mine);
+    else if (mine.begin < mine.end)
         sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, mine.begin - all.begin,
                            mine.end - mine.begin, sh_floats_at(s->state[k], all.begin - s->range.begin));
 }

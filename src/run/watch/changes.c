@@ -84,15 +84,26 @@ const char *sh_changes_files(const char *then, const char *now, int64_t samples,
     return out;
 }
 
-/* Only the change to bfloat16 loses bits. */
+/* Only the change to float32 loses no bits. */
 const char *sh_changes_states(const struct sh_config *before, const struct sh_config *now, char out[SH_CHANGES_TEXT])
 {
-    const bool narrower = now->optimizer.state_dtype == SH_PRECISION_BFLOAT16;
+    static const char *const names[] = {
+        [SH_PRECISION_FLOAT32] = "float32", [SH_PRECISION_BFLOAT16] = "bfloat16", [SH_PRECISION_INT8] = "int8"};
+    const int was = before->optimizer.state_dtype, is = now->optimizer.state_dtype;
 
-    if (before->optimizer.state_dtype == now->optimizer.state_dtype)
+    if (was == is)
         return NULL;
-    snprintf(out, SH_CHANGES_TEXT, "optimizer.state_dtype changed: the optimizer states are now in %s",
-             narrower ? "bfloat16, rounded to nearest on loading, and stochastically in each update"
-                      : "float32, with the values that they had in bfloat16");
+    if (is == SH_PRECISION_FLOAT32)
+        snprintf(
+            out, SH_CHANGES_TEXT,
+            "optimizer.state_dtype changed: the optimizer states are now in float32, with the values that they had "
+            "in %s",
+            names[was]);
+    else
+        snprintf(
+            out, SH_CHANGES_TEXT,
+            "optimizer.state_dtype changed: the optimizer states are now in %s, rounded to nearest on loading, and "
+            "stochastically in each update",
+            names[is]);
     return out;
 }

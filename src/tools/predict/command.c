@@ -41,7 +41,9 @@ static const char *precision_name(const struct sh_predict *l)
 /* Named only if the type differs from the usual one. */
 static const char *states_name(const struct sh_predict *l)
 {
-    return l->build.options.state_dtype == SH_BF16 ? ", optimizer state in bfloat16" : "";
+    return l->build.options.state_dtype == SH_BF16 ? ", optimizer state in bfloat16"
+           : l->build.options.state_dtype == SH_U8 ? ", optimizer state in int8"
+                                                   : "";
 }
 
 /* The plan covers sharing within a node only if it knows the ranks per node. */

@@ -21,7 +21,7 @@ static double state_bytes(const struct sh_predict *l, bool kept)
     int bytes = sh_dtype_bytes(SH_F32);
 
     for (int i = 0; i < l->p->n_states; i++)
-        bytes += sh_dtype_bytes(kept ? l->p->state[i].dtype : SH_F32);
+        bytes += sh_dtype_bytes(kept && l->p->state[i].dtype == SH_BF16 ? SH_BF16 : SH_F32);
     return (double)bytes * (double)sh_model_trained(&l->build.model, &l->build.batch.adapters);
 }
 

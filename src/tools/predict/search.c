@@ -193,7 +193,8 @@ static void find_least(struct state *st)
     const bool parameters = cfg->offload.parameters != SH_OFFLOAD_NONE || (budget && sh_machine_is_gpu(st->s->machine));
     const struct sh_adapters adapters = sh_request_adapters(cfg);
     const double trained = (double)sh_model_trained(&cfg->model, &adapters);
-    const double state_bytes = cfg->optimizer.state_dtype == SH_PRECISION_BFLOAT16 ? 2 : 4;
+    static const double bytes_of[] = {[SH_PRECISION_FLOAT32] = 4, [SH_PRECISION_BFLOAT16] = 2, [SH_PRECISION_INT8] = 1};
+    const double state_bytes = bytes_of[cfg->optimizer.state_dtype];
     const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states;
 
     st->least_bytes = (least_master(cfg, away, parameters) + states) * trained;

@@ -1,0 +1,201 @@
+/* Numbers in codes of eight bits, and updates whose states are in them. */
+#include "kernels/states.h"
+#include "src/base/number/code8_law.h"
+#include "tests/op/elem.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { ELEMS = SH_CODE8_ELEMS, BLOCK = SH_CODE8_BLOCK_BYTES };
+
+/* The codes of a block come back, and so does the largest number, at all sizes. */
+static void codes_come_back(void **state)
+{
+    (void)state;
+    optest_seed(5);
+    for (int i = 0; i < 20000; i++) {
+        unsigned char block[BLOCK], again[BLOCK];
+        float x[ELEMS], y[ELEMS], scale = (float)ldexp(1 + (double)optest_int(0, 999999) / 1e6, optest_int(-88, 90));
+        enum sh_code8_law law = i % 2 ? SH_CODE8_FOURTH : SH_CODE8_LINEAR;
+
+        for (int k = 0; k < ELEMS; k++)
+            block[k] = (unsigned char)(law == SH_CODE8_FOURTH ? optest_int(0, 255) : optest_int(-127, 127));
+        block[i % ELEMS] = law == SH_CODE8_FOURTH ? 255 : 127;
+        memcpy(block + ELEMS, &scale, sizeof scale);
+        sh_code8_get(block, law, ELEMS, x);
+        sh_code8_put(again, law, ELEMS, x);
+        sh_code8_get(again, law, ELEMS, y);
+        assert_memory_equal(block, again, BLOCK);
+        assert_memory_equal(x, y, sizeof x);
+        assert_true(x[i % ELEMS] == scale);
+    }
+}
+
+/* Over all random bits the mean is the number, and a square above 0 stays above it. */
+static void the_mean_is_the_number(void **state)
+{
+    (void)state;
+    for (double x = 1; x > 1e-12; x *= 0.83) {
+        double linear = 0, fourth = 0;
+
+        for (uint32_t bits = 0; bits < 65536; bits++) {
+            linear += (double)sh_code8_linear(sh_code8_to_linear((float)-x, 1, 127, bits), 1);
+            fourth += (double)sh_code8_fourth(sh_code8_to_fourth((float)x, 1, 1, bits), 1);
+        }
+        assert_true(fabs(linear / 65536 + x) <= 3e-5);
+        assert_true(fourth > 0);
+        if (x > 3e-10)
+            assert_true(fabs(fourth / 65536 / x - 1) <= 1e-3);
+    }
+}
+
+/* Zeros stay, what is tiny becomes zero, a NaN takes its block, and a part of a block is followed by zeros. */
+static void the_ends(void **state)
+{
+    float x[ELEMS] = {0}, y[ELEMS];
+    unsigned char block[BLOCK], zeros[BLOCK] = {0};
+
+    (void)state;
+    sh_code8_put(block, SH_CODE8_FOURTH, ELEMS, x);
+    assert_memory_equal(block, zeros, BLOCK);
+    x[3] = 1e-30f;
+    sh_code8_put(block, SH_CODE8_FOURTH, ELEMS, x);
+    assert_memory_equal(block, zeros, BLOCK);
+    x[3] = NAN;
+    sh_code8_put(block, SH_CODE8_LINEAR, ELEMS, x);
+    sh_code8_get(block, SH_CODE8_LINEAR, ELEMS, y);
+    assert_true(isnan(y[3]));
+    for (int i = 0; i < ELEMS; i++)
+        x[i] = (float)(i + 1);
+    sh_code8_put(block, SH_CODE8_LINEAR, 5, x);
+    sh_code8_get(block, SH_CODE8_LINEAR, ELEMS, y);
+    assert_true(y[4] == 5 && y[5] == 0 && y[63] == 0);
+}
+
+/* An update of n elements in two runs, the second of which begins within a block; some are in none. */
+static void begin_update(struct optest *t, enum sh_op_kind kind, int64_t n)
+{
+    optest_begin(t, kind);
+    t->scalars = (struct sh_op_scalars){.lr = 1e-2f,
+                                        .beta1 = 0.9f,
+                                        .beta2 = 0.95f,
+                                        .adam_eps = 1e-8f,
+                                        .weight_decay = 0.1f,
+                                        .beta1_pow = 0.81,
+                                        .beta2_pow = 0.9025,
+                                        .grad_scale = 0.5f,
+                                        .seed = 3,
+                                        .update = 9};
+    optest_in(t, 0, SH_F32, 1, (const int64_t[]){n});
+    optest_out(t, 0, SH_F32, 1, (const int64_t[]){n});
+    optest_add_to(t, 0);
+    for (int o = 1; o < sh_op_info(kind)->n_out - 1; o++) {
+        optest_out(t, o, SH_U8, 2, (const int64_t[]){n / ELEMS, BLOCK});
+        for (int64_t i = 0; i < n; i += ELEMS) {
+            float x[ELEMS];
+
+            for (int k = 0; k < ELEMS; k++)
+                x[k] = (float)(o == 1 ? optest_int(-99, 99) : optest_int(1, 99)) / 64;
+            sh_code8_put((unsigned char *)t->call.out[o].data + sh_code8_bytes(i), sh_state_law(o - 1), ELEMS, x);
+        }
+    }
+    t->attr.runs.count = 2;
+    t->runs[0] = (struct sh_decay_run){.end = n / 2 - 7, .decay = true, .tensor = 1, .origin = -3};
+    t->runs[1] = (struct sh_decay_run){.begin = n / 2 - 7, .end = n - 20, .tensor = 2, .origin = n / 2 - 7};
+}
+
+/* Numbers of a state that differ by more than a step of its codes, and those that differ at all. */
+static void compare(const struct optest *a, const struct optest *b, int o, int *far, int *off)
+{
+    int64_t n = a->call.out[0].dim[0];
+
+    for (int64_t i = 0; i < n; i += ELEMS) {
+        const unsigned char *x = (unsigned char *)a->call.out[o].data + sh_code8_bytes(i);
+        const unsigned char *y = (unsigned char *)b->call.out[o].data + sh_code8_bytes(i);
+
+        for (int k = 0; k < ELEMS; k++) {
+            int d = o == 1 ? abs((signed char)x[k] - (signed char)y[k]) : abs(x[k] - y[k]);
+
+            *far += d > 1;
+            *off += d > 0;
+        }
+    }
+}
+
+static void as_the_reference(void **state)
+{
+    static const enum sh_op_kind kinds[] = {SH_OP_ADAMW_CODED, SH_OP_LION_CODED};
+    static const int64_t lengths[] = {64, 128, 192, 1024, 2048 + 64};
+
+    (void)state;
+    optest_seed(17);
+    for (int i = 0; i < 10; i++) {
+        struct optest t, right;
+        int far = 0, off = 0;
+        int64_t n = lengths[i / 2];
+
+        begin_update(&t, kinds[i % 2], n);
+        optest_copy(&right, &t);
+        assert_int_equal(sh_kernels_cpu.run[kinds[i % 2]](&t.call), SH_OK);
+        assert_int_equal(sh_kernels_ref.run[kinds[i % 2]](&right.call), SH_OK);
+        for (int64_t k = 0; k < n; k++)
+            assert_true(fabs(optest_get(&t.call.out[0], k) - optest_get(&right.call.out[0], k)) <= 1e-5);
+        for (int o = 1; o < sh_op_info(kinds[i % 2])->n_out - 1; o++)
+            compare(&t, &right, o, &far, &off);
+        assert_int_equal(far, 0);
+        assert_true(off <= 2 + n / 100);
+        optest_end(&t);
+        optest_end(&right);
+    }
+}
+
+static double seconds_of(struct optest *t)
+{
+    struct timespec from, to;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    assert_int_equal(sh_kernels_cpu.run[t->call.kind](&t->call), SH_OK);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
+    return (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+}
+
+/* Printed, and far from any bound that a busy machine would break: in turn with float32. */
+static void how_long_it_takes(void **state)
+{
+    enum { N = 1 << 22, TIMES = 8 };
+    struct optest wide, coded;
+    double best[2] = {1e9, 1e9};
+
+    (void)state;
+    elem_begin_update(&wide, SH_OP_ADAMW, N);
+    begin_update(&coded, SH_OP_ADAMW_CODED, N);
+    wide.attr.runs.count = coded.attr.runs.count = 1;
+    wide.runs[0].end = coded.runs[0].end = N;
+    for (int i = 0; i < TIMES; i++) {
+        double a = seconds_of(&wide), b = seconds_of(&coded);
+
+        best[0] = a < best[0] ? a : best[0];
+        best[1] = b < best[1] ? b : best[1];
+    }
+    print_message("# adamw: %.2f ns an element in float32, %.2f in codes: %.2f times\n", best[0] / N * 1e9,
+                  best[1] / N * 1e9, best[1] / best[0]);
+    optest_end(&wide);
+    optest_end(&coded);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codes_come_back),  cmocka_unit_test(the_mean_is_the_number), cmocka_unit_test(the_ends),
+        cmocka_unit_test(as_the_reference), cmocka_unit_test(how_long_it_takes),
+    };
+
+    return cmocka_run_group_tests_name("code8", tests, NULL, NULL);
+}
