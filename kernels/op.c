@@ -63,7 +63,9 @@ static const struct sh_attr_field exchange_attrs[] = {
     FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
     FIELD(exchange, first_cut), FIELD(exchange, cuts), {0}};
 static const struct sh_attr_field row_attrs[] = {FIELD(rows, expected), {0}};
-static const struct sh_attr_field pair_attrs[] = {FIELD(pair, loss), FIELD(pair, beta), FIELD(pair, smoothing), {0}};
+static const struct sh_attr_field pair_attrs[] = {
+    FIELD(pair, loss), FIELD(pair, beta), FIELD(pair, smoothing), FIELD(pair, gamma), FIELD(pair, sft),
+    FIELD(pair, desirable), FIELD(pair, undesirable), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
 static const struct sh_attr_field ortho_attrs[] = {
     FIELD(ortho, kind), FIELD(ortho, steps), FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all),
@@ -251,7 +253,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "score [N,E] f32, first [E+1] i32, lse [N] f32 opt -> loss [2] f64 +=",
          .flops = "2NE", .stops = true, .attrs = route_attrs, APART},
     [SH_OP_PAIR_LOSS] =
-        {.shape = "logprob [B,T] f32, targets [B,T] i32, docs [B,T] i32, ref [B,T] f64 "
+        {.shape = "logprob [B,T] f32, targets [B,T] i32, docs [B,T] i32, ref [B,T] f64 opt, label [B,T] i32 opt "
                   "-> weight [B,T] f32, sum [B,T] f64, loss [6] f64 +=",
          .flops = "2BT", .stops = true, .together = true, .attrs = pair_attrs, APART},
     [SH_OP_ROUTE_BIAS] =

@@ -53,12 +53,14 @@
  * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
  * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
  * a pair without targets does not count. With l the sum of the log-probabilities of a document's targets, and ref the
- * same number of the reference, which lies at the document's first place,
+ * same number of the reference, which lies at the document's first place, or 0 without one,
  *     sum      l, at the first place of each document; 0 elsewhere
  *     weight   of each target minus the derivative of the pair's loss by its document's l; 0 without a target
  *     loss     sums over pairs: the loss; beta (l - ref) of the chosen, and of the rejected; how often the former is the
  *              larger one; l of the chosen, and of the rejected
- * kernels/preference.h has the losses.
+ * With label each document is an answer by itself: chosen if the label at its first place is 1, rejected if it is 0. The
+ * fourth sum is then how many were chosen. kernels/preference.h has the losses, and says of which beta multiplies the
+ * mean of l over targets instead.
  *
  * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
@@ -233,10 +235,13 @@ struct sh_matrix {
  * elements, whose states are in float32, or those whose states are in codes (struct sh_unit.wide). */
 enum sh_runs_of { SH_RUNS_ALL, SH_RUNS_OTHERS, SH_RUNS_MATRICES, SH_RUNS_WIDE, SH_RUNS_CODED };
 
-/* A loss of pairs of answers (kernels/preference.h). */
+/* A loss of answers (kernels/preference.h). */
 struct sh_op_pair {
     int loss; /* enum sh_cfg_loss_type */
     double beta, smoothing;
+    double gamma;              /* the margin of simpo */
+    double sft;                /* what the mean log-probability of the chosen answer's targets counts */
+    double desirable, undesirable; /* what single answers count */
 };
 
 /* What an operation knows besides its operands. Passes set the first four fields on any operation. Kernels read the

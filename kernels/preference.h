@@ -1,4 +1,4 @@
-/* The losses of a pair of answers, with their derivatives. All devices compute with these functions, in double. With d
+/* The losses of answers, with their derivatives. All devices compute with these functions, in double. With d
  * how much likelier an answer is to the model than to the reference, n the number of its targets, s the logistic
  * function, e the smoothing, and x = beta (d of the chosen - d of the rejected):
  *
@@ -15,9 +15,17 @@
  *   apo_zero      1 - s(a) + s(b)
  *   apo_down      s(a) + 1 - s(a - b)
  *
+ * Without a reference, with l the log-probability of an answer and m = l / n:
+ *   cpo           -(1 - e) log s(x) - e log s(-x), x = beta (l of the chosen - l of the rejected)
+ *   simpo         the same with x = beta (m of the chosen - m of the rejected) - gamma
+ *   orpo          -m of the chosen - beta log s(o of the chosen - o of the rejected), o = m - log(1 - exp(m))
+ * A pair's loss may have sft times -m of the chosen added. Of an answer by itself, which weighs w:
+ *   apo_zero_unpaired   w (1 - s(a)) if it was chosen, w s(a) if it was rejected
+ *
  * Rafailov et al. 2023 (sigmoid), Zhao et al. 2023 (hinge), Azar et al. 2023 (ipo, here over means as in TRL), Ji et al.
  * 2024 (exo_pair), Chen et al. 2024 (nca_pair), Chowdhury et al. 2024 (robust), Jung et al. 2024 (bco_pair), Wu et al.
- * 2024 (sppo_hard), D'Oosterlinck et al. 2024 (apo). Valid C and C++. */
+ * 2024 (sppo_hard), D'Oosterlinck et al. 2024 (apo), Xu et al. 2024 (cpo), Meng et al. 2024 (simpo), Hong et al. 2024
+ * (orpo), Pang et al. 2024 (sft). Valid C and C++. */
 #ifndef SH_KERNELS_PREFERENCE_H
 #define SH_KERNELS_PREFERENCE_H
 
@@ -32,9 +40,9 @@
 #define SH_PREFERENCE static inline
 #endif
 
-/* An answer: l - ref, and its targets, at least 1. */
+/* An answer: l - ref, its targets, at least 1, and l. */
 struct sh_pair_answer {
-    double d, n;
+    double d, n, l;
 };
 
 /* The loss, and minus its derivatives by l of the chosen and of the rejected answer. */
@@ -60,7 +68,7 @@ SH_PREFERENCE struct sh_pair_slope sh_pair_margin(int loss, double e, double x)
     double p = sh_pair_s(x), q = sh_pair_s(-x), log_p = sh_pair_log_s(x), log_q = sh_pair_log_s(-x);
     struct sh_pair_slope s = {-log_p, q, 0};
 
-    if (loss == SH_PREFER_SIGMOID) {
+    if (loss == SH_PREFER_SIGMOID || loss == SH_PREFER_CPO || loss == SH_PREFER_SIMPO) {
         s.loss = -(1 - e) * log_p - e * log_q;
         s.chosen = (1 - e) * q - e * p;
     } else if (loss == SH_PREFER_ROBUST) {
@@ -102,9 +110,57 @@ SH_PREFERENCE struct sh_pair_slope sh_pair_apart(int loss, double a, double b)
     return s;
 }
 
-SH_PREFERENCE struct sh_pair_slope sh_pair_slope_of(int loss, double beta, double e, struct sh_pair_answer c,
-                                                    struct sh_pair_answer j)
+/* log(1 - exp(m)), exact near 0 and far from it. An answer that is certain counts as one that is nearly so, which keeps
+ * the odds finite. */
+SH_PREFERENCE double sh_pair_rest(double m)
 {
+    return m > -0.69 ? log(-expm1(m)) : log1p(-exp(m));
+}
+
+/* c, j: the means of both answers. Derivatives by these. */
+SH_PREFERENCE struct sh_pair_slope sh_pair_odds(double beta, double c, double j)
+{
+    const double certain = -1e-12;
+    struct sh_pair_slope s;
+    double x, q;
+
+    c = c > certain ? certain : c;
+    j = j > certain ? certain : j;
+    x = c - j - sh_pair_rest(c) + sh_pair_rest(j);
+    q = sh_pair_s(-x);
+    s.loss = -c - beta * sh_pair_log_s(x);
+    s.chosen = 1 - beta * q / expm1(c);
+    s.rejected = beta * q / expm1(j);
+    return s;
+}
+
+/* Whether a loss looks at means over targets, and the reward too. */
+SH_PREFERENCE int sh_pair_means(int loss)
+{
+    return loss == SH_PREFER_SIMPO || loss == SH_PREFER_ORPO;
+}
+
+SH_PREFERENCE double sh_pair_reward(const struct sh_op_pair *how, struct sh_pair_answer a)
+{
+    return how->beta * (sh_pair_means(how->loss) ? a.d / a.n : a.d);
+}
+
+/* An answer by itself. The derivative is in `chosen`. */
+SH_PREFERENCE struct sh_pair_slope sh_answer_slope_of(const struct sh_op_pair *how, int chosen, struct sh_pair_answer a)
+{
+    double p = sh_pair_s(how->beta * a.d), w = chosen ? how->desirable : how->undesirable;
+    double slope = w * how->beta * p * (1 - p);
+    struct sh_pair_slope s = {w * (chosen ? 1 - p : p), chosen ? slope : -slope, 0};
+
+    return s;
+}
+
+/* Without what `sft` adds. */
+SH_PREFERENCE struct sh_pair_slope sh_pair_plain(const struct sh_op_pair *how, struct sh_pair_answer c,
+                                                 struct sh_pair_answer j)
+{
+    int loss = how->loss;
+    double beta = how->beta, e = how->smoothing;
     struct sh_pair_slope s;
     double gap = c.d / c.n - j.d / j.n, half = 1 / (2 * beta);
 
@@ -119,8 +175,14 @@ SH_PREFERENCE struct sh_pair_slope sh_pair_slope_of(int loss, double beta, doubl
         s.chosen = -2 * (c.d - half);
         s.rejected = -2 * (j.d + half);
         return s;
+    case SH_PREFER_ORPO:
+        s = sh_pair_odds(beta, c.d / c.n, j.d / j.n);
+        s.chosen /= c.n;
+        s.rejected /= j.n;
+        return s;
+    case SH_PREFER_SIMPO:
     case SH_PREFER_SIGMOID_NORM:
-        s = sh_pair_margin(loss, e, beta * gap);
+        s = sh_pair_margin(loss, e, beta * gap - (loss == SH_PREFER_SIMPO ? how->gamma : 0));
         s.rejected = -beta * s.chosen / j.n;
         s.chosen *= beta / c.n;
         return s;
@@ -138,6 +200,18 @@ SH_PREFERENCE struct sh_pair_slope sh_pair_slope_of(int loss, double beta, doubl
         s.rejected = -s.chosen;
         return s;
     }
+}
+
+SH_PREFERENCE struct sh_pair_slope sh_pair_slope_of(const struct sh_op_pair *how, struct sh_pair_answer c,
+                                                    struct sh_pair_answer j)
+{
+    struct sh_pair_slope s = sh_pair_plain(how, c, j);
+
+    if (how->sft > 0) {
+        s.loss -= how->sft * (c.l / c.n);
+        s.chosen += how->sft / c.n;
+    }
+    return s;
 }
 
 #undef SH_PREFERENCE

@@ -4,6 +4,7 @@
 #include "io/data/data.h"
 
 #include "io/data/ahead.h"
+#include "io/data/documents.h"
 #include "io/data/files.h"
 #include "io/data/mix.h"
 #include "io/data/permute.h"
@@ -189,13 +190,13 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
     return count_masks(d, first, n, unmasked);
 }
 
-int64_t sh_data_count_pairs(const struct sh_data *d, int64_t first, int64_t n)
+int64_t sh_data_count_answers(const struct sh_data *d, int64_t first, int64_t n)
 {
-    int64_t pairs = 0;
+    int64_t answers = 0;
 
     for (int64_t i = first; i < first + n; i++)
-        pairs += sh_data_rows_pairs(&d->set[0].pack, window_of_sample(d, &d->set[0], i));
-    return pairs;
+        answers += sh_data_rows_answers(&d->set[0].pack, window_of_sample(d, &d->set[0], i));
+    return answers;
 }
 
 int sh_data_seq_len(const struct sh_data *d)
@@ -206,6 +207,11 @@ int sh_data_seq_len(const struct sh_data *d)
 int64_t sh_data_documents(const struct sh_data *d)
 {
     return d->set[0].files.documents;
+}
+
+sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label)
+{
+    return sh_documents_label(&d->set[0].files, document, label);
 }
 
 sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document)

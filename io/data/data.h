@@ -35,9 +35,13 @@ struct sh_data_options {
     enum sh_cfg_packing packing; /* AUTO: rows of documents if the first file has documents, else a stream */
     enum sh_cfg_excess excess;   /* what to do with documents longer than a row */
     uint64_t tokenizer; /* sh_hash64() of the model's tokenizer.json; 0: not known. Document files must match it */
-    bool pairs;         /* the documents must be pairs of answers (rows.h); false: they must not be */
-    const char *mix;    /* "path=weight,path=weight" instead of `path`; NULL or "": none */
-    int sets;           /* number of sets that share the process's descriptors; 0: only this one. A mix sets it */
+    enum sh_data_answers {
+        SH_DATA_NO_ANSWERS, /* the documents must be no answers */
+        SH_DATA_PAIRS,      /* pairs of answers (rows.h) */
+        SH_DATA_LABELLED    /* answers with a label each, 1 if it is desirable */
+    } answers;
+    const char *mix; /* "path=weight,path=weight" instead of `path`; NULL or "": none */
+    int sets;        /* number of sets that share the process's descriptors; 0: only this one. A mix sets it */
 };
 
 struct sh_data;
@@ -82,12 +86,16 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
  * sh_data_read(). */
 sh_rc sh_data_largest(const struct sh_data *d, int *id);
 
-/* Count the pairs of answers in samples [first, first + n) of a set of pairs; and the documents of the set. */
-int64_t sh_data_count_pairs(const struct sh_data *d, int64_t first, int64_t n);
+/* Count the pairs in samples [first, first + n) of a set of pairs, or the answers of a set of single ones; and the
+ * documents of the set. */
+int64_t sh_data_count_answers(const struct sh_data *d, int64_t first, int64_t n);
 int64_t sh_data_documents(const struct sh_data *d);
 int sh_data_seq_len(const struct sh_data *d);
 
-/* Say where documents begin in samples [first, first + n) of a set of pairs. document out [n,T]: the number in the set
+/* The label of a document of a set of labelled answers, 1 or 0. Errors: SH_E_DATA. */
+sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label);
+
+/* Say where documents begin in samples [first, first + n) of a set of answers. document out [n,T]: the number in the set
  * of the document that begins at the place, -1 elsewhere. Errors: SH_E_DATA. */
 sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document);
 

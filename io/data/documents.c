@@ -36,10 +36,12 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
     } checks[] = {
         {h->version != SH_DOCUMENT_VERSION, "version", h->version},
         {h->token_bytes != 2 && h->token_bytes != 4, "bytes of a token", h->token_bytes},
-        {(h->flags & ~(SH_DOCUMENT_MASK | SH_DOCUMENT_PAIRS)) != 0, "flags", h->flags},
+        {(h->flags & ~(SH_DOCUMENT_MASK | SH_DOCUMENT_PAIRS | SH_DOCUMENT_LABELS)) != 0, "flags", h->flags},
         {h->tokens < 0 || h->tokens > most, "number of tokens", (long long)h->tokens},
         {h->documents < 0 || h->documents > most, "number of documents", (long long)h->documents},
         {h->flags == SH_DOCUMENT_PAIRS, "flags (pairs without a mask)", h->flags},
+        {(h->flags & SH_DOCUMENT_LABELS) && h->flags != (SH_DOCUMENT_LABELS | SH_DOCUMENT_MASK),
+         "flags (labels of pairs, or without a mask)", h->flags},
         {(h->flags & SH_DOCUMENT_PAIRS) && h->documents % 2, "number of documents in pairs", (long long)h->documents},
         {h->vocab_size < 1, "vocabulary", h->vocab_size},
         {h->zero != 0, "field at byte 68", h->zero},
@@ -114,6 +116,7 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     f->tokens = h->tokens;
     f->has_documents = true;
     f->pairs = h->flags & SH_DOCUMENT_PAIRS;
+    f->labels = h->flags & SH_DOCUMENT_LABELS;
     f->documents = h->documents;
     f->offsets_at = h->offsets_at;
     f->mask_at = h->mask_at;
@@ -213,6 +216,19 @@ sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *
 
     SH_TRY(find_piece(set, piece, &f, &at));
     return sh_documents_bits(set, f, at + 1, piece->places, mask);
+}
+
+sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int32_t *label)
+{
+    const struct sh_piece first = {.document = document};
+    const struct sh_data_file *f;
+    unsigned char bit = 0;
+    int64_t at;
+
+    SH_TRY(find_piece(set, &first, &f, &at));
+    SH_TRY(sh_documents_bits(set, f, at, 1, &bit));
+    *label = bit;
+    return SH_OK;
 }
 
 /* Reads in steps, so a long piece needs no extra memory. */

@@ -23,6 +23,9 @@ sh_rc sh_documents_lengths(const struct sh_data_files *set, int64_t first, int64
 sh_rc sh_documents_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids);
 sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask);
 
+/* Read the label of a document of a file with labels: 0 or 1. Errors: SH_E_DATA. */
+sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int32_t *label);
+
 /* Read bits [first, first + n) of a file's mask as bytes. */
 sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         unsigned char *mask);

@@ -25,7 +25,8 @@ struct sh_data_file {
     int vocab_size;                    /* words of the tokenizer */
     int64_t learned;                   /* targets that count; 0: not known, or there is no mask */
     char chat_template[SH_DOCUMENT_TEMPLATE];
-    bool pairs; /* its documents are pairs of answers */
+    bool pairs;  /* its documents are pairs of answers */
+    bool labels; /* they are answers with a label each */
 };
 
 struct sh_data_files {

@@ -29,6 +29,7 @@ enum {
     SH_DOCUMENT_VERSION = 1,
     SH_DOCUMENT_MASK = 1,      /* flags: there is a mask */
     SH_DOCUMENT_PAIRS = 2,     /* flags: documents 2i and 2i + 1 are answers to one prompt; the former was chosen */
+    SH_DOCUMENT_LABELS = 4,    /* flags: the mask's bit of a document's first token is its label: it is desirable */
     SH_DOCUMENT_ALIGN = 4096,  /* each section begins at a multiple of this */
     SH_DOCUMENT_TEMPLATE = 24, /* bytes of a chat template's name, with zeros after it */
 };

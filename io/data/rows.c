@@ -32,46 +32,55 @@ static sh_rc pair_lengths(const void *set, int64_t first, int64_t n, int64_t *to
     return rc;
 }
 
-/* The first file that differs from what is asked for. */
-static sh_rc check_kind(const struct sh_data_files *set, bool pairs)
+/* What to do about a file whose documents are not what the objective learns from. */
+static const char *misfit(enum sh_data_answers wanted, const struct sh_data_file *f)
+{
+    if (wanted == SH_DATA_PAIRS && !f->pairs)
+        return f->labels
+                   ? "answers with labels, not pairs; give objective.loss_type=apo_zero_unpaired, which learns from them"
+                   : "no pairs of answers, which objective.name=dpo learns from; make them with `sherd tokenize "
+                     "--format preference`";
+    if (wanted == SH_DATA_LABELLED && !f->labels)
+        return "no labels, which objective.loss_type=apo_zero_unpaired learns from; make them with `sherd tokenize "
+               "--format unpaired`";
+    if (wanted == SH_DATA_NO_ANSWERS && f->pairs)
+        return "pairs of answers, of which one is to be avoided; give objective.name=dpo, or make a document file of the "
+               "chosen ones";
+    if (wanted == SH_DATA_NO_ANSWERS && f->labels)
+        return "answers of which some are to be avoided; give objective.name=dpo with loss_type=apo_zero_unpaired, or "
+               "make a document file of the others";
+    return NULL;
+}
+
+static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wanted)
 {
     for (int i = 0; i < set->n; i++) {
-        const char *path = sh_handles_path(set->handles, set->file[i].handle);
+        const char *what = misfit(wanted, &set->file[i]);
 
-        if (pairs && !set->file[i].pairs)
-            return sh_fail(SH_E_DATA,
-                           "%s has no pairs of answers, which objective.name=dpo learns from; make them with `sherd "
-                           "tokenize --format preference`",
-                           path);
-        if (!pairs && set->file[i].pairs)
-            return sh_fail(SH_E_DATA,
-                           "%s has pairs of answers, of which one is to be avoided; give objective.name=dpo, or make a "
-                           "document file of the chosen ones",
-                           path);
+        if (what)
+            return sh_fail(SH_E_DATA, "%s has %s", sh_handles_path(set->handles, set->file[i].handle), what);
     }
     return SH_OK;
 }
 
 sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_options *opt)
 {
-    SH_TRY(check_kind(set, opt->pairs));
-    if (opt->pairs && set->packing == SH_PACKING_CONCAT)
-        return sh_fail(SH_E_USAGE, "data.packing=concat: pairs of answers stay in their rows; give bfd or none");
-    if (opt->pairs && !set->masked)
-        return sh_fail(SH_E_USAGE,
-                       "data.target_mask=off: the mask of pairs says where their answers begin; leave it out");
-    if (opt->pairs && (opt->excess == SH_EXCESS_SPLIT || opt->excess == SH_EXCESS_TRUNCATE))
-        return sh_fail(SH_E_USAGE,
-                       "data.excess_length_strategy=%s would cut one answer of a pair and not the other; give drop, or "
-                       "longer sequences",
-                       opt->excess == SH_EXCESS_SPLIT ? "split" : "truncate");
+    SH_TRY(check_kind(set, opt->answers));
+    if (opt->answers && set->packing == SH_PACKING_CONCAT)
+        return sh_fail(SH_E_USAGE, "data.packing=concat: answers stay in their rows; give bfd or none");
+    if (opt->answers && !set->masked)
+        return sh_fail(SH_E_USAGE, "data.target_mask=off: the mask says where the answers begin; leave it out");
+    if (opt->answers && (opt->excess == SH_EXCESS_SPLIT || opt->excess == SH_EXCESS_TRUNCATE))
+        return sh_fail(SH_E_USAGE, "data.excess_length_strategy=%s would cut %s; give drop, or longer sequences",
+                       opt->excess == SH_EXCESS_SPLIT ? "split" : "truncate",
+                       opt->answers == SH_DATA_PAIRS ? "one answer of a pair and not the other" : "answers");
     return SH_OK;
 }
 
 sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_options *opt, struct sh_pack *out)
 {
     SH_TRY(sh_data_rows_check(set, opt));
-    if (opt->pairs) {
+    if (opt->answers == SH_DATA_PAIRS) {
         sh_rc rc = sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents / 2, pair_lengths,
                                  set, out);
 
@@ -195,11 +204,11 @@ out:
     return rc;
 }
 
-int64_t sh_data_rows_pairs(const struct sh_pack *pack, int64_t w)
+int64_t sh_data_rows_answers(const struct sh_pack *pack, int64_t w)
 {
     int64_t n = 0;
 
-    for (int32_t pair = pack->first[w]; pair >= 0; pair = pack->next ? pack->next[pair] : -1)
+    for (int32_t i = pack->first[w]; i >= 0; i = pack->next ? pack->next[i] : -1)
         n++;
     return n;
 }
@@ -223,12 +232,16 @@ sh_rc sh_data_rows_beginnings(const struct sh_data_files *set, const struct sh_p
 /* A loss that divides by the targets of an answer needs at least one. */
 static sh_rc check_answer(const struct sh_data_files *set, const struct sh_piece *piece, const unsigned char *mask)
 {
+    long long document = piece->document;
+
     for (int t = 0; t < piece->places; t++)
         if (mask[t])
             return SH_OK;
-    return has_pairs(set) && piece->places
-               ? sh_fail(SH_E_DATA, "the %s answer of pair %lld has no target that counts; tokenize the text again",
-                         piece->document % 2 ? "rejected" : "chosen", (long long)piece->document / 2)
+    if (has_pairs(set) && piece->places)
+        return sh_fail(SH_E_DATA, "the %s answer of pair %lld has no target that counts; tokenize the text again",
+                       document % 2 ? "rejected" : "chosen", document / 2);
+    return set->file[0].labels && piece->places
+               ? sh_fail(SH_E_DATA, "answer %lld has no target that counts; tokenize the text again", document)
                : SH_OK;
 }
 

@@ -6,7 +6,7 @@
 #include "io/data/files.h"
 #include "io/data/pack.h"
 
-/* Check that the documents are pairs of answers, or that none is, as opt->pairs asks. Pairs are documents 2i and 2i + 1
+/* Check that the documents are pairs of answers, answers with labels, or none, as opt->answers asks. Pairs are documents 2i and 2i + 1
  * of a set. They are packed as one piece, so both answers are neighbours in a row, the chosen one first.
  * Errors: SH_E_DATA; SH_E_USAGE: a mask that is not used, a strategy that would cut one answer of a pair. */
 sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_options *opt);
@@ -19,8 +19,8 @@ sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_op
 sh_rc sh_data_rows_read(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int32_t *tokens,
                         int32_t *targets, int32_t *docs);
 
-/* Of pairs: their number in row w, and where its documents begin (sh_data_beginnings()). Errors: SH_E_DATA. */
-int64_t sh_data_rows_pairs(const struct sh_pack *pack, int64_t w);
+/* Of answers: the number of pairs or single ones in row w, and where its documents begin (sh_data_beginnings()). Errors: SH_E_DATA. */
+int64_t sh_data_rows_answers(const struct sh_pack *pack, int64_t w);
 sh_rc sh_data_rows_beginnings(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w,
                               int64_t *document);
 

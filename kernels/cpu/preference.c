@@ -5,8 +5,8 @@
 
 struct row {
     const float *logprob;
-    const int32_t *targets, *docs;
-    const double *ref;
+    const int32_t *targets, *docs, *label; /* label: NULL: of pairs */
+    const double *ref;                     /* NULL: 0 */
     float *weight;
     double *sum;
     int64_t places;
@@ -18,7 +18,7 @@ static int64_t take_document(const struct row *r, int64_t first, struct sh_pair_
     int64_t t = first;
     double sum = 0;
 
-    *a = (struct sh_pair_answer){0, 0};
+    *a = (struct sh_pair_answer){0, 0, 0};
     for (; t < r->places && r->docs[t] == first; t++)
         if (r->targets[t] >= 0) {
             sum += r->logprob[t];
@@ -28,7 +28,8 @@ static int64_t take_document(const struct row *r, int64_t first, struct sh_pair_
         r->sum[i] = 0;
     if (first < t)
         r->sum[first] = sum;
-    a->d = first < t ? sum - r->ref[first] : 0;
+    a->l = sum;
+    a->d = first < t && r->ref ? sum - r->ref[first] : sum;
     return t;
 }
 
@@ -38,9 +39,27 @@ static void put_weights(const struct row *r, int64_t begin, int64_t end, double 
         r->weight[t] = r->targets[t] >= 0 ? (float)weight : 0;
 }
 
-static void take_row(const struct row *r, const struct sh_op_attr *attr, double numbers[SH_PAIR_NUMBERS])
+static void take_singles(const struct row *r, const struct sh_op_pair *how, double numbers[SH_PAIR_NUMBERS])
 {
-    double beta = attr->pair.beta;
+    for (int64_t first = 0, end; first < r->places; first = end) {
+        struct sh_pair_slope s = {0, 0, 0};
+        struct sh_pair_answer a;
+        bool chosen = r->label[first] == 1;
+
+        end = take_document(r, first, &a);
+        if (a.n > 0) {
+            s = sh_answer_slope_of(how, chosen, a);
+            numbers[SH_PAIR_LOSS] += s.loss;
+            numbers[SH_PAIR_RIGHT] += chosen;
+            numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(how, a);
+            numbers[chosen ? SH_PAIR_LOGP_CHOSEN : SH_PAIR_LOGP_REJECTED] += a.l;
+        }
+        put_weights(r, first, end, s.chosen);
+    }
+}
+
+static void take_pairs(const struct row *r, const struct sh_op_pair *how, double numbers[SH_PAIR_NUMBERS])
+{
     struct sh_pair_answer c, j;
 
     for (int64_t first = 0, second, end; first < r->places; first = end) {
@@ -49,13 +68,15 @@ static void take_row(const struct row *r, const struct sh_op_attr *attr, double 
         second = take_document(r, first, &c);
         end = take_document(r, second, &j);
         if (c.n > 0 && j.n > 0) {
-            s = sh_pair_slope_of(attr->pair.loss, beta, attr->pair.smoothing, c, j);
+            double rewards[] = {sh_pair_reward(how, c), sh_pair_reward(how, j)};
+
+            s = sh_pair_slope_of(how, c, j);
             numbers[SH_PAIR_LOSS] += s.loss;
-            numbers[SH_PAIR_CHOSEN] += beta * c.d;
-            numbers[SH_PAIR_REJECTED] += beta * j.d;
-            numbers[SH_PAIR_RIGHT] += beta * c.d > beta * j.d;
-            numbers[SH_PAIR_LOGP_CHOSEN] += r->sum[first];
-            numbers[SH_PAIR_LOGP_REJECTED] += r->sum[second];
+            numbers[SH_PAIR_CHOSEN] += rewards[0];
+            numbers[SH_PAIR_REJECTED] += rewards[1];
+            numbers[SH_PAIR_RIGHT] += rewards[0] > rewards[1];
+            numbers[SH_PAIR_LOGP_CHOSEN] += c.l;
+            numbers[SH_PAIR_LOGP_REJECTED] += j.l;
         }
         put_weights(r, first, second, s.chosen);
         put_weights(r, second, end, s.rejected);
@@ -66,18 +87,21 @@ sh_rc sh_cpu_pair_loss(const struct sh_op_call *call)
 {
     int64_t B = call->in[1].dim[0], T = call->in[1].dim[1];
     double numbers[SH_PAIR_NUMBERS] = {0}, *loss = call->out[2].data;
+    const double *ref = call->in[3].data;
+    const int32_t *label = call->in[4].data;
 
     for (int64_t b = 0; b < B; b++) {
         struct row r = {.logprob = (const float *)call->in[0].data + b * T,
                         .targets = (const int32_t *)call->in[1].data + b * T,
                         .docs = (const int32_t *)call->in[2].data + b * T,
-                        .ref = (const double *)call->in[3].data + b * T,
+                        .ref = ref ? ref + b * T : NULL,
+                        .label = label ? label + b * T : NULL,
                         .weight = (float *)call->out[0].data + b * T,
                         .sum = (double *)call->out[1].data + b * T,
                         .places = T};
         for (int64_t t = 0; t < T; t++)
             SH_REQUIRE(r.docs[t] >= 0 && r.docs[t] <= t && r.docs[r.docs[t]] == r.docs[t]);
-        take_row(&r, call->attr, numbers);
+        (label ? take_singles : take_pairs)(&r, &call->attr->pair, numbers);
     }
     for (int i = 0; i < SH_PAIR_NUMBERS; i++)
         loss[i] = (sh_op_adds(call, 2) ? loss[i] : 0) + numbers[i];

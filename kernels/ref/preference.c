@@ -28,7 +28,8 @@ static struct document document_at(const struct sh_op_call *call, int64_t row, i
             d.sum += at(call, 0, row, t);
             d.answer.n++;
         }
-    d.answer.d = d.sum - at(call, 3, row, first);
+    d.answer.l = d.sum;
+    d.answer.d = d.sum - (call->in[3].data ? at(call, 3, row, first) : 0);
     return d;
 }
 
@@ -55,9 +56,9 @@ static void put(const struct sh_op_call *call, const struct document *d, double 
 static void take_pair(const struct sh_op_call *call, const struct document *c, const struct document *j,
                       double numbers[SH_PAIR_NUMBERS])
 {
-    double beta = call->attr->pair.beta, rewards[2] = {beta * c->answer.d, beta * j->answer.d};
-    struct sh_pair_slope s =
-        sh_pair_slope_of(call->attr->pair.loss, beta, call->attr->pair.smoothing, c->answer, j->answer);
+    const struct sh_op_pair *how = &call->attr->pair;
+    double rewards[2] = {sh_pair_reward(how, c->answer), sh_pair_reward(how, j->answer)};
+    struct sh_pair_slope s = sh_pair_slope_of(how, c->answer, j->answer);
 
     put(call, c, s.chosen);
     put(call, j, s.rejected);
@@ -67,6 +68,30 @@ static void take_pair(const struct sh_op_call *call, const struct document *c, c
     numbers[SH_PAIR_RIGHT] += rewards[0] > rewards[1];
     numbers[SH_PAIR_LOGP_CHOSEN] += c->sum;
     numbers[SH_PAIR_LOGP_REJECTED] += j->sum;
+}
+
+/* An answer by itself. */
+static void take_single(const struct sh_op_call *call, const struct document *d, double numbers[SH_PAIR_NUMBERS])
+{
+    bool chosen = at(call, 4, d->row, d->first) == 1;
+    struct sh_pair_slope s = sh_answer_slope_of(&call->attr->pair, chosen, d->answer);
+
+    put(call, d, d->answer.n > 0 ? s.chosen : 0);
+    if (d->answer.n == 0)
+        return;
+    numbers[SH_PAIR_LOSS] += s.loss;
+    numbers[SH_PAIR_RIGHT] += chosen;
+    numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(&call->attr->pair, d->answer);
+    numbers[chosen ? SH_PAIR_LOGP_CHOSEN : SH_PAIR_LOGP_REJECTED] += d->sum;
+}
+
+static void take_singles(const struct sh_op_call *call, int64_t row, double numbers[SH_PAIR_NUMBERS])
+{
+    for (int64_t first = next_first(call, row, 0); first >= 0; first = next_first(call, row, first + 1)) {
+        struct document d = document_at(call, row, first);
+
+        take_single(call, &d, numbers);
+    }
 }
 
 static void take_row(const struct sh_op_call *call, int64_t row, double numbers[SH_PAIR_NUMBERS])
@@ -95,7 +120,7 @@ sh_rc sh_ref_pair_loss(const struct sh_op_call *call)
     double numbers[SH_PAIR_NUMBERS] = {0};
 
     for (int64_t row = 0; row < call->in[1].dim[0]; row++)
-        take_row(call, row, numbers);
+        (call->in[4].data ? take_singles : take_row)(call, row, numbers);
     for (int i = 0; i < SH_PAIR_NUMBERS; i++)
         sh_ref_sum(call, 2, i, numbers[i]);
     return SH_OK;

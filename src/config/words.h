@@ -62,23 +62,33 @@ enum sh_cfg_rope { SH_ROPE_LLAMA3, SH_ROPE_LINEAR, SH_ROPE_YARN, SH_ROPE_LONG };
 enum sh_cfg_router { SH_ROUTER_SOFTMAX, SH_ROUTER_SIGMOID };
 enum sh_cfg_quantize { SH_QUANTIZE_NONE, SH_QUANTIZE_NF4 };
 /* clang-format off */
-/* The losses of pairs, in TRL's words: ROW(id, "word", takes objective.label_smoothing). kernels/preference.h has their
- * formulas. */
-#define SH_LOSS_TYPES(ROW)         \
-    ROW(SIGMOID, "sigmoid", 1)     \
-    ROW(HINGE, "hinge", 0)         \
-    ROW(IPO, "ipo", 0)             \
-    ROW(EXO_PAIR, "exo_pair", 1)   \
-    ROW(NCA_PAIR, "nca_pair", 0)   \
-    ROW(ROBUST, "robust", 1)       \
-    ROW(BCO_PAIR, "bco_pair", 0)   \
-    ROW(SPPO_HARD, "sppo_hard", 0) \
-    ROW(APO_ZERO, "apo_zero", 0)   \
-    ROW(APO_DOWN, "apo_down", 0)   \
-    ROW(SIGMOID_NORM, "sigmoid_norm", 0)
-#define SH_LOSS_TYPE(id, word, smooths) SH_PREFER_##id,
+/* The losses of answers, in TRL's words: ROW(id, "word", what it takes). kernels/preference.h has their formulas. */
+enum { SH_TAKES_SMOOTHING = 1, SH_TAKES_REFERENCE = 2, SH_TAKES_LABELS = 4 /* of single answers, not pairs */ };
+#define SH_LOSS_TYPES(ROW)                                         \
+    ROW(SIGMOID, "sigmoid", SH_TAKES_SMOOTHING | SH_TAKES_REFERENCE)   \
+    ROW(HINGE, "hinge", SH_TAKES_REFERENCE)                            \
+    ROW(IPO, "ipo", SH_TAKES_REFERENCE)                                \
+    ROW(EXO_PAIR, "exo_pair", SH_TAKES_SMOOTHING | SH_TAKES_REFERENCE) \
+    ROW(NCA_PAIR, "nca_pair", SH_TAKES_REFERENCE)                      \
+    ROW(ROBUST, "robust", SH_TAKES_SMOOTHING | SH_TAKES_REFERENCE)     \
+    ROW(BCO_PAIR, "bco_pair", SH_TAKES_REFERENCE)                      \
+    ROW(SPPO_HARD, "sppo_hard", SH_TAKES_REFERENCE)                    \
+    ROW(APO_ZERO, "apo_zero", SH_TAKES_REFERENCE)                      \
+    ROW(APO_DOWN, "apo_down", SH_TAKES_REFERENCE)                      \
+    ROW(SIGMOID_NORM, "sigmoid_norm", SH_TAKES_REFERENCE)              \
+    ROW(CPO, "cpo", SH_TAKES_SMOOTHING)                                \
+    ROW(SIMPO, "simpo", SH_TAKES_SMOOTHING)                            \
+    ROW(ORPO, "orpo", 0)                                               \
+    ROW(APO_ZERO_UNPAIRED, "apo_zero_unpaired", SH_TAKES_REFERENCE | SH_TAKES_LABELS)
+#define SH_LOSS_TYPE(id, word, takes) SH_PREFER_##id,
 enum sh_cfg_loss_type { SH_LOSS_TYPES(SH_LOSS_TYPE) SH_PREFERENCES };
 #undef SH_LOSS_TYPE
+#define SH_LOSS_CASE(id, word, takes) case SH_PREFER_##id: return takes;
+static inline int sh_loss_takes(int loss)
+{
+    switch (loss) { SH_LOSS_TYPES(SH_LOSS_CASE) default: return 0; }
+}
+#undef SH_LOSS_CASE
 /* clang-format on */
 enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };

@@ -51,10 +51,13 @@ struct sh_router_metrics {
     double aux, z;              /* mean over the tokens, summed over the blocks; weighed, and not in `loss` */
 };
 
-/* Pairs of answers: means over those of a step or a validation. A reward is beta times how much likelier an answer is to
- * the model than to the reference. */
+/* Answers, in pairs or single: means over those of a step or a validation. A reward is beta times how much likelier an
+ * answer is to the model than to the reference. */
 struct sh_pair_metrics {
     int64_t pairs;                     /* 0: there are none */
+    int64_t singles;                   /* 0: there are none */
+    int64_t n_chosen, n_rejected;      /* both are the number of pairs, or their sum is that of single answers */
+    int64_t n_less;                    /* the smaller of the two */
     double chosen, rejected, margin;   /* rewards, and the mean of their difference */
     double accuracy;                   /* share of the pairs whose chosen answer has the larger reward */
     double logp_chosen, logp_rejected; /* log-probabilities */

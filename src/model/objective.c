@@ -17,7 +17,7 @@ static void emit_dpo(struct sh_emit *e, int x, int head, int64_t chunk_rows, con
 
 static const struct sh_objective objectives[] = {
     [SH_OBJECTIVE_LM] = {.name = "lm", .counts = SH_COUNTS_TARGETS, .emit = emit_lm},
-    [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_PAIRS, .emit = emit_dpo},
+    [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_ANSWERS, .emit = emit_dpo},
 };
 
 const struct sh_objective *sh_objective_named(enum sh_cfg_objective name)

@@ -8,9 +8,9 @@
 
 struct sh_objective {
     const char *name;
-    /* By whose number in the global batch the sum of the loss is divided. PAIRS: data are pairs of answers, and a
-     * reference has their log-probabilities (SH_PORT_REFERENCE). */
-    enum { SH_COUNTS_TARGETS, SH_COUNTS_PAIRS } counts;
+    /* By whose number in the global batch the sum of the loss is divided. ANSWERS: data are pairs of answers, or answers
+     * with labels, as the loss takes them (sh_loss_takes()). */
+    enum { SH_COUNTS_TARGETS, SH_COUNTS_ANSWERS } counts;
     /* x [N,C], head [V,C]. Sets SH_PORT_LOSS. What comes before the loss may depend on x through operations with
      * .stops only (kernels/op.h). */
     void (*emit)(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs);

@@ -350,17 +350,22 @@ static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
     return all < GPU_ROWS ? all : GPU_ROWS;
 }
 
+static bool has_answers(const struct sh_config *cfg)
+{
+    return sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_ANSWERS;
+}
+
 /* The EVAL section makes the reference's numbers. */
 static bool has_reference(const struct sh_config *cfg)
 {
-    return sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_PAIRS;
+    return has_answers(cfg) && sh_loss_takes(cfg->objective.loss_type) & SH_TAKES_REFERENCE;
 }
 
 /* Whether sequences are rows of documents. The files have settled what "auto" stands for (src/run/feed.h), or there are
  * no files. */
 static bool packs(const struct sh_config *cfg)
 {
-    return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE || has_reference(cfg);
+    return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE || has_answers(cfg);
 }
 
 /* check.c has seen that the modules are there. */
@@ -459,7 +464,11 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .spread = {.capacity = cfg->moe.capacity_factor},
                                    .pairs = {.loss = cfg->objective.loss_type,
                                              .beta = cfg->objective.beta,
-                                             .smoothing = cfg->objective.label_smoothing},
+                                             .smoothing = cfg->objective.label_smoothing,
+                                             .gamma = cfg->objective.gamma,
+                                             .sft = cfg->objective.sft_weight,
+                                             .desirable = cfg->objective.desirable_weight,
+                                             .undesirable = cfg->objective.undesirable_weight},
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 

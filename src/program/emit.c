@@ -635,6 +635,7 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
 {
     struct sh_op score = make_op(e, SH_OP_HEAD_SCORE), op = make_op(e, SH_OP_PAIR_LOSS);
     const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
+    int takes = sh_loss_takes(how->loss);
 
     score.attr.head.chunk_rows = chunk_rows;
     score.in[0] = x;
@@ -647,7 +648,8 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     op.in[0] = sh_emit_view(e, score.out[0], 2, row);
     op.in[1] = e->p->port[SH_PORT_TARGETS];
     op.in[2] = e->p->port[SH_PORT_DOCS];
-    op.in[3] = add_port(e, SH_PORT_REFERENCE);
+    op.in[3] = takes & SH_TAKES_REFERENCE ? add_port(e, SH_PORT_REFERENCE) : SH_NONE;
+    op.in[4] = takes & SH_TAKES_LABELS ? add_port(e, SH_PORT_LABELS) : SH_NONE;
     op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, row, "weights");
     op.out[1] = add_port(e, SH_PORT_SUMS);
     op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq, SH_PAIR_NUMBERS);

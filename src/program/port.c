@@ -18,6 +18,7 @@ static const struct sh_port_row rows[SH_PORTS] = {
     [SH_PORT_TARGETS]   = {"targets",          SH_I32, "BT", true,  LOSS | SCORE, 0},
     [SH_PORT_DOCS]      = {"docs",             SH_I32, "BT", true,  LOSS | SCORE | LOGITS, 0},
     [SH_PORT_REFERENCE] = {"reference",        SH_F64, "BT", true,  LOSS, 0},
+    [SH_PORT_LABELS]    = {"labels",           SH_I32, "BT", true,  LOSS, 0},
     [SH_PORT_LOSS]      = {"loss",             SH_F64, "R",  false, LOSS | 1 << SH_SECTION_LOSS, 0},
     [SH_PORT_SUMS]      = {"sums",             SH_F64, "BT", false, LOSS, 0},
     [SH_PORT_LOGITS]    = {"logits",           SH_F32, "BV", false, LOGITS, 0},

@@ -86,12 +86,12 @@ static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses
         sh_tree_add(&losses[i], numbers[i]);
 }
 
-/* Pairs of sequences [first, first + n) of the set, of which those past its end do not count. */
-static int64_t pairs_of(const struct sh_feed *f, int64_t first, int64_t n, int64_t end)
+/* Pairs, or single answers, of sequences [first, first + n) of the set, of which those past its end do not count. */
+static int64_t answers_of(const struct sh_feed *f, int64_t first, int64_t n, int64_t end)
 {
     int64_t real = first >= end ? 0 : end - first < n ? end - first : n;
 
-    return f->reference ? sh_data_count_pairs(f->data, first, real) : 0;
+    return f->reference ? sh_data_count_answers(f->data, first, real) : 0;
 }
 
 /* Bytes of the text of the targets that count. */
@@ -126,7 +126,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
     int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), unmasked;
     double sums[SH_PAIR_NUMBERS];
-    long long seen[3] = {0}; /* tokens, bytes of their text, and pairs */
+    long long seen[3] = {0}; /* tokens, bytes of their text, and pairs or answers */
     struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
 
     if (!sequences || sequences > all)
@@ -145,7 +145,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
             sh_stop(rc);
         seen[0] += sh_mesh_speaks(m) ? unmasked : 0;
         seen[1] += sh_mesh_speaks(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
-        seen[2] += sh_mesh_speaks(m) ? pairs_of(f, first + own, each, sequences) : 0;
+        seen[2] += sh_mesh_speaks(m) ? answers_of(f, first + own, each, sequences) : 0;
         run_batch(r, f, losses);
     }
     /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */
@@ -162,6 +162,6 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
                                    .bytes = seen[1],
                                    .seconds = sh_seconds_since(begin)};
     if (f->reference)
-        out->pairs = sh_reference_metrics(sums, seen[2]);
+        out->pairs = sh_answer_metrics(sums, seen[2], f->reference->labelled);
     return SH_OK;
 }

@@ -11,6 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static enum sh_data_answers answers(const struct sh_config *cfg)
+{
+    if (sh_objective_named(cfg->objective.name)->counts != SH_COUNTS_ANSWERS)
+        return SH_DATA_NO_ANSWERS;
+    return sh_loss_takes(cfg->objective.loss_type) & SH_TAKES_LABELS ? SH_DATA_LABELLED : SH_DATA_PAIRS;
+}
+
 /* One place that turns keys into options, shared by training, validation and `sherd plan`. */
 sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt)
 {
@@ -24,7 +31,7 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
                                     .document_separator = cfg->data.document_separator,
                                     .packing = cfg->data.packing,
                                     .excess = cfg->data.excess_length_strategy,
-                                    .pairs = sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_PAIRS,
+                                    .answers = answers(cfg),
                                     .mix = path[0] ? NULL : cfg->data.mix};
     /* Token files do not record a tokenizer, so its file need not be read for them. */
     if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
@@ -39,7 +46,7 @@ sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
 
     if (!path[0] && cfg->data.mix[0])
         SH_TRY(sh_mix_parse(cfg->data.mix, &mix));
-    if (cfg->data.packing == SH_PACKING_AUTO && sh_objective_named(cfg->objective.name)->counts == SH_COUNTS_PAIRS)
+    if (cfg->data.packing == SH_PACKING_AUTO && answers(cfg))
         cfg->data.packing = SH_PACKING_BFD;
     if (cfg->data.packing == SH_PACKING_AUTO)
         cfg->data.packing = (int)sh_data_packing_of(mix.n ? mix.path[0] : path);
@@ -102,8 +109,8 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     f->part = sh_calloc(n, sizeof *f->part);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
-    if (opt.pairs)
-        f->reference = sh_reference_create(f->data, sequences, r->cfg.training.seq_len);
+    if (opt.answers)
+        f->reference = sh_reference_create(f->data, r->cfg.objective.loss_type, sequences, r->cfg.training.seq_len);
     return SH_OK;
 }
 
@@ -217,8 +224,10 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f)
         put_rows(r, f, SH_PORT_DOCS, f->docs);
     else
         sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
-    if (f->reference)
+    if (r->p->port[SH_PORT_REFERENCE] != SH_NONE)
         sh_exec_put(r->exec, SH_PORT_REFERENCE, f->reference->places);
+    if (r->p->port[SH_PORT_LABELS] != SH_NONE)
+        sh_exec_put(r->exec, SH_PORT_LABELS, f->reference->label);
     put_positions(r, f);
     if (f->with_docs && gathers && !f->noted)
         note_balance(r, f);

@@ -12,7 +12,7 @@ struct sh_reference; /* reference.h */
 struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
-    struct sh_reference *reference;   /* of pairs of answers, else NULL */
+    struct sh_reference *reference;   /* of answers, else NULL */
     int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
     int64_t sequences;                /* of a micro-step */
     bool with_docs;

@@ -4,14 +4,17 @@
 
 #include <stdlib.h>
 
-struct sh_reference *sh_reference_create(const struct sh_data *d, int64_t sequences, int seq_len)
+struct sh_reference *sh_reference_create(const struct sh_data *d, int loss, int64_t sequences, int seq_len)
 {
     struct sh_reference *ref = sh_calloc(1, sizeof *ref);
     size_t places = (size_t)(sequences * seq_len);
 
     ref->documents = sh_data_documents(d);
+    ref->labelled = sh_loss_takes(loss) & SH_TAKES_LABELS;
+    ref->needed = sh_loss_takes(loss) & SH_TAKES_REFERENCE;
     ref->value = sh_calloc((size_t)ref->documents + 1, sizeof *ref->value);
     ref->places = sh_calloc(places, sizeof *ref->places);
+    ref->label = sh_calloc(places, sizeof *ref->label);
     ref->document = sh_calloc(places, sizeof *ref->document);
     return ref;
 }
@@ -22,6 +25,7 @@ void sh_reference_free(struct sh_reference *ref)
         return;
     free(ref->value);
     free(ref->places);
+    free(ref->label);
     free(ref->document);
     free(ref);
 }
@@ -29,20 +33,30 @@ void sh_reference_free(struct sh_reference *ref)
 sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int64_t first, int64_t n)
 {
     SH_TRY(sh_data_beginnings(d, first, n, ref->document));
-    for (int64_t i = 0; i < n * sh_data_seq_len(d); i++)
+    for (int64_t i = 0; i < n * sh_data_seq_len(d); i++) {
         ref->places[i] = ref->document[i] < 0 ? 0 : ref->value[ref->document[i]];
+        ref->label[i] = 0;
+        if (ref->labelled && ref->document[i] >= 0)
+            SH_TRY(sh_data_label(d, ref->document[i], &ref->label[i]));
+    }
     return SH_OK;
 }
 
-struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t pairs)
+struct sh_pair_metrics sh_answer_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single)
 {
-    double n = (double)pairs;
+    int64_t chosen = single ? (int64_t)sums[SH_PAIR_RIGHT] : answers, rejected = single ? answers - chosen : answers;
+    double c = (double)chosen, r = (double)rejected;
 
-    return (struct sh_pair_metrics){.pairs = pairs,
-                                    .chosen = sums[SH_PAIR_CHOSEN] / n,
-                                    .rejected = sums[SH_PAIR_REJECTED] / n,
-                                    .margin = (sums[SH_PAIR_CHOSEN] - sums[SH_PAIR_REJECTED]) / n,
-                                    .accuracy = sums[SH_PAIR_RIGHT] / n,
-                                    .logp_chosen = sums[SH_PAIR_LOGP_CHOSEN] / n,
-                                    .logp_rejected = sums[SH_PAIR_LOGP_REJECTED] / n};
+    return (struct sh_pair_metrics){.pairs = single ? 0 : answers,
+                                    .singles = single ? answers : 0,
+                                    .n_chosen = chosen,
+                                    .n_rejected = rejected,
+                                    .n_less = chosen < rejected ? chosen : rejected,
+                                    .chosen = sums[SH_PAIR_CHOSEN] / c,
+                                    .rejected = sums[SH_PAIR_REJECTED] / r,
+                                    .margin = single ? sums[SH_PAIR_CHOSEN] / c - sums[SH_PAIR_REJECTED] / r
+                                                     : (sums[SH_PAIR_CHOSEN] - sums[SH_PAIR_REJECTED]) / c,
+                                    .accuracy = sums[SH_PAIR_RIGHT] / c,
+                                    .logp_chosen = sums[SH_PAIR_LOGP_CHOSEN] / c,
+                                    .logp_rejected = sums[SH_PAIR_LOGP_REJECTED] / r};
 }

@@ -15,23 +15,26 @@ struct sh_feed;
 struct sh_reference {
     double *value; /* [documents] by the number of the document in its set */
     int64_t documents;
+    bool needed;       /* by the loss; if not, all numbers stay 0 */
+    bool labelled;     /* answers are single, with labels */
+    int32_t *label;    /* [sequences, T] of samples that were read: at the first place of each document, else 0 */
     double *places;    /* [sequences, T] of the samples that were read: at the first place of each document, else 0 */
     int64_t *document; /* [sequences, T] scratch: which document begins at a place, -1: none */
 };
 
-/* All 0. Local. */
-struct sh_reference *sh_reference_create(const struct sh_data *d, int64_t sequences, int seq_len);
+/* All 0. loss: enum sh_cfg_loss_type. Local. */
+struct sh_reference *sh_reference_create(const struct sh_data *d, int loss, int64_t sequences, int seq_len);
 void sh_reference_free(struct sh_reference *ref); /* NULL is fine */
 
-/* Fill `places` for samples [first, first + n). Local. Errors: those of sh_data_beginnings(). */
+/* Fill `places` and `label` for samples [first, first + n). Local. Errors: those of sh_data_beginnings(). */
 sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int64_t first, int64_t n);
 
-/* Compute the numbers and write the file, or read it if the run goes on; nothing without pairs. Collective, after the
+/* Compute the numbers and write the file, or read it if the run goes on; nothing if none is needed. Collective, after the
  * state is there and before the first step. name: of the file in the run's folder.
  * Errors, agreed: SH_E_DATA: the file is missing, damaged or of other data. */
 sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name);
 
-/* The means over pairs of PAIR_LOSS's numbers. Local. */
-struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t pairs);
+/* The means over pairs, or over single answers, of PAIR_LOSS's numbers. Local. */
+struct sh_pair_metrics sh_answer_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single);
 
 #endif

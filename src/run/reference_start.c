@@ -160,7 +160,7 @@ sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name)
     char data[SH_DATA_TEXT], *path;
     sh_rc rc;
 
-    if (!f->reference)
+    if (!f->reference || !f->reference->needed)
         return SH_OK;
     SH_TRY(sh_agree(sh_data_text(f->data, data)));
     path = sh_path_join(r->folder, name);

@@ -31,7 +31,7 @@ struct sh_train {
     struct sh_saving saving;
     int64_t global_batch;               /* sequences of a step */
     int64_t targets;                    /* of the step over all ranks, only those that count */
-    int64_t counted;                    /* what the objective divides by: targets, or pairs */
+    int64_t counted;                    /* what the objective divides by: targets, pairs, or single answers */
     int64_t own_targets, read_targets;  /* the same for this rank, as counted before the step and as read in it */
     double data_seconds, check_seconds; /* since the last step's metrics */
     int64_t last_step_ns;               /* when the last step ended; 0: none has */

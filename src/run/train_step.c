@@ -82,7 +82,7 @@ static double counted(const struct sh_train *t)
 
     switch (sh_objective_of(t->r->build.batch.objective)->counts) {
     case SH_COUNTS_TARGETS: return (double)t->own_targets;
-    case SH_COUNTS_PAIRS: return (double)sh_data_count_pairs(t->feed.data, first, share);
+    case SH_COUNTS_ANSWERS: return (double)sh_data_count_answers(t->feed.data, first, share);
     }
     return 0;
 }
@@ -196,7 +196,7 @@ static void micro_steps(struct sh_train *t)
     sh_routers_total(&t->routers, r);
 }
 
-/* The gradients are sums over targets or pairs; dividing by those of all ranks makes them means, and float16 multiplies
+/* The gradients are sums over targets or answers; dividing by those of all ranks makes them means, and float16 multiplies
  * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all
  * ranks when they are read. */
 static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
@@ -214,7 +214,7 @@ static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
     m->loss = numbers[0] / (double)t->counted;
     m->grad_norm = sqrt(norm) / t->loss_scale.scale;
     if (t->feed.reference)
-        m->pairs = sh_reference_metrics(numbers, t->counted);
+        m->pairs = sh_answer_metrics(numbers, t->counted, t->feed.reference->labelled);
 }
 
 /* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */

@@ -2,7 +2,8 @@
 """Preference optimization against PyTorch in float64, which computes each answer by itself: losses, rewards, norms and
 the change of weights in 20 steps, for all losses, one pair a sequence and packed. Prints TAP.
 
-The losses are written down as in TRL 1.x (DPOTrainer, reverse KL), and differentiated by PyTorch.
+The losses are written down as in TRL 1.x (DPOTrainer with reverse KL, CPOTrainer, ORPOTrainer, KTOTrainer), and
+differentiated by PyTorch. What ORPO and sft_weight add is the mean over the chosen answer, as in their papers.
 """
 import functools
 import pathlib
@@ -39,8 +40,24 @@ LOSSES = {
     'apo_zero': lambda dc, dj, nc, nj, b, e: 1 - torch.sigmoid(b * dc) + torch.sigmoid(b * dj),
     'apo_down': lambda dc, dj, nc, nj, b, e: torch.sigmoid(b * dc) + 1 - torch.sigmoid(b * (dc - dj)),
     'sigmoid_norm': lambda dc, dj, nc, nj, b, e: -log_s(b * (dc / nc - dj / nj)),
+    'cpo': lambda dc, dj, nc, nj, b, e: -(1 - e) * log_s(b * (dc - dj)) - e * log_s(b * (dj - dc)),
+    'simpo': lambda dc, dj, nc, nj, b, e: sum(
+        -p * log_s(s * b * (dc / nc - dj / nj - GAMMA / b)) for s, p in ((1, 1 - e), (-1, e))),
+    'orpo': lambda dc, dj, nc, nj, b, e: -dc / nc - b * log_s(
+        (dc / nc - dj / nj) - (log_rest(dc / nc) - log_rest(dj / nj))),
 }
+GAMMA = 0.4
+NO_REFERENCE = ('cpo', 'simpo', 'orpo')
+MEANS = ('simpo', 'orpo')   # whose rewards are of mean log-probabilities
+SFT = {'objective.sft_weight': 0.3}
+
+
+def log_rest(m):
+    return torch.log(-torch.expm1(m))
+
+
 SMOOTHED = {'robust': 0.2, 'exo_pair': 0.1}
+MORE = {'cpo': SFT, 'simpo': {'objective.gamma': GAMMA, 'objective.label_smoothing': 0.1}}
 LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 96,
          'model.vocab_size': 101, 'model.rope_theta': 10000.0, 'model.tie_word_embeddings': False}
 GPT2 = {**COMMON, 'model.family': 'gpt2', 'model.head_dim': 16, 'model.ffn_dim': 256, 'model.vocab_size': 97,
@@ -73,9 +90,11 @@ def train(weights, batches, loss, c):
         optimizer.zero_grad()
         costs, rewards = [], []
         for i, prompt, *answers in batch:
-            d = [log_probability(w, prompt, answer, c) - ref for answer, ref in zip(answers, known[i])]
+            logps = [log_probability(w, prompt, answer, c) for answer in answers]
+            d = logps if loss in NO_REFERENCE else [logp - ref for logp, ref in zip(logps, known[i])]
             costs.append(LOSSES[loss](*d, *map(len, answers), beta, smoothing))
-            rewards.append([beta * float(x.detach()) for x in d])
+            costs[-1] = costs[-1] - c.get('objective.sft_weight', 0) * logps[0] / len(answers[0])
+            rewards.append([beta * float(x.detach()) / (len(a) if loss in MEANS else 1) for x, a in zip(d, answers)])
         mean = sum(costs) / len(costs)
         mean.backward()
         found['loss'].append(float(mean.detach()))
@@ -133,9 +152,59 @@ def compare(m, batches, loss, c, steps, path):
 
 def case_loss(name, loss, ranks=0, changes=None):
     m = model(name)
-    smoothing = {'objective.label_smoothing': SMOOTHED[loss]} if loss in SMOOTHED else {}
-    c, steps, path = m.train(f'{loss}-{ranks}', {'objective.loss_type': loss, **smoothing, **(changes or {})}, ranks)
+    smoothing = {'objective.label_smoothing': SMOOTHED[loss]} if loss in SMOOTHED else MORE.get(loss, {})
+    folder = '-'.join([loss, str(ranks), *(changes or {})])
+    c, steps, path = m.train(folder, {'objective.loss_type': loss, **smoothing, **(changes or {})}, ranks)
     return compare(m, [m.pairs[i:i + BATCH] for i in range(0, PAIRS, BATCH)], loss, c, steps, path)
+
+
+def train_single(weights, batches, c):
+    """KTOTrainer with apo_zero_unpaired. Batches have (prompt, answer, whether it is desirable)."""
+    w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
+    optimizer = torch_reference.make_optimizer(w, c)
+    beta, counts = c['objective.beta'], (c['objective.undesirable_weight'], c['objective.desirable_weight'])
+    with torch.no_grad():
+        known = [[log_probability(w, prompt, answer, c) for prompt, answer, _ in batch] for batch in batches]
+    found = {'loss': [], 'norm': [], 'rewards': [], 'answers': []}
+    for step, (batch, refs) in enumerate(zip(batches, known)):
+        optimizer.zero_grad()
+        costs, rewards = [], ([], [])
+        for (prompt, answer, good), ref in zip(batch, refs):
+            ratio = log_probability(w, prompt, answer, c) - ref
+            costs.append(counts[good] * (1 - torch.sigmoid(beta * ratio) if good else torch.sigmoid(beta * ratio)))
+            rewards[good].append(beta * float(ratio.detach()))
+        mean = torch.cat([cost.reshape(1) for cost in costs]).mean()
+        mean.backward()
+        found['loss'].append(float(mean.detach()))
+        found['norm'].append(torch_reference.clip(w, c['training.max_norm']))
+        found['rewards'].append([sum(r) / len(r) if r else None for r in rewards])
+        found['answers'].append([len(r) for r in rewards])
+        for group in optimizer.param_groups:
+            group['lr'] = torch_reference.learning_rate(step, c)
+        optimizer.step()
+    return found, {name: x.detach().numpy() for name, x in w.items()}
+
+
+def case_single(name, ranks=0, changes=None):
+    m = model(name)
+    answers = pairs.draw_answers(5, PAIRS, m.c['model.vocab_size'], longest=8)
+    pairs.write_answers(m.folder / 'answers.bin', answers, m.c['model.vocab_size'])
+    c, steps, path = m.train(f'single-{ranks}', {
+        'training.dataset_path': '../answers.bin', 'objective.loss_type': 'apo_zero_unpaired',
+        'objective.desirable_weight': 1.5, 'objective.undesirable_weight': 0.6, **(changes or {})}, ranks)
+    expected, weights = train_single(m.weights, [answers[i:i + BATCH] for i in range(0, PAIRS, BATCH)], c)
+    wrong = job.differ('loss', job.losses(steps), expected['loss'], LOSS_BOUND)
+    wrong += job.differ('gradient norm', [step['grad_norm'] for step in steps], expected['norm'], NORM_BOUND)
+    for step, rewards, count in zip(steps, expected['rewards'], expected['answers']):
+        said = [step['rewards'].get(key) for key in ('rejected', 'chosen')]
+        off = [(a is None) != (b is None) or a is not None and abs(a - b) > REWARD_BOUND for a, b in zip(said, rewards)]
+        wrong += [f'step {step["step"]}: rewards {said}, expected {rewards}'] if any(off) else []
+        found = [step['answers'][key] for key in ('rejected', 'chosen')]
+        wrong += [] if found == count else [f'step {step["step"]}: {found} answers, expected {count}']
+        both = None not in rewards
+        wrong += [] if ('margins' in step['rewards']) == both else [f'step {step["step"]}: {step["rewards"]}']
+    changed = {name: values - m.weights[name] for name, values in checkpoint.read(path).items()}
+    return wrong + compare_tensors(changed, {name: weights[name] - m.weights[name] for name in weights}, CHANGE_BOUND)
 
 
 def case_packed(name):
@@ -158,6 +227,10 @@ if __name__ == '__main__':
     torch.set_num_threads(1)
     sys.exit(job.run_cases([*((f'llama: {loss}', case_loss, 'llama', loss) for loss in LOSSES),
                             ('gpt2: sigmoid', case_loss, 'gpt2', 'sigmoid'),
+                            ('llama: sigmoid with the loss of chosen answers', case_loss, 'llama', 'sigmoid', 0, SFT),
+                            *((f'{name}: single answers', case_single, name) for name in MODELS),
                             ('llama: sigmoid, smoothed', case_loss, 'llama', 'sigmoid', 0, {'objective.label_smoothing': 0.2}),
-                            *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),) if job.can_launch() else ()),
+                            *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),
+                               ('gpt2: orpo on 2 x 2 ranks', case_loss, 'gpt2', 'orpo', 4, HYBRID),
+                               ('llama: single answers on 2 x 2 ranks', case_single, 'llama', 4, HYBRID)) if job.can_launch() else ()),
                             *((f'{name}: packed', case_packed, name) for name in MODELS)]))

@@ -1,4 +1,4 @@
-"""Files of pairs of answers, made as doc/data.md describes, without Sherd."""
+"""Files of pairs of answers, and of answers with labels, made as doc/data.md describes, without Sherd."""
 import array
 import pathlib
 import random
@@ -18,10 +18,28 @@ def draw_pairs(seed, count, words, longest=4):
 def write(name, pairs, words, flags=3, masks=None):
     """Documents 2i and 2i + 1 are the answers of pair i after its prompt. masks: one bit a token, None: the answers.
     Returns the absolute path."""
-    documents = [(prompt, answer) for prompt, *answers in pairs for answer in answers]
+    return write_documents(name, [(prompt, answer) for prompt, *answers in pairs for answer in answers], words, flags, masks)
+
+
+def draw_answers(seed, count, words, longest=4):
+    """Prompts and answers of random ids, with a label: (prompt, answer, 0 or 1)."""
+    draw = random.Random(seed)
+    return [(prompt, answer, draw.randrange(2)) for prompt, answer, _ in draw_pairs(seed, count, words, longest)]
+
+
+def write_answers(name, answers, words, flags=5, masks=None):
+    """Documents of prompts and answers. The bit of a document's first token is its label."""
+    bits = masks or [bit for prompt, answer, label in answers
+                     for bit in [label] + [0] * (len(prompt) - 1) + [1] * len(answer)]
+    return write_documents(name, [pair[:2] for pair in answers], words, flags, bits,
+                           learned=sum(len(answer) for _, answer, _ in answers))
+
+
+def write_documents(name, documents, words, flags, masks=None, learned=None):
+    """masks: one bit a token, None: the answers."""
     tokens = [token for prompt, answer in documents for token in prompt + answer]
     bits = masks or [bit for prompt, answer in documents for bit in [0] * len(prompt) + [1] * len(answer)]
-    learned, bits = sum(bits), bits + [0] * 7
+    learned, bits = sum(bits) if learned is None else learned, bits + [0] * 7
     offsets = [0]
     for prompt, answer in documents:
         offsets.append(offsets[-1] + len(prompt) + len(answer))

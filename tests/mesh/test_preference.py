@@ -30,17 +30,22 @@ KINDS = {
     'gpt2': {**tiny.MODELS['gpt2']},
     'llama in bf16': {**tiny.MODELS['llama'], **BF16},
     'llama, adapters': {**tiny.MODELS['llama'], **LORA},
+    'simpo': {**tiny.MODELS['gpt2'], 'objective.loss_type': 'simpo', 'objective.sft_weight': 0.2, 'objective.beta': 2},
+    'orpo': {**tiny.MODELS['llama'], **BF16, 'objective.loss_type': 'orpo'},
+    'single answers': {**tiny.MODELS['llama'], 'objective.loss_type': 'apo_zero_unpaired'},
 }
+NO_REFERENCE = ('simpo', 'orpo')
 # What a pair costs when both answers are as likely as they were to the reference.
 FIRST = {'sigmoid': math.log(2), 'hinge': 1, 'ipo': 25, 'nca_pair': 2 * math.log(2), 'robust': math.log(2),
-         'bco_pair': 2 * math.log(2), 'sppo_hard': 50, 'apo_zero': 1, 'apo_down': 1, 'sigmoid_norm': math.log(2)}
-NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'rewards', 'logps')
+         'bco_pair': 2 * math.log(2), 'sppo_hard': 50, 'apo_zero': 1, 'apo_down': 1, 'sigmoid_norm': math.log(2),
+         'apo_zero_unpaired': 0.5}
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'rewards', 'logps', 'answers')
 
 
 def config(kind, changes):
-    found = {'job.dump_folder': 'out', **KINDS[kind], **CONFIG, 'training.dataset_path': data,
-             'validation.dataset_path': held_out, **changes}
-    return found
+    single = 'unpaired' in {**KINDS[kind], **changes}.get('objective.loss_type', '')
+    return {'job.dump_folder': 'out', **KINDS[kind], **CONFIG, 'training.dataset_path': answers if single else data,
+            'validation.dataset_path': held_out_answers if single else held_out, **changes}
 
 
 def train(folder, kind, ranks=0, changes=None, fresh=True):
@@ -61,12 +66,23 @@ def numbers(steps):
 
 def case_first(kind):
     """The weight of the pairs is known, so is the loss: log 2, to the bit, in whatever type it is computed."""
+    if kind == 'single answers':
+        zero = all(reward == 0 for reward in one[kind][0]['rewards'].values())
+        return [] if one[kind][0]['loss'] == 0.5 and zero else [f'{one[kind][0]}']
+    if kind in NO_REFERENCE:
+        return no_reference(kind)
     step = one[kind][0]
     rewards = {'chosen': 0, 'rejected': 0, 'margins': 0, 'accuracies': 0}
     wrong = [] if step['loss'] == math.log(2) else [f'loss {step["loss"]}']
     wrong += [] if step['rewards'] == rewards else [f'rewards {step["rewards"]}']
     wrong += [] if step['grad_norm'] > 0 else ['no gradient']
     return wrong + ([] if one[kind][-1]['rewards']['margins'] > 0 else [f'nothing was learned: {one[kind][-1]}'])
+
+
+def no_reference(kind):
+    """A loss without a reference makes none."""
+    wrong = [f'{path} was made' for path in pathlib.Path(f'one-{kind}/out').glob('reference*')]
+    return wrong if one[kind][0]['rewards']['chosen'] < 0 else wrong + [f'{one[kind][0]}']
 
 
 def case_losses(loss):
@@ -114,6 +130,9 @@ def case_refused():
     pairs.write('deaf.bin', some, WORDS, masks=[0] * lengths[0] + bits[lengths[0]:])
     pairs.write('long.bin', [*some, ([1] * 9, [2] * 4, [3] * 4)], WORDS)
     pairs.write('short.bin', [*some, ([], [1], [2] * 4)], WORDS)
+    mute = pairs.draw_answers(4, 6, WORDS)
+    pairs.write_answers('mute.bin', mute, WORDS, masks=[0] * sum(len(p) + len(a) for p, a, _ in mute))
+    single = '--objective.loss_type=apo_zero_unpaired'
     lm = ['--objective.name=lm', '--validation.enable=false']
     rows = [
         (lm, 'pairs.bin has pairs of answers', 'pairs.bin'),
@@ -123,13 +142,25 @@ def case_refused():
         (['--data.excess_length_strategy=truncate'], 'would cut one answer', 'long.bin'),
         (['--data.excess_length_strategy=split'], 'would cut one answer', 'long.bin'),
         ([], 'pair 6 has an answer of fewer than two tokens', 'short.bin'),
-        (['--data.target_mask=off'], 'data.target_mask=off: the mask of pairs', 'pairs.bin'),
+        (['--data.target_mask=off'], 'data.target_mask=off: the mask says where', 'pairs.bin'),
         (['--data.packing=concat'], 'concat cuts pairs', 'pairs.bin'),
         (['--data.mix=a.bin=1', '--training.dataset_path='], 'has a reference of one set', 'pairs.bin'),
         (['--parallelism.context_parallel_degree=5'], 'no rank has whole sequences', 'pairs.bin'),
         (['--objective.loss_type=hinge', '--objective.label_smoothing=0.1'], 'only objective.loss_type=sigmoid', 'pairs.bin'),
         (['--objective.loss_type=exo_pair'], 'takes its logarithm', 'pairs.bin'),
         (['--objective.loss_type=aot'], 'objective.loss_type', 'pairs.bin'),
+        (['--objective.loss_type=kto'], 'give apo_zero_unpaired', 'answers.bin'),
+        ([single], 'pairs.bin has no labels', 'pairs.bin'),
+        ([], 'answers.bin has answers with labels, not pairs', 'answers.bin'),
+        ([single], 'has no target that counts', 'mute.bin'),
+        ([single, '--data.excess_length_strategy=truncate'], 'would cut answers', 'answers.bin'),
+        ([single, '--objective.sft_weight=1'], 'it is for pairs', 'answers.bin'),
+        (['--objective.loss_type=orpo', '--objective.sft_weight=1'], 'in itself', 'pairs.bin'),
+        (['--objective.gamma=1'], 'has no effect without objective.loss_type=simpo', 'pairs.bin'),
+        (['--objective.desirable_weight=2'], 'has no effect without objective.loss_type=apo_zero_unpaired', 'pairs.bin'),
+        (['--objective.undesirable_weight=2'], 'has no effect without objective.loss_type=apo_zero_unpaired', 'pairs.bin'),
+        (lm, 'answers.bin has answers of which some are to be avoided', 'answers.bin'),
+        ([*lm, '--objective.sft_weight=1'], 'has no effect without objective.name=dpo', 'tokens.bin'),
         ([*lm, '--objective.beta=0.2'], 'has no effect without objective.name=dpo', 'tokens.bin'),
     ]
     wrong = [line for row in rows for line in refused(*row)]
@@ -168,6 +199,8 @@ if __name__ == '__main__':
     job.need_launcher()
     data = pairs.write('pairs.bin', pairs.draw_pairs(1, 90, WORDS), WORDS)
     held_out = pairs.write('held-out.bin', pairs.draw_pairs(2, 20, WORDS), WORDS)
+    answers = pairs.write_answers('answers.bin', pairs.draw_answers(1, 180, WORDS), WORDS)
+    held_out_answers = pairs.write_answers('held-out-answers.bin', pairs.draw_answers(2, 40, WORDS), WORDS)
     job.prepare('base', {})
     plain = {**tiny.MODELS['llama'], 'training.dataset_path': tiny.write_tokens(), 'training.steps': 1, 'checkpoint.interval': 1}
     job.train(pathlib.Path('base'), plain)

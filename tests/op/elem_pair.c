@@ -14,7 +14,7 @@ static const int shapes[][2] = {{1, 1}, {1, 2}, {3, 40}, {2, 700}, {5, 257}, {70
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const char *const words[] = {
-#define WORD(id, word, smooths) [SH_PREFER_##id] = word,
+#define WORD(id, word, takes) [SH_PREFER_##id] = word,
     SH_LOSS_TYPES(WORD)
 #undef WORD
 };
@@ -30,18 +30,24 @@ static void put_row(struct optest *t, int64_t row, int64_t T)
         optest_set(&t->call.in[2], row * T + at, (double)first);
         optest_set(&t->call.in[1], row * T + at, at >= end || optest_int(0, 3) == 0 ? -1 : 7);
         optest_set(&t->call.in[0], row * T + at, -fabs(optest_normal()));
-        optest_set(&t->call.in[3], row * T + at, -fabs(optest_normal()) * (double)(at - first + 1));
+        if (t->call.in[3].data)
+            optest_set(&t->call.in[3], row * T + at, -fabs(optest_normal()) * (double)(at - first + 1));
+        if (t->call.in[4].data)
+            optest_set(&t->call.in[4], row * T + at, (double)optest_int(0, 1));
     }
 }
 
 static void begin(struct optest *t, int loss, int64_t B, int64_t T)
 {
     optest_begin(t, SH_OP_PAIR_LOSS);
-    t->attr.pair = (struct sh_op_pair){loss, 0.3, 0.1};
+    t->attr.pair = (struct sh_op_pair){loss, 0.3, 0.1, 0.4, loss % 2 ? 0.7 : 0, 1.5, 0.6};
     optest_in(t, 0, SH_F32, DIMS(B, T));
     optest_in_ints(t, 1, -1, 0, DIMS(B, T));
     optest_in_ints(t, 2, 0, 1, DIMS(B, T));
-    optest_in(t, 3, SH_F64, DIMS(B, T));
+    if (sh_loss_takes(loss) & SH_TAKES_REFERENCE)
+        optest_in(t, 3, SH_F64, DIMS(B, T));
+    if (sh_loss_takes(loss) & SH_TAKES_LABELS)
+        optest_in_ints(t, 4, 0, 1, DIMS(B, T));
     for (int64_t b = 0; b < B; b++)
         put_row(t, b, T);
     optest_out(t, 0, SH_F32, DIMS(B, T));
@@ -85,9 +91,23 @@ void elem_pair_not_finite(void **state)
     }
 }
 
+/* Single answers: the first is desirable, the second is not. */
+static struct sh_pair_slope slope_at(int loss, double c, double j)
+{
+    const struct sh_op_pair how = {loss, 0.3, 0.1, 0.4, 0.7, 1.5, 0.6};
+    struct sh_pair_answer a = {c, 3, c - 1}, b = {j, 2, j + 1};
+
+    if (sh_loss_takes(loss) & SH_TAKES_LABELS) {
+        struct sh_pair_slope first = sh_answer_slope_of(&how, 1, a), second = sh_answer_slope_of(&how, 0, b);
+
+        return (struct sh_pair_slope){first.loss + second.loss, first.chosen, second.chosen};
+    }
+    return sh_pair_slope_of(&how, a, b);
+}
+
 static double loss_at(int loss, double c, double j)
 {
-    return sh_pair_slope_of(loss, 0.3, 0.1, (struct sh_pair_answer){c, 3}, (struct sh_pair_answer){j, 2}).loss;
+    return slope_at(loss, c, j).loss;
 }
 
 void elem_pair_slopes(void **state)
@@ -98,9 +118,10 @@ void elem_pair_slopes(void **state)
     (void)state;
     for (size_t i = 0; i < SH_PREFERENCES * 49; i++) {
         int loss = (int)i / 49;
-        double c = at[i / 7 % 7], j = at[i % 7];
-        struct sh_pair_slope s =
-            sh_pair_slope_of(loss, 0.3, 0.1, (struct sh_pair_answer){c, 3}, (struct sh_pair_answer){j, 2});
+        /* Odds are those of probabilities, whose logarithms are negative. */
+        bool odds = loss == SH_PREFER_ORPO;
+        double c = odds ? -fabs(at[i / 7 % 7]) - 0.1 : at[i / 7 % 7], j = odds ? -fabs(at[i % 7]) - 0.1 : at[i % 7];
+        struct sh_pair_slope s = slope_at(loss, c, j);
         double dc = (loss_at(loss, c - h, j) - loss_at(loss, c + h, j)) / (2 * h);
         double dj = (loss_at(loss, c, j - h) - loss_at(loss, c, j + h)) / (2 * h);
 

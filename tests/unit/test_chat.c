@@ -327,6 +327,49 @@ static void preference(void **state)
               "{y}") "|<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n" CHAT("{z}"));
 }
 
+#define ALPACA_PAIR "{\"instruction\":\"x\",\"input\":\"\",\"chosen\":\"y\",\"rejected\":\"z\"}"
+#define SHAREGPT_PAIR                                                                                          \
+    "{\"conversations\":[{\"from\":\"human\",\"value\":\"x\"}],\"chosen\":{\"from\":\"gpt\",\"value\":\"y\"}," \
+    "\"rejected\":{\"from\":\"gpt\",\"value\":\"z\"}}"
+
+/* As LLaMA-Factory has them. */
+static void preference_of_others(void **state)
+{
+    struct sh_token_options none = {0};
+
+    (void)state;
+    check(SH_FORMAT_PREFERENCE, "chatml", ALPACA_PAIR, none, CHAT("{y}") "|" CHAT("{z}"));
+    check(SH_FORMAT_PREFERENCE, "chatml", SHAREGPT_PAIR, none, CHAT("{y}") "|" CHAT("{z}"));
+}
+
+#define LABELLED(label) "{\"prompt\":\"x\",\"completion\":\"y\",\"label\":" label "}"
+
+/* A desirable answer has its first token marked, which no target is. */
+static void unpaired(void **state)
+{
+    static const char good[] = "{<|im_start|>}user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n";
+    struct sh_token_options none = {0};
+
+    (void)state;
+    check(SH_FORMAT_UNPAIRED, NULL, LABELLED("true"), none, "{<s>}x{y}{</s>}");
+    check(SH_FORMAT_UNPAIRED, NULL, LABELLED("false"), none, "<s>x{y}{</s>}");
+    check(SH_FORMAT_UNPAIRED, "chatml", LABELLED("true"), none, good);
+    check(SH_FORMAT_UNPAIRED, "chatml", LABELLED("false"), none, CHAT("{y}"));
+    check(SH_FORMAT_UNPAIRED, "chatml", "{\"instruction\":\"x\",\"output\":\"y\",\"kto_tag\":true}", none, good);
+    check(SH_FORMAT_UNPAIRED, "chatml",
+          "{\"messages\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "y") "],\"kto_tag\":false}", none,
+          CHAT("{y}"));
+    check(
+        SH_FORMAT_UNPAIRED, "chatml",
+        "{\"conversations\":[{\"from\":\"human\",\"value\":\"x\"},{\"from\":\"gpt\",\"value\":\"y\"}],\"label\":true}",
+        none, good);
+    /* Of several answers the last one is meant. */
+    check(SH_FORMAT_UNPAIRED, "chatml",
+          "{\"messages\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "a") "," MESSAGE("user", "x") "," MESSAGE(
+              "assistant", "y") "],\"label\":false}",
+          none, "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n" CHAT("{y}"));
+}
+
 #define KEYED(role, text, more) "{\"role\":\"" role "\",\"content\":\"" text "\"," more "}"
 
 /* Messages that say themselves whether they are learned, and keys that mean nothing. */
@@ -629,6 +672,11 @@ static void refused(void **state)
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":[],\"completion\":[]}", "give --chat-template NAME"},
         {SH_FORMAT_COMPLETION, NULL, TWO("\"x\"", "\"y\""), "give --format preference"},
+        {SH_FORMAT_UNPAIRED, NULL, LABELLED("1"), "\"kto_tag\", is a number; true is a desirable answer"},
+        {SH_FORMAT_UNPAIRED, NULL, "{\"prompt\":\"x\",\"completion\":\"y\"}", "is missing; true is a desirable answer"},
+        {SH_FORMAT_UNPAIRED, "chatml", "{\"messages\":[" MESSAGE("assistant", "y") "],\"label\":true}",
+         "of which the last is the answer"},
+        {SH_FORMAT_ALPACA, NULL, "{\"instruction\":\"x\",\"output\":\"y\",\"kto_tag\":true}", "a key \"kto_tag\""},
         {SH_FORMAT_PREFERENCE, NULL, "{\"prompt\":\"x\",\"completion\":\"y\",\"label\":true}",
          "line 1: the object has no \"chosen\"; give --format prompt-completion"},
         {SH_FORMAT_PREFERENCE, NULL, "{\"prompt\":\"x\",\"chosen\":\"y\"}",
@@ -837,11 +885,23 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(templates),     cmocka_unit_test(other_forms), cmocka_unit_test(prepended_spaces),
-        cmocka_unit_test(folders_own),   cmocka_unit_test(digests),     cmocka_unit_test(refused),
-        cmocka_unit_test(unused),        cmocka_unit_test(empty_parts), cmocka_unit_test(another_model),
-        cmocka_unit_test(prompts),       cmocka_unit_test(no_prompts),  cmocka_unit_test(published_forms),
-        cmocka_unit_test(preference),    cmocka_unit_test(keys),        cmocka_unit_test(added_at_borders),
+        cmocka_unit_test(templates),
+        cmocka_unit_test(other_forms),
+        cmocka_unit_test(prepended_spaces),
+        cmocka_unit_test(folders_own),
+        cmocka_unit_test(digests),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(unused),
+        cmocka_unit_test(empty_parts),
+        cmocka_unit_test(another_model),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(no_prompts),
+        cmocka_unit_test(published_forms),
+        cmocka_unit_test(preference_of_others),
+        cmocka_unit_test(unpaired),
+        cmocka_unit_test(preference),
+        cmocka_unit_test(keys),
+        cmocka_unit_test(added_at_borders),
         cmocka_unit_test(special_bytes),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -230,9 +230,10 @@ static void wrong_headers(void **state)
     } rows[] = {
         {4, 4, 2, "version is 2"},
         {8, 4, 3, "bytes of a token is 3"},
-        {12, 4, 4, "flags is 4"},
+        {12, 4, 8, "flags is 8"},
         {12, 4, 3, "number of documents in pairs is 5"},
         {12, 4, 2, "flags (pairs without a mask) is 2"},
+        {12, 4, 4, "flags (labels of pairs, or without a mask) is 4"},
         {12, 4, 0, "place of the mask is 8192"},
         {16, 8, -1, "number of tokens is -1"},
         {16, 8, INT64_MAX, "number of tokens is 9223372036854775807"},

@@ -49,6 +49,7 @@ TALL = {'activation_checkpoint.mode': 'full', 'training.local_batch_size': 12, '
 # Steps of one sequence and a large rate, with norms that go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
          'lr_scheduler.total_steps': 60, 'guard.window': 8, 'checkpoint.interval': 7, 'validation.enable': False}
+UNPAIRED = {'objective.name': 'dpo', 'objective.loss_type': 'apo_zero_unpaired'}
 GUARD = {**ROUGH, 'guard.z_score': 2}
 
 
@@ -243,6 +244,10 @@ ROWS = {
     'objective.loss_type': Row('ipo', 'gold/test_preference.py', needs={'objective.name': 'dpo'}),
     'objective.beta': Row(0.2, 'gold/test_preference.py', needs={'objective.name': 'dpo'}),
     'objective.label_smoothing': Row(0.1, 'gold/test_preference.py', needs={'objective.name': 'dpo'}),
+    'objective.gamma': Row(0.4, 'gold/test_preference.py', needs={'objective.name': 'dpo', 'objective.loss_type': 'simpo'}),
+    'objective.sft_weight': Row(0.3, 'gold/test_preference.py', needs={'objective.name': 'dpo'}),
+    'objective.desirable_weight': Row(1.5, 'gold/test_preference.py', needs=UNPAIRED),
+    'objective.undesirable_weight': Row(0.6, 'gold/test_preference.py', needs=UNPAIRED),
     'guard.action': Row('stop', 'says', needs=GUARD),
     'guard.z_score': Row(2, 'steps', needs=ROUGH),
     'guard.window': Row(30, 'steps', needs=GUARD),

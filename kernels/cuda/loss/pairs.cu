@@ -10,8 +10,8 @@ enum { THREADS = 256 };
 
 struct pairs {
     const float *logprob;
-    const int32_t *targets, *docs;
-    const double *ref;
+    const int32_t *targets, *docs, *label; /* label: NULL: of pairs */
+    const double *ref;                     /* NULL: 0 */
     float *weight;
     double *sum;
     float *weight_at; /* [B,T] of the document that begins at a place */
@@ -30,27 +30,42 @@ struct piece {
 struct walk {
     int64_t first, chosen_first; /* places in the row; -1: none */
     sh_pair_answer answer, chosen;
-    double sum, chosen_sum;
+    double sum;
     bool second;
     double numbers[SH_PAIR_NUMBERS];
 };
 
 __device__ void end_pair(const pairs &p, walk &w)
 {
-    double beta = p.how.beta;
     sh_pair_slope s = {0, 0, 0};
 
     if (w.chosen.n > 0 && w.answer.n > 0) {
-        s = sh_pair_slope_of(p.how.loss, beta, p.how.smoothing, w.chosen, w.answer);
+        double rewards[] = {sh_pair_reward(&p.how, w.chosen), sh_pair_reward(&p.how, w.answer)};
+
+        s = sh_pair_slope_of(&p.how, w.chosen, w.answer);
         w.numbers[SH_PAIR_LOSS] += s.loss;
-        w.numbers[SH_PAIR_CHOSEN] += beta * w.chosen.d;
-        w.numbers[SH_PAIR_REJECTED] += beta * w.answer.d;
-        w.numbers[SH_PAIR_RIGHT] += beta * w.chosen.d > beta * w.answer.d;
-        w.numbers[SH_PAIR_LOGP_CHOSEN] += w.chosen_sum;
-        w.numbers[SH_PAIR_LOGP_REJECTED] += w.sum;
+        w.numbers[SH_PAIR_CHOSEN] += rewards[0];
+        w.numbers[SH_PAIR_REJECTED] += rewards[1];
+        w.numbers[SH_PAIR_RIGHT] += rewards[0] > rewards[1];
+        w.numbers[SH_PAIR_LOGP_CHOSEN] += w.chosen.l;
+        w.numbers[SH_PAIR_LOGP_REJECTED] += w.answer.l;
     }
     p.weight_at[w.chosen_first] = (float)s.chosen;
     p.weight_at[w.first] = (float)s.rejected;
+}
+
+__device__ void end_single(const pairs &p, walk &w)
+{
+    bool chosen = p.label[w.first] == 1;
+
+    if (w.answer.n == 0)
+        return;
+    sh_pair_slope s = sh_answer_slope_of(&p.how, chosen, w.answer);
+    w.numbers[SH_PAIR_LOSS] += s.loss;
+    w.numbers[SH_PAIR_RIGHT] += chosen;
+    w.numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(&p.how, w.answer);
+    w.numbers[chosen ? SH_PAIR_LOGP_CHOSEN : SH_PAIR_LOGP_REJECTED] += w.answer.l;
+    p.weight_at[w.first] = (float)s.chosen;
 }
 
 __device__ void end_document(const pairs &p, walk &w)
@@ -59,12 +74,14 @@ __device__ void end_document(const pairs &p, walk &w)
         return;
     p.sum[w.first] = w.sum;
     p.weight_at[w.first] = 0;
-    w.answer.d = w.sum - p.ref[w.first];
-    if (w.second) {
+    w.answer.l = w.sum;
+    w.answer.d = w.sum - (p.ref ? p.ref[w.first] : 0);
+    if (p.label) {
+        end_single(p, w);
+    } else if (w.second) {
         end_pair(p, w);
     } else {
         w.chosen = w.answer;
-        w.chosen_sum = w.sum;
         w.chosen_first = w.first;
     }
     w.second = !w.second;
@@ -76,7 +93,7 @@ __device__ void walk_over(const pairs &p, walk &w, const piece &s, int64_t at, i
         if (s.doc[i] == at + i) {
             end_document(p, w);
             w.first = at + i;
-            w.answer = {0, 0};
+            w.answer = {0, 0, 0};
             w.sum = 0;
         }
         if (s.target[i] >= 0) {
@@ -90,7 +107,9 @@ __device__ pairs row_of(pairs p, int64_t b)
 {
     int64_t at = b * p.places;
 
-    p.logprob += at, p.targets += at, p.docs += at, p.ref += at;
+    p.logprob += at, p.targets += at, p.docs += at;
+    p.ref = p.ref ? p.ref + at : nullptr;
+    p.label = p.label ? p.label + at : nullptr;
     p.weight += at, p.sum += at, p.weight_at += at;
     p.parts += b * SH_PAIR_NUMBERS;
     return p;
@@ -102,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) pair_rows(pairs all)
     piece &s = *pieces;
     pairs p = row_of(all, blockIdx.x);
     int me = (int)threadIdx.x;
-    walk w = {-1, -1, {0, 0}, {0, 0}, 0, 0, false, {0}};
+    walk w = {-1, -1, {0, 0, 0}, {0, 0, 0}, 0, false, {0}};
 
     for (int64_t at = 0; at < p.places; at += THREADS) {
         int n = p.places - at < THREADS ? (int)(p.places - at) : THREADS;
@@ -148,6 +167,7 @@ extern "C" sh_rc sh_cuda_pair_loss(const struct sh_op_call *call)
     pairs p = {sh_data<float>(&call->in[0]),
                sh_data<int32_t>(&call->in[1]),
                sh_data<int32_t>(&call->in[2]),
+               sh_data<int32_t>(&call->in[4]),
                sh_data<double>(&call->in[3]),
                sh_data<float>(&call->out[0]),
                sh_data<double>(&call->out[1]),

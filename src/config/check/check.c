@@ -431,52 +431,6 @@ static sh_rc check_offload(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* As check_idle(). */
-static sh_rc check_no_pairs(struct sh_config_state *state)
-{
-    static const char *const keys[] = {"objective.loss_type", "objective.beta", "objective.label_smoothing"};
-
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (sh_config_place_typed(sh_config_place_of(state, keys[i])))
-            return sh_config_refuse(state, keys[i], "has no effect without objective.name=dpo");
-    return SH_OK;
-}
-
-/* What pairs of answers cannot be combined with, and which losses have a number of their own. */
-static sh_rc check_objective(struct sh_config_state *state)
-{
-#define SMOOTHS(id, word, smooths) [SH_PREFER_##id] = smooths,
-    static const bool smooths[] = {SH_LOSS_TYPES(SMOOTHS)};
-#undef SMOOTHS
-    const struct sh_config *c = &state->cfg;
-    double smoothing = c->objective.label_smoothing;
-    const struct {
-        bool there;
-        const char *key, *text;
-    } bars[] = {
-        {smoothing > 0 && !smooths[c->objective.loss_type], "objective.label_smoothing",
-         "only objective.loss_type=sigmoid, robust and exo_pair have it; leave it out"},
-        {smoothing == 0 && c->objective.loss_type == SH_PREFER_EXO_PAIR, "objective.label_smoothing",
-         "objective.loss_type=exo_pair takes its logarithm; give 0.001, for one"},
-        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
-         "objective.name=dpo sums over whole answers, and no rank has whole sequences; leave it out"},
-        {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
-         "objective.name=dpo scores answers over all words, and no rank has all words; leave it out"},
-        {c->training.row_leaves > 1, "training.row_leaves",
-         "objective.name=dpo sums over whole answers, which leaves cut; leave it out"},
-        {c->data.packing == SH_PACKING_CONCAT, "data.packing",
-         "concat cuts pairs of answers; give bfd or none with objective.name=dpo"},
-        {c->data.mix[0], "data.mix", "objective.name=dpo has a reference of one set; give training.dataset_path"},
-    };
-
-    if (c->objective.name != SH_OBJECTIVE_DPO)
-        return check_no_pairs(state);
-    for (size_t i = 0; i < sizeof bars / sizeof bars[0]; i++)
-        if (bars[i].there)
-            return sh_config_refuse(state, bars[i].key, "%s", bars[i].text);
-    return SH_OK;
-}
-
 /* Which keys move optimizer states to a lower tier, which move anything, and which move anything to a file. */
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
 #define ANYWHERE_ELSE "offload.mode=memory_budget, or another key of offload that moves tensors off the device"
@@ -748,7 +702,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_fingerprint,
         sh_config_check_tensor,
         check_groups,
-        check_objective,
+        sh_config_check_objective,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)

@@ -17,7 +17,8 @@
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
-#define NO_REWARDS "leave it out: of training on preferences or rewards, only objective.name: dpo is there"
+#define NO_REWARDS \
+    "leave it out: of training on preferences or rewards, only objective.name: dpo with its losses is there"
 #define REFERENCE \
     "leave it out: the reference is the model that the run begins with, by numbers made before the first step"
 #define EXPERTS \
@@ -228,9 +229,15 @@ static const struct {
     {"batch_size", "training.global_batch_size, the sequences of a step; local_batch_size is those of a rank at once"},
     {"early_stopping_patience", "leave it out: a run trains for training.steps, and keeps the checkpoints that "
                                 "checkpoint.keep_latest_k and keep_every_n say"},
-    {"rl", "objective.name: dpo, for dpo and ipo (objective.loss_type: ipo), with a file of `sherd tokenize --format "
-           "preference`; other methods are not there"},
-    {"rl_beta|pref_beta|dpo_beta", "objective.beta"},
+    {"rl",
+     "objective.name: dpo with objective.loss_type: sigmoid, ipo, simpo or orpo, and a file of `sherd tokenize "
+     "--format preference`; for kto loss_type: apo_zero_unpaired, and --format unpaired; other methods are not there"},
+    {"rl_beta|pref_beta|dpo_beta|orpo_alpha", "objective.beta"},
+    {"simpo_gamma|rl_gamma", "objective.gamma"},
+    {"cpo_alpha", "objective.sft_weight; TRL has 1.0 if it is not given, also with loss_type simpo, Sherd 0"},
+    {"rpo_alpha|pref_ftx", "objective.sft_weight"},
+    {"kto_desirable_weight|kto_chosen_weight|desirable_weight", "objective.desirable_weight"},
+    {"kto_undesirable_weight|kto_rejected_weight|undesirable_weight", "objective.undesirable_weight"},
     {"dpo_loss_type|pref_loss", "objective.loss_type, one word of TRL"},
     {"dpo_label_smoothing", "objective.label_smoothing"},
     {"precompute_ref_log_probs|ref_model|reference_free", REFERENCE},

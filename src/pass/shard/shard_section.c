@@ -551,12 +551,19 @@ static bool is_for_others(const struct shard *s, int out)
     return false;
 }
 
+/* The loss of weighed targets is there for its gradient, which an evaluation does not have: its number is made before. */
+static bool weighs_for_nothing(const struct shard *s, const struct sh_op *m)
+{
+    return m->kind == SH_OP_HEAD_LOSS && m->in[3] != SH_NONE &&
+           micro_root(s, m->out[0]) != s->micro->port[SH_PORT_LOSS];
+}
+
 static void emit(struct shard *s, int index)
 {
     const struct sh_op *m = &s->micro->ops[index];
     struct sh_op op = *m;
 
-    if (is_for_others(s, m->out[0]))
+    if (is_for_others(s, m->out[0]) || weighs_for_nothing(s, m))
         return;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         op.in[k] = translate_input(s, m, m->in[k]);

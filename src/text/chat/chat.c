@@ -405,6 +405,25 @@ static sh_rc put_implicit(const struct sh_template *t, const json_t *answer, con
     return rc;
 }
 
+/* An answer to a ShareGPT conversation: one message. */
+static sh_rc put_reply(const struct sh_template *t, const json_t *top, const json_t *reply, struct sh_chat *out)
+{
+    const json_t *list = find(top, sharegpt.field), *system = find(top, "system");
+    json_t *rest = json_array();
+    sh_rc rc;
+
+    json_array_append(rest, (json_t *)reply);
+    if (!t)
+        rc = sh_fail(SH_E_DATA, "conversations are messages; give --chat-template NAME");
+    else if (!json_is_array(list) || !json_is_object(reply))
+        rc = sh_fail(SH_E_DATA, "\"conversations\" is %s and its answer %s, not a list of messages and a message",
+                     sh_json_is(list), sh_json_is(reply));
+    else
+        rc = render(t, sh_template_render, &sharegpt, system, list, rest, out);
+    json_decref(rest);
+    return rc == SH_OK ? refuse_masked(out) : rc;
+}
+
 /* Prompt and answers are all strings, or all lists of messages. */
 static sh_rc check_preference(const struct sh_template *t, const json_t *top)
 {
@@ -422,22 +441,6 @@ static sh_rc check_preference(const struct sh_template *t, const json_t *top)
                            lists ? "a list of messages, as \"chosen\" is" : "a string");
     }
     return lists && !t ? sh_fail(SH_E_DATA, "chosen and rejected are messages; give --chat-template NAME") : SH_OK;
-}
-
-/* key: of the answer; other: of the one that is not taken */
-static sh_rc parse_preference(const struct sh_template *t, const json_t *top, const char *key, const char *other,
-                              struct sh_chat *out)
-{
-    const json_t *prompt = find(top, "prompt"), *answer = find(top, key);
-
-    SH_TRY(check_preference(t, top));
-    if (!prompt)
-        SH_TRY(put_implicit(t, answer, find(top, other), key, out));
-    else if (json_is_array(answer))
-        SH_TRY(render(t, sh_template_render, &openai, NULL, prompt, answer, out));
-    else
-        return put_completion(t, prompt, answer, key, out);
-    return refuse_masked(out);
 }
 
 /* The text around the fields of Alpaca's data set, as in its column "text". */
@@ -461,20 +464,25 @@ static void put_alpaca(const struct sh_message *instruction, const struct sh_mes
 
 /* With a template the instruction is a user's message, and the input is a further line of it. Without one it is the
  * prompt that the data set was made for. */
-static sh_rc parse_alpaca(const struct sh_template *t, const json_t *top, struct sh_chat *out)
+static sh_rc parse_alpaca(enum sh_chat_form form, const struct sh_template *t, const json_t *top, struct sh_chat *out)
 {
-    static const char *const keys[] = {"instruction", "input", "output", "text", "weight", "train", "system"};
+    static const char *const keys[] = {"instruction", "input",  "output",   "text",  "weight", "train",
+                                       "system",      "chosen", "rejected", "label", "kto_tag"};
+    const size_t plain = 7, all = sizeof keys / sizeof keys[0];
+    const char *answer = form == SH_CHAT_CHOSEN ? "chosen" : form == SH_CHAT_REJECTED ? "rejected" : "output";
+    char what[16];
     struct sh_message in[2] = {{.text = ""}, {.text = ""}},
                       m[2] = {{.role = SH_ROLE_USER}, {.role = SH_ROLE_ASSISTANT, .learned = true}};
     struct sh_text prompt = {0};
     sh_rc rc;
 
     SH_TRY(check_line(top, NULL));
-    SH_TRY(check_keys(top, "the line", keys, sizeof keys / sizeof keys[0]));
+    SH_TRY(check_keys(top, "the line", keys, form == SH_CHAT_ALPACA ? plain : all));
     SH_TRY(take_text(json_object_get(top, "instruction"), "\"instruction\"", &in[0].text, &in[0].bytes));
     if (find(top, "input"))
         SH_TRY(take_text(find(top, "input"), "\"input\"", &in[1].text, &in[1].bytes));
-    SH_TRY(take_text(json_object_get(top, "output"), "\"output\"", &m[1].text, &m[1].bytes));
+    snprintf(what, sizeof what, "\"%s\"", answer);
+    SH_TRY(take_text(json_object_get(top, answer), what, &m[1].text, &m[1].bytes));
     if (t) {
         sh_text_put(&prompt, in[0].text, in[0].bytes);
         sh_text_put(&prompt, "\n", in[1].bytes > 0);
@@ -484,9 +492,72 @@ static sh_rc parse_alpaca(const struct sh_template *t, const json_t *top, struct
     }
     m[0].text = prompt.at ? (const char *)prompt.at : "";
     m[0].bytes = prompt.n;
-    rc = t ? sh_template_render(t, m, 2, out) : put_two(m, "output", out);
+    rc = t ? sh_template_render(t, m, 2, out) : put_two(m, answer, out);
     free(prompt.at);
     return rc;
+}
+
+/* One of the two answers, by the form. */
+static sh_rc parse_preference(enum sh_chat_form form, const struct sh_template *t, const json_t *top,
+                              struct sh_chat *out)
+{
+    bool chosen = form == SH_CHAT_CHOSEN;
+    const char *key = chosen ? "chosen" : "rejected", *other = chosen ? "rejected" : "chosen";
+    const json_t *prompt = find(top, "prompt"), *answer = find(top, key);
+
+    if (find(top, "instruction"))
+        return parse_alpaca(form, t, top, out);
+    if (find(top, sharegpt.field)) {
+        SH_TRY(check_line(top, "system"));
+        return put_reply(t, top, answer, out);
+    }
+    SH_TRY(check_preference(t, top));
+    if (!prompt)
+        SH_TRY(put_implicit(t, answer, find(top, other), key, out));
+    else if (json_is_array(answer))
+        SH_TRY(render(t, sh_template_render, &openai, NULL, prompt, answer, out));
+    else
+        return put_completion(t, prompt, answer, key, out);
+    return refuse_masked(out);
+}
+
+/* All messages but the last are the prompt. */
+static sh_rc put_last(const struct sh_template *t, const struct dialect *d, const json_t *top, struct sh_chat *out)
+{
+    const json_t *list = find(top, d->field), *system = d == &sharegpt ? find(top, "system") : NULL;
+    json_t *prompt = json_array(), *last = json_array();
+    size_t n = json_array_size(list);
+    sh_rc rc;
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append(i + 1 < n ? prompt : last, json_array_get(list, i));
+    if (!t)
+        rc = sh_fail(SH_E_DATA, "\"%s\" are messages; give --chat-template NAME", d->field);
+    else if (n < 2)
+        rc = sh_fail(SH_E_DATA, "\"%s\" is %s and must be a list of messages of which the last is the answer", d->field,
+                     sh_json_is(list));
+    else
+        rc = render(t, sh_template_render, d, system, prompt, last, out);
+    json_decref(prompt);
+    json_decref(last);
+    return rc == SH_OK ? refuse_masked(out) : rc;
+}
+
+/* An answer and whether it is desirable. */
+static sh_rc parse_unpaired(const struct sh_template *t, const json_t *top, struct sh_chat *out)
+{
+    const json_t *label = find(top, find(top, "label") ? "label" : "kto_tag");
+
+    if (!json_is_boolean(label))
+        return sh_fail(SH_E_DATA, "\"label\", or \"kto_tag\", is %s; true is a desirable answer, false is not",
+                       label ? sh_json_is(label) : "missing");
+    out->desirable = json_is_true(label);
+    if (find(top, "instruction"))
+        return parse_alpaca(SH_CHAT_UNPAIRED, t, top, out);
+    if (find(top, "completion"))
+        return parse_completion(t, top, out);
+    SH_TRY(check_line(top, "system"));
+    return put_last(t, find(top, sharegpt.field) ? &sharegpt : &openai, top, out);
 }
 
 /* The text is rendered already, so nothing is put between segments. Any of the segments may be learned, not only the
@@ -538,6 +609,7 @@ static const struct {
     [SH_CHAT_ALPACA] = {"instruction", "alpaca"},
     [SH_CHAT_CHOSEN] = {"chosen", "preference"},
     [SH_CHAT_REJECTED] = {"rejected", "preference"},
+    [SH_CHAT_UNPAIRED] = {"kto_tag", "unpaired"},
 };
 
 const char *sh_chat_format(const json_t *line)
@@ -561,14 +633,16 @@ static sh_rc parse(enum sh_chat_form form, const struct sh_template *t, const ch
 {
     if (!json_is_object(top))
         return sh_fail(SH_E_DATA, "it is %s, not an object", sh_json_is(top));
-    SH_TRY(sh_chat_check(field ? field : told_by[form].key, top));
+    if (form != SH_CHAT_UNPAIRED)
+        SH_TRY(sh_chat_check(field ? field : told_by[form].key, top));
     switch (form) {
     case SH_CHAT_SEGMENTS: return parse_segments(top, out);
     case SH_CHAT_MESSAGES: return learn_messages(t, &openai, field, top, out);
     case SH_CHAT_SHAREGPT: return learn_messages(t, &sharegpt, field, top, out);
-    case SH_CHAT_ALPACA: return parse_alpaca(t, top, out);
-    case SH_CHAT_CHOSEN: return parse_preference(t, top, "chosen", "rejected", out);
-    case SH_CHAT_REJECTED: return parse_preference(t, top, "rejected", "chosen", out);
+    case SH_CHAT_ALPACA: return parse_alpaca(form, t, top, out);
+    case SH_CHAT_CHOSEN:
+    case SH_CHAT_REJECTED: return parse_preference(form, t, top, out);
+    case SH_CHAT_UNPAIRED: return parse_unpaired(t, top, out);
     default: return parse_completion(t, top, out);
     }
 }

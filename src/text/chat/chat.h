@@ -6,7 +6,10 @@
  *   sharegpt           {"conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}]}
  *   alpaca             {"instruction": "...", "input": "...", "output": "..."}
  *   preference         {"prompt": "...", "chosen": "...", "rejected": "..."}, or a list of messages in each; without a
- *                      prompt it is what both answers begin with. Each answer is a text of its own, after the prompt
+ *                      prompt it is what both answers begin with. Each answer is a text of its own, after the prompt.
+ *                      Or with "instruction" and "input", or "conversations", in place of the prompt
+ *   unpaired           {"prompt": "...", "completion": "...", "label": true}, or any of messages, sharegpt and alpaca with
+ *                      a "label", or a "kto_tag"; the last message of a list is the answer
  *
  * A message with "weight": 0 or "train": false is read and not learned. */
 #ifndef IO_TOKEN_CHAT_H
@@ -24,7 +27,8 @@ enum sh_chat_form {
     SH_CHAT_SHAREGPT,
     SH_CHAT_ALPACA,
     SH_CHAT_CHOSEN, /* preference: one of its two answers */
-    SH_CHAT_REJECTED
+    SH_CHAT_REJECTED,
+    SH_CHAT_UNPAIRED /* sets sh_chat.desirable */
 };
 
 /* Append the conversation of a line.

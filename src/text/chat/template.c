@@ -120,6 +120,7 @@ void sh_chat_clear(struct sh_chat *c)
 {
     c->text.n = 0;
     c->n = c->n_foreign = 0;
+    c->desirable = false;
 }
 
 void sh_chat_free(struct sh_chat *c)

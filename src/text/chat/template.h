@@ -53,6 +53,7 @@ struct sh_chat {
     int n, room;
     struct sh_stretch *foreign; /* [n_foreign] text from messages, not from a template */
     int n_foreign, foreign_room;
+    bool desirable; /* the label of a single answer */
 };
 
 void sh_chat_clear(struct sh_chat *c);

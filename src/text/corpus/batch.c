@@ -122,6 +122,9 @@ static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, st
     if (plain)
         sh_ids_put(&b->ids, (uint32_t)job->end);
     fill_mask(b, 1);
+    /* The first token is never a target, so its bit is free. */
+    if (form == SH_CHAT_UNPAIRED)
+        b->mask.at[begin] = w->chat.desirable;
     sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
     b->documents++;
     return SH_OK;

@@ -107,9 +107,9 @@ out:
     return rc;
 }
 
-void sh_document_writer_pairs(struct sh_document_writer *w)
+void sh_document_writer_flag(struct sh_document_writer *w, int flag)
 {
-    w->header.flags |= SH_DOCUMENT_PAIRS;
+    w->header.flags |= flag;
 }
 
 /* Little-endian: the low bytes come first, and so do the low bits. */

@@ -15,8 +15,8 @@ struct sh_document_writer;
  *   masked      whether there will be a mask
  *   template    name of the chat template; NULL: none
  * Offsets and mask wait in unnamed files in the same folder until the commit. Errors: SH_E_DATA. */
-/* Before the first put: the documents will be pairs of answers (io/data/format.h). */
-void sh_document_writer_pairs(struct sh_document_writer *w);
+/* Before the first put: what the documents will be, one of the flags of io/data/format.h. */
+void sh_document_writer_flag(struct sh_document_writer *w, int flag);
 sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokenizer, int masked, const char *template,
                               struct sh_document_writer **out);
 

@@ -160,9 +160,9 @@ static sh_rc check_used(const struct sh_token_options *opt)
         {"--field", "lines of jsonl and --format messages or sharegpt", opt->field,
          has_messages(opt->format) || (plain && any_is_lines(opt, true))},
         {"--separator", "files of text, in which it ends a document", opt->separator, any_is_lines(opt, false)},
-        {"--chat-template", "--format messages, sharegpt, alpaca, prompt-completion and preference", opt->template,
-         rendered},
-        {"--special-in-text", "--format messages, sharegpt, alpaca, prompt-completion and preference",
+        {"--chat-template", "--format messages, sharegpt, alpaca, prompt-completion, preference and unpaired",
+         opt->template, rendered},
+        {"--special-in-text", "--format messages, sharegpt, alpaca, prompt-completion, preference and unpaired",
          opt->special_in_text, rendered},
         {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template},
         {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
@@ -234,7 +234,8 @@ static sh_rc settle_chat(struct job *j)
     static const enum sh_chat_form forms[] = {
         [SH_FORMAT_SEGMENTS] = SH_CHAT_SEGMENTS,     [SH_FORMAT_MESSAGES] = SH_CHAT_MESSAGES,
         [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION, [SH_FORMAT_SHAREGPT] = SH_CHAT_SHAREGPT,
-        [SH_FORMAT_ALPACA] = SH_CHAT_ALPACA,         [SH_FORMAT_PREFERENCE] = SH_CHAT_CHOSEN};
+        [SH_FORMAT_ALPACA] = SH_CHAT_ALPACA,         [SH_FORMAT_PREFERENCE] = SH_CHAT_CHOSEN,
+        [SH_FORMAT_UNPAIRED] = SH_CHAT_UNPAIRED};
     const struct sh_token_options *opt = j->opt;
 
     if (opt->format < SH_FORMAT_SEGMENTS)
@@ -449,7 +450,9 @@ static sh_rc open_output(const struct job *j, const char *path, struct output *o
     SH_TRY(sh_document_writer_open(path, words, j->tokenizer->hash, j->batch.chat != SH_CHAT_NONE,
                                    j->batch.template ? j->batch.template->name : NULL, &out->documents));
     if (j->batch.chat == SH_CHAT_CHOSEN)
-        sh_document_writer_pairs(out->documents);
+        sh_document_writer_flag(out->documents, SH_DOCUMENT_PAIRS);
+    if (j->batch.chat == SH_CHAT_UNPAIRED)
+        sh_document_writer_flag(out->documents, SH_DOCUMENT_LABELS);
     return SH_OK;
 }
 

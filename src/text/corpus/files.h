@@ -19,7 +19,8 @@ enum sh_token_format {
     SH_FORMAT_COMPLETION,
     SH_FORMAT_SHAREGPT,
     SH_FORMAT_ALPACA,
-    SH_FORMAT_PREFERENCE
+    SH_FORMAT_PREFERENCE,
+    SH_FORMAT_UNPAIRED
 };
 
 struct sh_token_progress {

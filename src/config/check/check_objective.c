@@ -1,0 +1,99 @@
+/* Objectives: which of their keys act together, and what they cannot be combined with. */
+#include "src/config/check/check.h"
+#include "src/config/read/place.h"
+
+static const struct sh_config *config_of(const struct sh_config_state *state)
+{
+    return &state->cfg;
+}
+
+static bool is_typed(struct sh_config_state *state, const char *key)
+{
+    return sh_config_place_typed(sh_config_place_of(state, key));
+}
+
+/* As check_idle() of check.c. */
+static sh_rc refuse_idle(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    bool dpo = c->objective.name == SH_OBJECTIVE_DPO, labels = sh_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS;
+    const struct {
+        const char *key;
+        bool used;
+        const char *needs;
+    } rows[] = {
+        {"objective.loss_type", dpo, "objective.name=dpo"},
+        {"objective.beta", dpo, "objective.name=dpo"},
+        {"objective.label_smoothing", dpo, "objective.name=dpo"},
+        {"objective.sft_weight", dpo, "objective.name=dpo"},
+        {"objective.gamma", dpo && c->objective.loss_type == SH_PREFER_SIMPO, "objective.loss_type=simpo"},
+        {"objective.desirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
+        {"objective.undesirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (!rows[i].used && is_typed(state, rows[i].key))
+            return sh_config_refuse(state, rows[i].key, "has no effect without %s", rows[i].needs);
+    return SH_OK;
+}
+
+static sh_rc refuse_numbers(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    int loss = c->objective.loss_type, takes = sh_loss_takes(loss);
+    double smoothing = c->objective.label_smoothing, sft = c->objective.sft_weight;
+    const struct {
+        bool there;
+        const char *key, *text;
+    } rows[] = {
+        {loss == SH_PREFERENCES, "objective.loss_type",
+         "kto compares each answer with answers to other prompts, which a row of the data does not have; give "
+         "apo_zero_unpaired, which learns from the same data without them"},
+        {smoothing > 0 && !(takes & SH_TAKES_SMOOTHING), "objective.label_smoothing",
+         "only objective.loss_type=sigmoid, robust, exo_pair, cpo and simpo have it; leave it out"},
+        {smoothing == 0 && loss == SH_PREFER_EXO_PAIR, "objective.label_smoothing",
+         "objective.loss_type=exo_pair takes its logarithm; give 0.001, for one"},
+        {sft > 0 && loss == SH_PREFER_ORPO, "objective.sft_weight",
+         "objective.loss_type=orpo has this loss in itself, with weight 1; leave it out"},
+        {sft > 0 && takes & SH_TAKES_LABELS, "objective.sft_weight",
+         "it is for pairs; objective.desirable_weight is what chosen answers count"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
+    return SH_OK;
+}
+
+static sh_rc refuse_beside_answers(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    const struct {
+        bool there;
+        const char *key, *text;
+    } rows[] = {
+        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
+         "objective.name=dpo sums over whole answers, and no rank has whole sequences; leave it out"},
+        {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
+         "objective.name=dpo scores answers over all words, and no rank has all words; leave it out"},
+        {c->training.row_leaves > 1, "training.row_leaves",
+         "objective.name=dpo sums over whole answers, which leaves cut; leave it out"},
+        {c->data.packing == SH_PACKING_CONCAT, "data.packing",
+         "concat cuts pairs of answers; give bfd or none with objective.name=dpo"},
+        {c->data.mix[0], "data.mix", "objective.name=dpo has a reference of one set; give training.dataset_path"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
+    return SH_OK;
+}
+
+sh_rc sh_config_check_objective(struct sh_config_state *state)
+{
+    SH_TRY(refuse_idle(state));
+    if (config_of(state)->objective.name != SH_OBJECTIVE_DPO)
+        return SH_OK;
+    SH_TRY(refuse_numbers(state));
+    return refuse_beside_answers(state);
+}
