@@ -146,7 +146,8 @@ SH_PREFERENCE double sh_pair_reward(const struct sh_op_pair *how, struct sh_pair
 }
 
 /* An answer by itself. The derivative is in `chosen`. */
-SH_PREFERENCE struct sh_pair_slope sh_answer_slope_of(const struct sh_op_pair *how, int chosen, struct sh_pair_answer a)
+SH_PREFERENCE struct sh_pair_slope sh_pair_single_slope(const struct sh_op_pair *how, int chosen,
+                                                        struct sh_pair_answer a)
 {
     double p = sh_pair_s(how->beta * a.d), w = chosen ? how->desirable : how->undesirable;
     double slope = w * how->beta * p * (1 - p);

@@ -48,7 +48,7 @@ static void take_singles(const struct row *r, const struct sh_op_pair *how, doub
 
         end = take_document(r, first, &a);
         if (a.n > 0) {
-            s = sh_answer_slope_of(how, chosen, a);
+            s = sh_pair_single_slope(how, chosen, a);
             numbers[SH_PAIR_LOSS] += s.loss;
             numbers[SH_PAIR_RIGHT] += chosen;
             numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(how, a);

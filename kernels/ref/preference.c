@@ -74,7 +74,7 @@ static void take_pair(const struct sh_op_call *call, const struct document *c, c
 static void take_single(const struct sh_op_call *call, const struct document *d, double numbers[SH_PAIR_NUMBERS])
 {
     bool chosen = at(call, 4, d->row, d->first) == 1;
-    struct sh_pair_slope s = sh_answer_slope_of(&call->attr->pair, chosen, d->answer);
+    struct sh_pair_slope s = sh_pair_single_slope(&call->attr->pair, chosen, d->answer);
 
     put(call, d, d->answer.n > 0 ? s.chosen : 0);
     if (d->answer.n == 0)

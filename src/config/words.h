@@ -84,7 +84,7 @@ enum { SH_TAKES_SMOOTHING = 1, SH_TAKES_REFERENCE = 2, SH_TAKES_LABELS = 4 /* of
 enum sh_cfg_loss_type { SH_LOSS_TYPES(SH_LOSS_TYPE) SH_PREFERENCES };
 #undef SH_LOSS_TYPE
 #define SH_LOSS_CASE(id, word, takes) case SH_PREFER_##id: return takes;
-static inline int sh_loss_takes(int loss)
+static inline int sh_cfg_loss_takes(int loss)
 {
     switch (loss) { SH_LOSS_TYPES(SH_LOSS_CASE) default: return 0; }
 }

@@ -9,7 +9,7 @@
 struct sh_objective {
     const char *name;
     /* By whose number in the global batch the sum of the loss is divided. ANSWERS: data are pairs of answers, or answers
-     * with labels, as the loss takes them (sh_loss_takes()). */
+     * with labels, as the loss takes them (sh_cfg_loss_takes()). */
     enum { SH_COUNTS_TARGETS, SH_COUNTS_ANSWERS } counts;
     /* x [N,C], head [V,C]. Sets SH_PORT_LOSS. What comes before the loss may depend on x through operations with
      * .stops only (kernels/op.h). */

@@ -358,7 +358,7 @@ static bool has_answers(const struct sh_config *cfg)
 /* The EVAL section makes the reference's numbers. */
 static bool has_reference(const struct sh_config *cfg)
 {
-    return has_answers(cfg) && sh_loss_takes(cfg->objective.loss_type) & SH_TAKES_REFERENCE;
+    return has_answers(cfg) && sh_cfg_loss_takes(cfg->objective.loss_type) & SH_TAKES_REFERENCE;
 }
 
 /* Whether sequences are rows of documents. The files have settled what "auto" stands for (src/run/feed.h), or there are

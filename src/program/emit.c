@@ -635,7 +635,7 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
 {
     struct sh_op score = make_op(e, SH_OP_HEAD_SCORE), op = make_op(e, SH_OP_PAIR_LOSS);
     const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
-    int takes = sh_loss_takes(how->loss);
+    int takes = sh_cfg_loss_takes(how->loss);
 
     score.attr.head.chunk_rows = chunk_rows;
     score.in[0] = x;

@@ -162,6 +162,6 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
                                    .bytes = seen[1],
                                    .seconds = sh_seconds_since(begin)};
     if (f->reference)
-        out->pairs = sh_answer_metrics(sums, seen[2], f->reference->labelled);
+        out->pairs = sh_reference_metrics(sums, seen[2], f->reference->labelled);
     return SH_OK;
 }

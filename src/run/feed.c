@@ -15,7 +15,7 @@ static enum sh_data_answers answers(const struct sh_config *cfg)
 {
     if (sh_objective_named(cfg->objective.name)->counts != SH_COUNTS_ANSWERS)
         return SH_DATA_NO_ANSWERS;
-    return sh_loss_takes(cfg->objective.loss_type) & SH_TAKES_LABELS ? SH_DATA_LABELLED : SH_DATA_PAIRS;
+    return sh_cfg_loss_takes(cfg->objective.loss_type) & SH_TAKES_LABELS ? SH_DATA_LABELLED : SH_DATA_PAIRS;
 }
 
 /* One place that turns keys into options, shared by training, validation and `sherd plan`. */

@@ -10,8 +10,8 @@ struct sh_reference *sh_reference_create(const struct sh_data *d, int loss, int6
     size_t places = (size_t)(sequences * seq_len);
 
     ref->documents = sh_data_documents(d);
-    ref->labelled = sh_loss_takes(loss) & SH_TAKES_LABELS;
-    ref->needed = sh_loss_takes(loss) & SH_TAKES_REFERENCE;
+    ref->labelled = sh_cfg_loss_takes(loss) & SH_TAKES_LABELS;
+    ref->needed = sh_cfg_loss_takes(loss) & SH_TAKES_REFERENCE;
     ref->value = sh_calloc((size_t)ref->documents + 1, sizeof *ref->value);
     ref->places = sh_calloc(places, sizeof *ref->places);
     ref->label = sh_calloc(places, sizeof *ref->label);
@@ -42,7 +42,7 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
     return SH_OK;
 }
 
-struct sh_pair_metrics sh_answer_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single)
+struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single)
 {
     int64_t chosen = single ? (int64_t)sums[SH_PAIR_RIGHT] : answers, rejected = single ? answers - chosen : answers;
     double c = (double)chosen, r = (double)rejected;

@@ -35,6 +35,6 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
 sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name);
 
 /* The means over pairs, or over single answers, of PAIR_LOSS's numbers. Local. */
-struct sh_pair_metrics sh_answer_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single);
+struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single);
 
 #endif

@@ -44,9 +44,9 @@ static void begin(struct optest *t, int loss, int64_t B, int64_t T)
     optest_in(t, 0, SH_F32, DIMS(B, T));
     optest_in_ints(t, 1, -1, 0, DIMS(B, T));
     optest_in_ints(t, 2, 0, 1, DIMS(B, T));
-    if (sh_loss_takes(loss) & SH_TAKES_REFERENCE)
+    if (sh_cfg_loss_takes(loss) & SH_TAKES_REFERENCE)
         optest_in(t, 3, SH_F64, DIMS(B, T));
-    if (sh_loss_takes(loss) & SH_TAKES_LABELS)
+    if (sh_cfg_loss_takes(loss) & SH_TAKES_LABELS)
         optest_in_ints(t, 4, 0, 1, DIMS(B, T));
     for (int64_t b = 0; b < B; b++)
         put_row(t, b, T);
@@ -97,8 +97,8 @@ static struct sh_pair_slope slope_at(int loss, double c, double j)
     const struct sh_op_pair how = {loss, 0.3, 0.1, 0.4, 0.7, 1.5, 0.6};
     struct sh_pair_answer a = {c, 3, c - 1}, b = {j, 2, j + 1};
 
-    if (sh_loss_takes(loss) & SH_TAKES_LABELS) {
-        struct sh_pair_slope first = sh_answer_slope_of(&how, 1, a), second = sh_answer_slope_of(&how, 0, b);
+    if (sh_cfg_loss_takes(loss) & SH_TAKES_LABELS) {
+        struct sh_pair_slope first = sh_pair_single_slope(&how, 1, a), second = sh_pair_single_slope(&how, 0, b);
 
         return (struct sh_pair_slope){first.loss + second.loss, first.chosen, second.chosen};
     }

