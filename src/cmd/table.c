@@ -86,6 +86,11 @@ static const struct sh_cmd_option doctor[] = {
 };
 
 /* For commands without options. */
+static const struct sh_cmd_option keep[] = {
+    {.name = "--step", .help = "print the newest step that all ranks of this node have in memory, or -1, and stop"},
+    {0},
+};
+
 static const struct sh_cmd_option none[] = {
     {0},
 };
@@ -301,6 +306,10 @@ const struct sh_cmd sh_commands[] = {
      "train with the options of transformers' run_clm.py", SH_CMD_TRAIN, run_clm, .config = true, .mpi = true,
      .collects = true, .stops = true,
      .run = sh_cmd_run_clm},
+    {"keep", "CONFIG | --model.hf=DIR", "hold the near checkpoints of a run (checkpoint.near_interval) in the memory of this "
+     "node, while ranks die and start again; start one on each node, before the run, with the same CONFIG and keys. It "
+     "ends with whoever started it, or by a signal, and the memory is free then",
+     "hold copies of a run's state in memory while ranks die", SH_CMD_TRAIN, keep, .config = true, .run = sh_cmd_keep},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of "
      "ranks, and predict its time on a machine",
      "say what a run takes: memory, traffic, time", SH_CMD_PREPARE, plan,

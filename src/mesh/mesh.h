@@ -149,6 +149,25 @@ sh_rc sh_mesh_gather(const void *mine, int bytes, void *all);
 bool sh_mesh_same(unsigned long long hash); /* true on all ranks when all gave the same value */
 void sh_mesh_barrier(void);
 
+/* Ask other ranks, or this one, for data that they alone can find, and give them what they ask for, until all ranks have
+ * everything. A rank has a few pieces under way at a time, so any number of asks takes little memory.
+ *   give  fill `out` with what a rank asked for; take: what this rank asked for is there. Neither calls MPI
+ * Collective over the job. */
+enum { SH_MESH_TRADE_BYTES = 1 << 22 };
+struct sh_mesh_ask {
+    int rank;
+    int64_t what[3]; /* understood by give() of that rank */
+    int64_t bytes;   /* at most SH_MESH_TRADE_BYTES */
+};
+struct sh_mesh_trade {
+    const struct sh_mesh_ask *ask;
+    int64_t n;
+    void (*give)(void *arg, const int64_t what[3], int64_t bytes, void *out);
+    void (*take)(void *arg, int64_t ask, const void *data);
+    void *arg;
+};
+sh_rc sh_mesh_trade(const struct sh_mesh_trade *t);
+
 /* Test every open group with known values: gradient = function of the rank. Takes milliseconds. Collective.
  * Errors: SH_E_COMM naming group, expected and found. */
 sh_rc sh_mesh_self_test(const struct sh_mesh *mesh);

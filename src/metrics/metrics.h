@@ -13,6 +13,7 @@
 struct sh_step_time {
     double step, compute, exposed_comm, data, checkpoint, checks;
     double exposed_offload; /* waiting for moves between tiers */
+    double near;            /* near checkpoints since the step before; 0: none */
 };
 
 /* How evenly the ranks work: seconds per step without waiting, as means since the last time they were gathered. */
@@ -118,6 +119,7 @@ struct sh_start_metrics {
     int64_t step;                /* steps done before it */
     const char *resumed_from;    /* a checkpoint, or NULL */
     const char *parameters_from; /* one of which only the parameters were taken, or NULL; both NULL: initial values */
+    double seconds_down;         /* from the end of the near checkpoint that it goes on from; 0: from none */
     int ranks, replicate, shard;
     int nodes, threads; /* threads: per rank */
     int cores;          /* that the ranks of the first node together may run on */

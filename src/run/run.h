@@ -16,6 +16,7 @@
 #include "io/checkpoint/checkpoint.h"
 
 struct sh_feed; /* feed.h */
+struct sh_kept; /* kept/kept.h */
 struct sh_map;  /* map.h */
 
 /* The base under the trained parameters, if some parameters are frozen (frozen.h). */
@@ -53,6 +54,8 @@ struct sh_run {
     char *hf_config;             /* config.json from the model's source folder, in one line, or NULL */
     uint32_t *word_bytes;        /* [vocab_size] bytes of each word's text, 0 for special words; NULL: not known */
     struct sh_run_async *async;  /* a checkpoint that is being written, or NULL */
+    struct sh_kept *kept;        /* near checkpoints, or NULL */
+    bool unsaved;                /* the state came from memory: no file of this step is known to be there */
     struct sh_ckpt_lock *lock;   /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
 
@@ -70,6 +73,8 @@ sh_rc sh_run_init_trained(struct sh_run *r); /* only the trained ones; frozen on
 /* Load parameters, and optimizer state if the program trains. *damaged (may be NULL) tells a file that cannot be used
  * at all from one of another model. */
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
+/* Take over what a checkpoint says besides its tensors, which are loaded; frees the meta data. `where`: for messages. */
+sh_rc sh_run_take(struct sh_run *r, const char *where, struct sh_ckpt_meta *meta);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
 sh_rc sh_run_load_hf(struct sh_run *r);                      /* the same, from model.hf_assets_path */
 sh_rc sh_run_load_adapter(struct sh_run *r);                 /* adapters of lora.adapter_path; the base is loaded */
@@ -82,6 +87,8 @@ struct sh_run_saved {
     double seconds, stall, disk_seconds; /* the last: write and fsync time of the slowest rank */
     bool lost; /* the save failed because a home in a lower tier did not give back the state itself */
 };
+/* The meta data of a checkpoint of this state; freed with sh_ckpt_meta_free(), whatever the result. Agreed. */
+sh_rc sh_run_describe(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta);
 sh_rc sh_run_can_save(struct sh_run *r);                                          /* call it before the first step */
 sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out); /* start; if not async, also finish */
 bool sh_run_is_saving(const struct sh_run *r); /* a checkpoint is being written; local, the same on all ranks */

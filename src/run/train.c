@@ -6,6 +6,7 @@
 #include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/run/feed.h"
+#include "src/run/kept/kept.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/save/frozen.h"
@@ -196,11 +197,23 @@ static sh_rc go_back(struct sh_train *t)
     return SH_OK;
 }
 
+/* First of all that is due: what follows may take long, and a rank may die in it. */
+static sh_rc keep_near(struct sh_train *t)
+{
+    char guard[SH_SAVING_GUARD];
+
+    if (!sh_kept_due(t->r, t->r->step))
+        return SH_OK;
+    sh_saving_guard(&t->saving, guard);
+    return sh_kept_write(t->r, guard);
+}
+
 /* What is due after a step that stays. The save comes before the validation, which may take long and is less worth. */
 static sh_rc after_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
 
+    SH_TRY(keep_near(t));
     if (sh_train_compares(t, r->step))
         SH_TRY(compare_replicas(t));
     SH_TRY(sh_saving_poll(&t->saving, false));
@@ -221,7 +234,7 @@ static sh_rc finish_saves(struct sh_train *t, int64_t first_step)
     SH_TRY(sh_saving_poll(&t->saving, true));
     if (!t->stopping.asked)
         return sh_run_save_hf(t->r);
-    if (!r->cfg.checkpoint.enable || r->step == first_step || t->stopping.saved == r->step)
+    if (!r->cfg.checkpoint.enable || (r->step == first_step && !r->unsaved) || t->stopping.saved == r->step)
         return SH_OK;
     sh_progress_break(&t->progress);
     sh_log_info("stopping (%s); saving at step %lld%s", t->stopping.why, (long long)r->step,
@@ -274,6 +287,14 @@ static void say_beginning(const struct sh_train *t)
     }
 }
 
+/* A run that goes on from memory may have died in the save of that very step. */
+static sh_rc save_again(struct sh_train *t)
+{
+    if (!t->r->unsaved || !sh_train_saves(t, t->r->step))
+        return SH_OK;
+    return save(t, t->r->step == t->r->cfg.training.steps);
+}
+
 /* Order at the end: saves, trace, metrics, status. A run whose metrics could not be written fails, but only after its
  * state is safe. */
 static sh_rc loop(struct sh_train *t)
@@ -286,6 +307,7 @@ static sh_rc loop(struct sh_train *t)
     if (r->step == 0 && cfg->checkpoint.enable && cfg->checkpoint.create_seed_checkpoint)
         SH_TRY(sh_saving_save(&t->saving, false));
     sh_mesh_timeout(cfg->comm.train_timeout_seconds);
+    SH_TRY(save_again(t));
     SH_TRY(catch_up(t));
     while (r->step < cfg->training.steps && !t->stopping.asked) {
         sh_tracing_before_step(&t->tracing, r);
@@ -341,7 +363,9 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_agree(sh_train_open_data(&t)));
     SH_TRY_OUT(sh_provenance_data(r, t.feed.data));
     SH_TRY_OUT(sh_stopping_before_load(r));
+    SH_TRY_OUT(sh_kept_open(r));
     SH_TRY_OUT(sh_run_start_state(r));
+    SH_TRY_OUT(sh_kept_take(r));
     sh_run_template_take(r, sh_data_chat_template(t.feed.data));
     SH_TRY_OUT(sh_run_tokenizer_start(r));
     if (r->cfg.validation.enable)
@@ -360,6 +384,7 @@ sh_rc sh_run_train(struct sh_run *r)
     say_done(r);
 out:
     sh_mesh_end_within(r->cfg.comm.train_timeout_seconds, rc);
+    sh_kept_close(r);
     sh_progress_break(&t.progress);
     sh_stopping_close(&t.stopping, r, rc);
     sh_stragglers_close(&t.stragglers);

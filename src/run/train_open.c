@@ -4,9 +4,11 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/run/feed.h"
+#include "src/run/kept/kept.h"
 #include "src/run/run.h"
 #include "src/run/watch/changes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +102,7 @@ static sh_rc report_start(const struct sh_train *t)
     struct sh_start_metrics m = {.step = t->r->step,
                                  .resumed_from = t->r->resumed_from,
                                  .parameters_from = t->r->parameters_from,
+                                 .seconds_down = fmax(sh_kept_seconds_down(t->r), 0),
                                  .ranks = sh_mesh_ranks(&mesh->shape),
                                  .replicate = sh_group_size(&mesh->shape, mesh->shape.replicate),
                                  .shard = sh_group_size(&mesh->shape, mesh->shape.shard),

@@ -5,6 +5,7 @@
 #include "src/model/objective.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
+#include "src/run/kept/kept.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
@@ -91,7 +92,7 @@ static double counted(const struct sh_train *t)
  * targets, and whether to stop here. */
 static sh_rc prepare(struct sh_train *t)
 {
-    enum { FAILED, TARGETS, COUNTED, REQUESTS };
+    enum { FAILED, TARGETS, COUNTED, KEPT, REQUESTS };
     double sums[REQUESTS + SH_STOPPING_REQUESTS];
     sh_rc rc = sh_metrics_result(t->metrics);
     int64_t first;
@@ -106,10 +107,12 @@ static sh_rc prepare(struct sh_train *t)
     bool speaks = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape);
     sums[TARGETS] = speaks ? (double)t->own_targets : 0;
     sums[COUNTED] = speaks ? counted(t) : 0;
+    sums[KEPT] = sh_kept_share(t->r);
     sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
     SH_TRY(sum_over_ranks(t->r, sums, REQUESTS + SH_STOPPING_REQUESTS));
     sh_stopping_decide(&t->stopping, t->r, sums + REQUESTS);
+    sh_kept_decide(t->r, sums[KEPT]);
     t->targets = (int64_t)sums[TARGETS];
     t->counted = (int64_t)sums[COUNTED];
     return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
@@ -359,6 +362,7 @@ sh_rc sh_train_step(struct sh_train *t)
     m.since_last = sh_seconds_since(t->last_step_ns ? t->last_step_ns : begin);
     t->last_step_ns = sh_now_ns();
     m.time.checks = t->check_seconds;
+    m.time.near = sh_kept_take_seconds(r);
     m.tokens_per_second = (double)m.tokens / m.time.step;
     m.mfu = sh_mfu(m.tokens_per_second, m.flops_causal, sh_mesh_ranks(&r->mesh->shape), r->cfg.metrics.peak_tflops);
     m.peak_rss_bytes = t->rss;

@@ -486,6 +486,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"checkpoint.initial_load_in_hf", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
+        {"checkpoint.near_limit_bytes", "checkpoint.near_interval=1 or more", c->checkpoint.near_interval > 0},
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
@@ -591,6 +592,22 @@ static sh_rc check_guard(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* The state must be in memory, and what is lost with the memory must be in a file. */
+static sh_rc check_near(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+
+    if (!c->checkpoint.near_interval)
+        return SH_OK;
+    if (!c->checkpoint.enable)
+        return sh_config_refuse(state, "checkpoint.near_interval",
+                                "near checkpoints go on from the files of checkpoint.enable=true, but it is false");
+    if (c->offload.optimizer == SH_OFFLOAD_NVME)
+        return sh_config_refuse(state, "checkpoint.near_interval",
+                                "each copy would read all states back from their file (offload.optimizer=nvme)");
+    return SH_OK;
+}
+
 /* I/O methods and their options: an option that the method would silently ignore is refused. */
 static sh_rc check_checkpoint(struct sh_config_state *state)
 {
@@ -688,6 +705,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_recompute,
         check_guard,
         check_checkpoint,
+        check_near,
         check_device,
         check_lora,
         check_offload,

@@ -7,6 +7,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/run/kept/kept.h"
 #include "src/run/save/frozen.h"
 #include "src/run/save/newest.h"
 #include "src/run/save/provenance.h"
@@ -261,15 +262,36 @@ static sh_rc load_newest(struct sh_run *r, const char *folder, char **path)
     return SH_OK;
 }
 
+/* A generation in memory that is newer than the newest file comes before it. */
+static sh_rc load_near(struct sh_run *r, const char *newest, bool *loaded)
+{
+    struct sh_ckpt_meta meta = {0};
+
+    SH_TRY(sh_kept_load(r, newest ? sh_ckpt_step_of(newest) : -1, &meta, loaded));
+    if (!*loaded)
+        return SH_OK;
+    SH_TRY(sh_run_take(r, "the near checkpoint", &meta));
+    r->unsaved = true;
+    note_path(&r->resumed_from, "near checkpoint");
+    sh_log_info("resumed from the near checkpoint of step %lld, in memory", (long long)r->step);
+    return SH_OK;
+}
+
 /* With `own`, a checkpoint of the run's own folder comes first: a job that is started again must not start over. */
 sh_rc sh_run_load_start(struct sh_run *r, bool own)
 {
     char *folder = sh_run_checkpoint_folder(r), *path = NULL;
+    bool loaded = false;
     sh_rc rc = SH_OK;
 
+    r->unsaved = false;
     if (own)
         rc = find(r, folder, INT64_MAX, &path);
-    if (rc == SH_OK && path)
+    if (rc == SH_OK && own)
+        rc = load_near(r, path, &loaded);
+    if (rc == SH_OK && loaded)
+        rc = SH_OK;
+    else if (rc == SH_OK && path)
         rc = load_newest(r, folder, &path);
     else if (rc == SH_OK)
         rc = begin_anew(r);

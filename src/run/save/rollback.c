@@ -1,6 +1,7 @@
 #include "src/run/save/rollback.h"
 
 #include "src/base/mem.h"
+#include "src/run/kept/kept.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -38,6 +39,7 @@ sh_rc sh_rollback(struct sh_run *r, int64_t *first)
     int64_t next = r->samples;
 
     forget(r);
+    sh_kept_forget(r); /* they are of the steps to be undone */
     SH_TRY(sh_run_load_start(r, true));
     *first = r->samples;
     r->samples = next;

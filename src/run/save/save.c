@@ -75,8 +75,7 @@ static char *notes_of(const struct sh_run *r)
     return all;
 }
 
-/* Free it with sh_ckpt_meta_free(), whatever the result. */
-static sh_rc describe_run(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
+sh_rc sh_run_describe(const struct sh_run *r, const char *guard, struct sh_ckpt_meta *meta)
 {
     *meta = (struct sh_ckpt_meta){.step = r->step,
                                   .samples = r->samples,
@@ -152,7 +151,7 @@ sh_rc sh_run_save(struct sh_run *r, const char *guard, struct sh_run_saved *out)
 
     *out = (struct sh_run_saved){0};
     SH_REQUIRE(!r->async);
-    SH_TRY_OUT(describe_run(r, guard, &meta));
+    SH_TRY_OUT(sh_run_describe(r, guard, &meta));
     rc = is_async(r) ? begin_async(r, &meta) : save_now(r, &meta, out);
 out:
     sh_ckpt_meta_free(&meta);

@@ -45,19 +45,26 @@ static void report(struct sh_saving *s, struct sh_run_saved *saved)
     sh_error_clear();
 }
 
+void sh_saving_guard(const struct sh_saving *s, char text[SH_SAVING_GUARD])
+{
+    char guard[128], scale[64];
+    bool dynamic = s->loss_scale->window;
+
+    sh_guard_save(s->guard, guard, sizeof guard);
+    sh_loss_scale_save(s->loss_scale, scale, sizeof scale);
+    snprintf(text, SH_SAVING_GUARD, "%s%s%s", guard, dynamic ? SH_GUARD_SCALE : "", dynamic ? scale : "");
+}
+
 /* Start a save of the current step. The guard's state and the loss scale belong to the file, so they are taken at the
  * same moment as the parameters. */
 static sh_rc begin(struct sh_saving *s)
 {
     struct sh_run_saved saved;
+    char text[SH_SAVING_GUARD];
     sh_rc rc;
-    char guard[128], scale[64], text[sizeof guard + sizeof scale + sizeof SH_GUARD_SCALE];
-    bool dynamic = s->loss_scale->window;
 
     s->step = s->r->step;
-    sh_guard_save(s->guard, guard, sizeof guard);
-    sh_loss_scale_save(s->loss_scale, scale, sizeof scale);
-    snprintf(text, sizeof text, "%s%s%s", guard, dynamic ? SH_GUARD_SCALE : "", dynamic ? scale : "");
+    sh_saving_guard(s, text);
     rc = sh_run_save(s->r, text, &saved);
     s->lost = rc != SH_OK && saved.lost;
     SH_TRY(rc);

@@ -41,6 +41,10 @@ struct sh_saving {
  * sh_ckpt_save. */
 sh_rc sh_saving_save(struct sh_saving *s, bool must);
 
+/* The text of guard and loss scale as a checkpoint of this step has it. Local. */
+enum { SH_SAVING_GUARD = 256 };
+void sh_saving_guard(const struct sh_saving *s, char text[SH_SAVING_GUARD]);
+
 /* Continue the checkpoint that is being written, if there is one; with `wait`, to its end. Errors: as above. */
 sh_rc sh_saving_poll(struct sh_saving *s, bool wait);
 

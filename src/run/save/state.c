@@ -226,29 +226,34 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
         path, was, is, was);
 }
 
+sh_rc sh_run_take(struct sh_run *r, const char *where, struct sh_ckpt_meta *meta)
+{
+    sh_rc rc = sh_agree(check_optimizer(r, where, meta));
+
+    if (rc != SH_OK) {
+        sh_ckpt_meta_free(meta);
+        return rc;
+    }
+    r->step = meta->step;
+    r->samples = meta->samples;
+    r->tokens = meta->tokens;
+    r->updates = meta->updates;
+    free(r->guard);
+    r->guard = sh_strdup(meta->guard ? meta->guard : "");
+    sh_run_tokenizer_take(r, meta, false);
+    sh_provenance_take(r, meta);
+    compare_config(r, where, meta);
+    sh_ckpt_meta_free(meta);
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+    return SH_OK;
+}
+
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
 {
     struct sh_ckpt_meta meta = {0};
-    sh_rc rc;
 
     SH_TRY(read_file(r, path, false, &meta, damaged));
-    rc = sh_agree(check_optimizer(r, path, &meta));
-    if (rc != SH_OK) {
-        sh_ckpt_meta_free(&meta);
-        return rc;
-    }
-    r->step = meta.step;
-    r->samples = meta.samples;
-    r->tokens = meta.tokens;
-    r->updates = meta.updates;
-    free(r->guard);
-    r->guard = sh_strdup(meta.guard ? meta.guard : "");
-    sh_run_tokenizer_take(r, &meta, false);
-    sh_provenance_take(r, &meta);
-    compare_config(r, path, &meta);
-    sh_ckpt_meta_free(&meta);
-    sh_exec_run(r->exec, SH_SECTION_INIT);
-    return SH_OK;
+    return sh_run_take(r, path, &meta);
 }
 
 /* Load parameters, or the adapters upon them, from a folder in Hugging Face's layout. Counters stay at 0: it is a new

@@ -8,6 +8,7 @@
 #include "src/base/string/str.h"
 #include "src/config/family.h"
 #include "src/cost/rates.h"
+#include "src/near/slot.h"
 #include "src/plan/pinned.h"
 #include "src/run/feed.h"
 #include "src/run/run.h"
@@ -369,6 +370,8 @@ static void print_memory(const struct sh_predict *l)
         print_bytes("gaps between tensors", l->p->arena_bytes - sum);
     print_bytes(l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated", l->p->arena_bytes);
     print_beside(l);
+    if (l->cfg.checkpoint.near_interval)
+        print_bytes("near checkpoints, 2 slots", SH_NEAR_SLOTS * sh_near_bytes(l->p, &l->mesh));
     if (bytes[SH_MEM_MASTER])
         puts("  masters: float32, from which each update rounds what is gathered and computed with");
     if (halves)

@@ -1,0 +1,106 @@
+/* The keeper as a rank sees it. */
+#include "src/near/keep.h"
+
+#include "src/base/time.h"
+#include "src/near/wire.h"
+
+#include <time.h>
+#include <unistd.h>
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
+sh_rc sh_keep_connect(const char *folder, double seconds, int *fd)
+{
+    struct sockaddr_un name;
+    socklen_t length;
+    int64_t begin = sh_now_ns();
+    int s;
+
+    SH_TRY(sh_wire_name(folder, &name, &length));
+    s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    while (s >= 0 && connect(s, (struct sockaddr *)&name, length) != 0) {
+        if (sh_seconds_since(begin) > seconds) {
+            close(s);
+            return sh_fail(SH_E_COMM,
+                           "no keeper for %s on this node; start one before the run, in the same folder: "
+                           "`sherd keep CONFIG &`, on each node",
+                           folder);
+        }
+        nap();
+    }
+    if (s < 0)
+        return sh_fail(SH_E_COMM, "no socket for the keeper");
+    *fd = s;
+    return SH_OK;
+}
+
+/* Ask, and wait for the answer. */
+static sh_rc ask(int socket, struct sh_wire *m, int *fd)
+{
+    if (!sh_wire_send(socket, m, -1) || !sh_wire_receive(socket, m, fd))
+        return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
+    m->text[sizeof m->text - 1] = '\0';
+    return m->rc == SH_OK ? SH_OK : sh_fail((sh_rc)m->rc, "%s", m->text);
+}
+
+sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper)
+{
+    struct sh_wire m = {.kind = SH_WIRE_HELLO, .rank = rank, .world = world, .start = start};
+
+    SH_TRY(ask(fd, &m, NULL));
+    *keeper = m.start;
+    return SH_OK;
+}
+
+sh_rc sh_keep_bye(int fd)
+{
+    struct sh_wire m = {.kind = SH_WIRE_BYE};
+
+    return sh_wire_send(fd, &m, -1) ? SH_OK : sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
+}
+
+bool sh_keep_hear(int fd, int *rank)
+{
+    struct sh_wire m;
+
+    if (!sh_wire_receive(fd, &m, NULL))
+        return false;
+    *rank = m.rank;
+    return m.kind == SH_WIRE_DEATH;
+}
+
+sh_rc sh_keep_list(int fd, int index, struct sh_keep_part *part, bool *more)
+{
+    struct sh_wire m = {.kind = SH_WIRE_LIST, .slot = index};
+
+    SH_TRY(ask(fd, &m, &part->fd));
+    *more = m.kind != SH_WIRE_END;
+    part->rank = m.rank;
+    part->world = m.world;
+    part->slot = m.slot;
+    part->layout = m.layout;
+    part->bytes = m.bytes;
+    return SH_OK;
+}
+
+sh_rc sh_keep_take(int fd, struct sh_keep_part *part)
+{
+    struct sh_wire m = {.kind = SH_WIRE_TAKE,
+                        .rank = part->rank,
+                        .world = part->world,
+                        .slot = part->slot,
+                        .layout = part->layout,
+                        .bytes = part->bytes};
+
+    return ask(fd, &m, &part->fd);
+}
+
+sh_rc sh_keep_drop(int fd, uint64_t layout)
+{
+    struct sh_wire m = {.kind = SH_WIRE_DROP, .layout = layout};
+
+    return ask(fd, &m, NULL);
+}

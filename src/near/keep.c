@@ -1,0 +1,309 @@
+#include "src/near/keep.h"
+
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+#include "src/base/string/str.h"
+#include "src/base/time.h"
+#include "src/near/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { OTHERS_MS = 2000, LOOK_MS = 50 };
+
+struct client {
+    int fd, rank;
+    pid_t pid;
+    uint64_t start;
+    bool present; /* has said hello, and not bye */
+    bool waits;   /* for the answer to its hello */
+};
+
+struct keeper {
+    int socket;
+    uint64_t id;
+    int64_t limit, reserved;
+    struct client *client;
+    struct sh_keep_part *part;
+    int n_clients, cap_clients, n_parts, cap_parts;
+    /* The death that is being told. */
+    struct {
+        int64_t since; /* 0: none */
+        uint64_t start;
+        int rank;
+        bool lowest_told;
+    } death;
+};
+
+/* ---- parts ---- */
+
+static int find_part(const struct keeper *k, const struct sh_wire *m)
+{
+    for (int i = 0; i < k->n_parts; i++) {
+        const struct sh_keep_part *p = &k->part[i];
+
+        if (p->rank == m->rank && p->world == m->world && p->slot == m->slot && p->layout == m->layout)
+            return i;
+    }
+    return -1;
+}
+
+static sh_rc no_room(const struct keeper *k, int64_t bytes)
+{
+    char need[SH_STR_SHORT], has[SH_STR_SHORT], limit[SH_STR_SHORT];
+
+    return sh_fail(SH_E_MEMORY,
+                   "the keeper cannot reserve %s for a near checkpoint: it holds %s, and may hold %s "
+                   "(checkpoint.near_limit_bytes; by default half of what was free when it started)",
+                   sh_str_bytes(bytes, need), sh_str_bytes(k->reserved, has), sh_str_bytes(k->limit, limit));
+}
+
+/* All pages now, and by the keeper: a rank must not meet the end of the memory in a copy, and pages are charged to whose
+ * first touch they were. */
+static sh_rc reserve(struct keeper *k, const struct sh_wire *m)
+{
+    int fd, failed;
+
+    if (m->bytes <= 0 || m->bytes > k->limit - k->reserved)
+        return no_room(k, m->bytes);
+    fd = memfd_create("sherd-near", MFD_CLOEXEC);
+    if (fd < 0)
+        return sh_fail(SH_E_MEMORY, "the keeper has no memory: %s", strerror(errno));
+    failed = posix_fallocate(fd, 0, m->bytes);
+    if (failed) {
+        close(fd);
+        return sh_fail(SH_E_MEMORY, "the keeper has no memory: %s", strerror(failed));
+    }
+    k->part = sh_grow(k->part, k->n_parts, &k->cap_parts, sizeof *k->part);
+    k->part[k->n_parts++] = (struct sh_keep_part){
+        .rank = m->rank, .world = m->world, .slot = m->slot, .layout = m->layout, .bytes = m->bytes, .fd = fd};
+    k->reserved += m->bytes;
+    return SH_OK;
+}
+
+static sh_rc take(struct keeper *k, const struct sh_wire *m, int *fd)
+{
+    int i = find_part(k, m);
+
+    if (i < 0) {
+        SH_TRY(reserve(k, m));
+        i = k->n_parts - 1;
+    }
+    if (k->part[i].bytes != m->bytes)
+        return sh_fail(SH_E_BUG, "a near checkpoint of rank %d has %lld bytes, not %lld", m->rank,
+                       (long long)k->part[i].bytes, (long long)m->bytes);
+    *fd = k->part[i].fd;
+    return SH_OK;
+}
+
+static void drop_others(struct keeper *k, uint64_t layout)
+{
+    int n = 0;
+
+    for (int i = 0; i < k->n_parts; i++)
+        if (k->part[i].layout == layout) {
+            k->part[n++] = k->part[i];
+        } else {
+            k->reserved -= k->part[i].bytes;
+            close(k->part[i].fd);
+        }
+    k->n_parts = n;
+}
+
+/* ---- ranks ---- */
+
+/* Whoever is left of another start would write into what this one reads. */
+static bool kill_others(const struct keeper *k, uint64_t start)
+{
+    bool any = false;
+
+    for (int i = 0; i < k->n_clients; i++)
+        if (k->client[i].present && k->client[i].start != start) {
+            any = true;
+            if (k->client[i].pid > 0)
+                kill(k->client[i].pid, SIGKILL);
+        }
+    return any;
+}
+
+/* Answer those hellos whose start has the node to itself. */
+static void answer_hellos(struct keeper *k)
+{
+    for (int i = 0; i < k->n_clients; i++) {
+        struct client *c = &k->client[i];
+        struct sh_wire m = {.kind = SH_WIRE_ANSWER, .start = k->id};
+
+        if (!c->waits || kill_others(k, c->start))
+            continue;
+        c->waits = false;
+        c->present = true;
+        k->death.since = 0;
+        sh_wire_send(c->fd, &m, -1);
+    }
+}
+
+static void leave(struct keeper *k, int i)
+{
+    struct client gone = k->client[i];
+
+    close(gone.fd);
+    k->client[i] = k->client[--k->n_clients];
+    if (!gone.present || k->death.since)
+        return;
+    k->death.since = sh_now_ns();
+    k->death.start = gone.start;
+    k->death.rank = gone.rank;
+    k->death.lowest_told = false;
+}
+
+static void tell(struct keeper *k, struct client *c)
+{
+    struct sh_wire m = {.kind = SH_WIRE_DEATH, .rank = k->death.rank};
+
+    sh_wire_send(c->fd, &m, -1);
+}
+
+/* One rank says it; the others follow only if that one cannot end them. */
+static void tell_of_death(struct keeper *k)
+{
+    int64_t ms = k->death.since ? (sh_now_ns() - k->death.since) / 1000000 : 0;
+    struct client *lowest = NULL;
+
+    if (!k->death.since || ms < SH_KEEP_TELL_MS)
+        return;
+    for (int i = 0; i < k->n_clients; i++) {
+        struct client *c = &k->client[i];
+
+        if (!c->present || c->start != k->death.start)
+            continue;
+        if (k->death.lowest_told && ms >= SH_KEEP_TELL_MS + OTHERS_MS)
+            tell(k, c);
+        if (!lowest || c->rank < lowest->rank)
+            lowest = c;
+    }
+    if (lowest && !k->death.lowest_told)
+        tell(k, lowest);
+    k->death.lowest_told = true;
+    if (!lowest || ms >= SH_KEEP_TELL_MS + OTHERS_MS)
+        k->death.since = 0;
+}
+
+/* ---- packets ---- */
+
+static void greet(struct client *c, const struct sh_wire *m)
+{
+    c->rank = m->rank;
+    c->start = m->start;
+    c->waits = true;
+}
+
+/* What a packet asks for, but for hello and bye, is answered at once. */
+static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
+{
+    sh_rc rc = SH_OK;
+    int fd = -1, i = m->slot;
+    bool listed = m->kind == SH_WIRE_LIST && i >= 0 && i < k->n_parts, end = m->kind == SH_WIRE_LIST && !listed;
+
+    if (m->kind == SH_WIRE_TAKE)
+        rc = take(k, m, &fd);
+    if (m->kind == SH_WIRE_DROP)
+        drop_others(k, m->layout);
+    if (listed) {
+        const struct sh_keep_part *p = &k->part[i];
+
+        m->rank = p->rank;
+        m->world = p->world;
+        m->slot = p->slot;
+        m->layout = p->layout;
+        m->bytes = p->bytes;
+        fd = p->fd;
+    }
+    m->kind = end ? SH_WIRE_END : SH_WIRE_ANSWER;
+    m->rc = rc;
+    snprintf(m->text, sizeof m->text, "%s", rc == SH_OK ? "" : sh_error_text());
+    sh_wire_send(c->fd, m, fd);
+}
+
+/* false: the other side is gone. */
+static bool read_packet(struct keeper *k, int i)
+{
+    struct client *c = &k->client[i];
+    struct sh_wire m;
+
+    if (!sh_wire_receive(c->fd, &m, NULL))
+        return false;
+    if (m.kind == SH_WIRE_HELLO)
+        greet(c, &m);
+    else if (m.kind == SH_WIRE_BYE)
+        c->present = false;
+    else
+        answer(k, c, &m);
+    return true;
+}
+
+/* Other users may connect to an abstract socket. */
+static void welcome(struct keeper *k)
+{
+    int fd = accept4(k->socket, NULL, NULL, SOCK_CLOEXEC);
+    struct ucred who;
+    socklen_t length = sizeof who;
+
+    if (fd < 0)
+        return;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0 || who.uid != getuid()) {
+        close(fd);
+        return;
+    }
+    k->client = sh_grow(k->client, k->n_clients, &k->cap_clients, sizeof *k->client);
+    k->client[k->n_clients++] = (struct client){.fd = fd, .pid = who.pid};
+}
+
+static void serve_once(struct keeper *k, struct pollfd *fds)
+{
+    int n = k->n_clients;
+
+    fds[0] = (struct pollfd){.fd = k->socket, .events = POLLIN};
+    for (int i = 0; i < n; i++)
+        fds[1 + i] = (struct pollfd){.fd = k->client[i].fd, .events = POLLIN};
+    if (poll(fds, (nfds_t)n + 1, k->death.since ? LOOK_MS : -1) < 0 && errno != EINTR)
+        sh_stop(sh_fail(SH_E_COMM, "poll: %s", strerror(errno)));
+    /* From the last on, since one that leaves is replaced by the last. */
+    for (int i = n - 1; i >= 0; i--)
+        if (fds[1 + i].revents && !read_packet(k, i))
+            leave(k, i);
+    if (fds[0].revents)
+        welcome(k);
+    answer_hellos(k);
+    tell_of_death(k);
+}
+
+sh_rc sh_keep_serve(const char *folder, int64_t limit)
+{
+    struct keeper k = {.limit = limit, .id = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)getpid() << 40)};
+    struct pollfd *fds = NULL;
+    struct sockaddr_un name;
+    socklen_t length;
+
+    SH_TRY(sh_wire_name(folder, &name, &length));
+    k.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (k.socket < 0 || bind(k.socket, (struct sockaddr *)&name, length) != 0 || listen(k.socket, SOMAXCONN) != 0) {
+        sh_rc rc = errno == EADDRINUSE ? sh_fail(SH_E_USAGE, "there is a keeper for %s on this node already", folder)
+                                       : sh_fail(SH_E_COMM, "the keeper has no socket: %s", strerror(errno));
+
+        if (k.socket >= 0)
+            close(k.socket);
+        return rc;
+    }
+    for (;;) {
+        fds = sh_realloc(fds, (size_t)k.n_clients + 1, sizeof *fds);
+        serve_once(&k, fds);
+    }
+}

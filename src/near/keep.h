@@ -1,0 +1,53 @@
+/* The keeper: a small process on each node that holds the memory of near checkpoints, so that it outlives the ranks. The
+ * memory has no name (memfd): it is gone with the keeper, however that ends. Ranks reach it through an abstract socket
+ * whose name has the user, the job and the dump folder; descriptors travel over it. Others' processes are turned away.
+ *
+ * A rank says hello and then keeps that connection for as long as it lives. If it ends without a bye, the keeper tells
+ * the other ranks of its node: the lowest after SH_KEEP_TELL_MS, in which a launcher has ended them all if the rank has
+ * ended for a reason of its own, and the others later. Ranks of an earlier start that are still there when a rank of the
+ * next one says hello are killed first: they would go on writing.
+ *
+ * Local, no MPI. Errors: SH_E_COMM: no keeper, or it is gone; SH_E_MEMORY: it cannot reserve so much. */
+#ifndef SH_NEAR_KEEP_H
+#define SH_NEAR_KEEP_H
+
+#include "src/base/err.h"
+
+#include <stdint.h>
+
+enum { SH_KEEP_TELL_MS = 1000 };
+
+/* A part of a generation that the keeper holds. */
+struct sh_keep_part {
+    int rank, world, slot;
+    uint64_t layout;
+    int64_t bytes;
+    int fd;
+};
+
+/* Serve the run of `folder`, until the process is killed. `limit`: bytes of all parts together. Errors: SH_E_USAGE:
+ * there is a keeper for this run already; SH_E_DATA: the folder; SH_E_COMM: the socket. */
+sh_rc sh_keep_serve(const char *folder, int64_t limit);
+
+/* Reach the keeper of the run, for at most that long. *fd is closed with close(). */
+sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
+
+/* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
+ * same keeper. */
+sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper);
+sh_rc sh_keep_bye(int fd);
+
+/* After hello: wait for news. Returns true if a rank has died, false if the keeper is gone. */
+bool sh_keep_hear(int fd, int *rank);
+
+/* Part number `index` of all; false in *more: there are no more. part->fd is the caller's. */
+sh_rc sh_keep_list(int fd, int index, struct sh_keep_part *part, bool *more);
+
+/* Have the part of that rank, world, slot and layout with that many bytes: the one that is there, or a new one of
+ * zeros. part->fd is the caller's. */
+sh_rc sh_keep_take(int fd, struct sh_keep_part *part);
+
+/* Forget all parts of another layout. */
+sh_rc sh_keep_drop(int fd, uint64_t layout);
+
+#endif

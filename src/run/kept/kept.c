@@ -1,0 +1,352 @@
+#include "src/run/kept/kept.h"
+
+#include "src/base/hash.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/number/mixsum.h"
+#include "src/base/thread.h"
+#include "src/base/time.h"
+#include "src/pass/pass.h"
+#include "src/run/kept/parts.h"
+#include "src/run/run.h"
+#include "src/run/save/map.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double KEEPER_SECONDS = 20; /* it may start later than the ranks */
+
+/* ---- being present ---- */
+
+/* Ranks die at any time, and the others then wait in collectives: only a thread of its own can hear of it. */
+static void *listen_to_keeper(void *arg)
+{
+    struct sh_kept *k = arg;
+    int rank;
+
+    if (sh_keep_hear(k->presence, &rank))
+        sh_stop(
+            sh_fail(SH_E_COMM, "rank %d has ended without a word; the others end, to start again from memory", rank));
+    atomic_store(&k->gone, true);
+    return NULL;
+}
+
+/* A number that only this start has. */
+static sh_rc name_start(uint64_t *start)
+{
+    *start = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)time(NULL) << 32 ^ (uint64_t)getpid());
+    return sh_mesh_bcast(start, sizeof *start, 0);
+}
+
+static sh_rc reach_keeper(struct sh_run *r, uint64_t start, uint64_t *keeper)
+{
+    struct sh_kept *k = r->kept;
+
+    SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &k->presence));
+    SH_TRY(sh_keep_hello(k->presence, r->mesh->rank, r->mesh->world, start, keeper));
+    SH_TRY(sh_keep_connect(r->folder, 1, &k->socket));
+    return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
+}
+
+/* In containers with networks of their own there may be several. */
+static sh_rc check_one_keeper(const struct sh_run *r, uint64_t keeper)
+{
+    int alike;
+
+    SH_TRY(sh_mesh_alike_on_node(keeper, &alike));
+    if (alike == r->mesh->node_size)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "the ranks of %s reach different keepers; start one keeper on each node, and containers with the "
+                   "network of their host",
+                   r->mesh->host);
+}
+
+/* The parts of two starts fit if this is equal: the same cuts over the same ranks. */
+static uint64_t layout_of(const struct sh_run *r)
+{
+    const struct sh_mesh_shape *shape = &r->mesh->shape;
+    uint64_t h = sh_mix64(sh_pass_hash(r->p) ^ sh_near_model(r->p));
+
+    for (int i = 0; i < shape->n; i++)
+        h = sh_mix64(h ^ (uint64_t)shape->axis[i].size << 32 ^ (uint64_t)shape->axis[i].stride);
+    for (int k = 0; k < r->p->n_states; k++)
+        h = sh_mix64(h ^ (uint64_t)r->p->state[k].dtype);
+    return sh_mix64(h ^ (uint64_t)r->p->act);
+}
+
+static int *number_units(const struct sh_program *p)
+{
+    int *unit = sh_calloc((size_t)p->n_units + 1, sizeof *unit), n = 0;
+
+    for (int i = 0; i < p->n_units; i++)
+        unit[i] = p->units[i].trainable ? n++ : SH_NONE;
+    return unit;
+}
+
+sh_rc sh_kept_open(struct sh_run *r)
+{
+    uint64_t start, keeper = 0;
+
+    if (!r->cfg.checkpoint.near_interval)
+        return SH_OK;
+    r->kept = sh_calloc(1, sizeof *r->kept);
+    r->kept->presence = r->kept->socket = -1;
+    r->kept->loaded = r->kept->safe = r->kept->done = -1;
+    r->kept->layout = layout_of(r);
+    r->kept->unit = number_units(r->p);
+    r->kept->bytes = sh_near_bytes(r->p, &r->mesh->shape);
+    SH_TRY(name_start(&start));
+    SH_TRY(sh_agree(reach_keeper(r, start, &keeper)));
+    return sh_agree(check_one_keeper(r, keeper));
+}
+
+void sh_kept_close(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    if (!k)
+        return;
+    if (k->presence >= 0 && sh_keep_bye(k->presence) != SH_OK)
+        sh_error_clear(); /* there is nobody to say it to */
+    if (k->presence >= 0)
+        shutdown(k->presence, SHUT_RDWR);
+    if (k->listener)
+        pthread_join(k->listener, NULL);
+    for (int i = 0; i < SH_NEAR_SLOTS; i++)
+        if (k->slot[i].head)
+            munmap(k->slot[i].head, (size_t)k->bytes);
+    if (k->presence >= 0)
+        close(k->presence);
+    if (k->socket >= 0)
+        close(k->socket);
+    sh_ckpt_meta_free(&k->meta);
+    free(k->unit);
+    free(k);
+    r->kept = NULL;
+}
+
+/* ---- slots ---- */
+
+static bool is_loaded(const struct sh_kept *k, const struct sh_near_slot *s)
+{
+    return sh_near_state(s) == SH_NEAR_DONE && s->head->mark.step == k->loaded && s->head->layout == k->loaded_layout;
+}
+
+/* What is left of generations that were not loaded would mix with new ones of the same step. */
+static sh_rc empty_others(const struct sh_run *r)
+{
+    struct sh_kept_parts parts;
+
+    SH_TRY(sh_kept_map(r, &parts));
+    for (int i = 0; i < parts.n; i++)
+        if (!is_loaded(r->kept, &parts.part[i].slot))
+            sh_near_empty(&parts.part[i].slot);
+    sh_kept_unmap(&parts);
+    return SH_OK;
+}
+
+static sh_rc take_own(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
+        SH_TRY(sh_kept_map_own(r, i));
+        if (is_loaded(k, &k->slot[i]))
+            k->safe = k->done = k->loaded;
+    }
+    return SH_OK;
+}
+
+sh_rc sh_kept_take(struct sh_run *r)
+{
+    if (!r->kept)
+        return SH_OK;
+    SH_TRY(sh_agree(empty_others(r)));
+    return sh_agree(take_own(r));
+}
+
+/* Nobody may look before all are empty. */
+void sh_kept_forget(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    if (!k)
+        return;
+    for (int i = 0; i < SH_NEAR_SLOTS; i++)
+        if (k->slot[i].head)
+            sh_near_empty(&k->slot[i]);
+    k->loaded = k->safe = k->done = -1;
+    k->described = false;
+    sh_mesh_barrier();
+}
+
+bool sh_kept_due(const struct sh_run *r, int64_t step)
+{
+    return r->kept && step % r->cfg.checkpoint.near_interval == 0;
+}
+
+/* ---- a generation ---- */
+
+/* Of the wall clock, which the next start can read. */
+static int64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+struct copy {
+    const struct sh_run *r;
+    const struct sh_near_slot *slot;
+};
+
+/* From a GPU through the device's own copies, which any memory can take. */
+static uint64_t get_from_device(const struct sh_run *r, struct sh_floats to, struct sh_floats from, int64_t n,
+                                uint64_t place)
+{
+    for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(from, i); i++)
+        sh_exec_get_at(r->exec, sh_floats_array(to, i), sh_floats_array(from, i), sh_floats_bytes(from, n));
+    return sh_mixsum(to, n, place);
+}
+
+/* States that are missing count as zeros, as which the slot began. */
+static uint64_t copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_floats from, int64_t n,
+                            uint64_t place)
+{
+    bool none = sh_floats_none(from);
+    uint64_t sum = 0;
+
+    if (r->device->gpu && !none)
+        return get_from_device(r, to, from, n, place);
+#pragma omp parallel for reduction(+ : sum)
+    for (int64_t at = 0; at < n; at += SH_MIXSUM_PART) {
+        int64_t here = n - at < SH_MIXSUM_PART ? n - at : SH_MIXSUM_PART;
+        struct sh_floats part = sh_floats_at(to, at);
+        uint64_t p = place + (uint64_t)at * SH_MIXSUM_STEP;
+
+        sum += none ? sh_mixsum(part, here, p) : sh_mixsum_copy(part, sh_floats_at(from, at), here, p);
+    }
+    return sum;
+}
+
+static void copy_stretch(const struct sh_map_stretch *s, void *arg)
+{
+    const struct copy *c = arg;
+    const struct sh_near_slot *slot = c->slot;
+    struct sh_range written = c->r->map->unit[s->unit].written, mine = sh_layout_intersect(written, s->range);
+    int unit = c->r->kept->unit[s->unit];
+    int64_t at = mine.begin - written.begin;
+
+    if (mine.begin == mine.end)
+        return;
+    for (int k = 0; k < slot->head->n_states; k++)
+        slot->sum[unit * slot->head->n_states + k] +=
+            copy_floats(c->r, sh_floats_at(sh_near_array(slot, unit, k), at),
+                        sh_floats_at(s->state[k], mine.begin - s->range.begin), mine.end - mine.begin,
+                        sh_near_place(c->r->step, unit, k, at));
+}
+
+/* The texts of a generation, but for the guard, stay the same until the run goes back. */
+static sh_rc describe(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    if (k->described)
+        return SH_OK;
+    sh_ckpt_meta_free(&k->meta);
+    k->meta = (struct sh_ckpt_meta){0};
+    k->described = true;
+    return sh_run_describe(r, "", &k->meta);
+}
+
+/* Whether the copy is worth anything: what a keeper held is gone with it. */
+static bool is_kept(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+    bool gone = atomic_load(&k->gone);
+
+    if (gone && !k->said_gone && r->mesh->node_rank == 0)
+        sh_log_warn("the keeper on %s has ended: no near checkpoints from here on; training continues", r->mesh->host);
+    k->said_gone = gone;
+    return !gone;
+}
+
+static sh_rc fill(struct sh_run *r, const struct sh_near_slot *slot, const char *guard)
+{
+    struct copy c = {.r = r, .slot = slot};
+    const struct sh_near_mark mark = {
+        .step = r->step, .updates = r->updates, .samples = r->samples, .tokens = r->tokens, .time_ns = now_ns()};
+    const struct sh_near_text text = {.config = r->kept->meta.config,
+                                      .guard = guard,
+                                      .notes = r->kept->meta.notes ? r->kept->meta.notes : "",
+                                      .base = r->kept->meta.base ? r->kept->meta.base : ""};
+
+    sh_near_begin(slot);
+    sh_map_visit_all(r, false, copy_stretch, &c);
+    return sh_near_end(slot, &mark, &text);
+}
+
+sh_rc sh_kept_write(struct sh_run *r, const char *guard)
+{
+    struct sh_kept *k = r->kept;
+    int64_t step[SH_NEAR_SLOTS], begin = sh_now_ns();
+    sh_rc rc;
+
+    SH_TRY(describe(r));
+    if (!is_kept(r))
+        return SH_OK;
+    for (int i = 0; i < SH_NEAR_SLOTS; i++)
+        step[i] = sh_near_state(&k->slot[i]) == SH_NEAR_DONE ? k->slot[i].head->mark.step : -1;
+    rc = fill(r, &k->slot[sh_near_choose(step, k->safe)], guard);
+    k->seconds += sh_seconds_since(begin);
+    if (rc == SH_OK)
+        k->done = r->step;
+    return rc;
+}
+
+double sh_kept_share(const struct sh_run *r)
+{
+    const struct sh_kept *k = r->kept;
+
+    return k && k->done > k->safe && !atomic_load(&k->gone);
+}
+
+/* Once a generation of this layout is safe, those of the mesh before are of no use. */
+static void drop_others(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    k->alone = true;
+    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->layout) != SH_OK)
+        sh_error_clear(); /* the keeper is gone, and everything with it */
+}
+
+void sh_kept_decide(struct sh_run *r, double sum)
+{
+    struct sh_kept *k = r->kept;
+
+    if (!k || (int)sum != r->mesh->world)
+        return;
+    k->safe = k->done;
+    if (!k->alone)
+        drop_others(r);
+}
+
+double sh_kept_seconds_down(const struct sh_run *r)
+{
+    return r->kept && r->kept->loaded >= 0 ? r->kept->down : -1;
+}
+
+double sh_kept_take_seconds(struct sh_run *r)
+{
+    double seconds = r->kept ? r->kept->seconds : 0;
+
+    if (r->kept)
+        r->kept->seconds = 0;
+    return seconds;
+}

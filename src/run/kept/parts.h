@@ -1,0 +1,47 @@
+/* What a rank knows of near checkpoints, for the files of this folder. */
+#ifndef SH_KEPT_PARTS_H
+#define SH_KEPT_PARTS_H
+
+#include "src/near/keep.h"
+#include "src/near/slot.h"
+#include "src/run/kept/kept.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct sh_kept {
+    int presence, socket; /* connections to the keeper: one that is kept, one for asking */
+    uint64_t layout;
+    struct sh_near_slot slot[SH_NEAR_SLOTS]; /* NULL heads: not taken yet */
+    int *unit;                               /* [units of the program] of the slots; SH_NONE: frozen */
+    int64_t bytes;                           /* of a slot */
+    int64_t loaded;                          /* step of the generation that this process began with; -1: none */
+    uint64_t loaded_layout;
+    int64_t safe, done; /* steps of the newest generations: that all ranks have, that this rank has; -1: none */
+    bool alone;         /* the keeper holds parts of this layout only */
+    bool described;     /* meta is there */
+    struct sh_ckpt_meta meta;
+    atomic_bool gone; /* the keeper */
+    bool said_gone;
+    pthread_t listener;
+    double seconds;
+    double down; /* from the end of the loaded generation to the load */
+};
+
+/* parts.c: parts of the keeper of this node, dealt out over the node's ranks, mapped. Freed with sh_kept_unmap(). Local.
+ * Errors: SH_E_COMM, SH_E_MEMORY. */
+struct sh_kept_part {
+    struct sh_near_slot slot;
+    int64_t bytes;
+};
+struct sh_kept_parts {
+    struct sh_kept_part *part;
+    int n;
+};
+sh_rc sh_kept_map(const struct sh_run *r, struct sh_kept_parts *out);
+void sh_kept_unmap(struct sh_kept_parts *p);
+
+/* Have the own part of one slot. Local. */
+sh_rc sh_kept_map_own(struct sh_run *r, int slot);
+
+#endif

@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Near checkpoints: ranks are killed at any time, and the run goes on from memory with the same bits. Prints TAP.
+
+A keeper holds the parts; the test plays the script that starts the run again. What the run ends with is compared with a
+run that was never broken, byte for byte. SHERD_LONG=1: more deaths.
+"""
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
+import job
+import tiny
+
+STEPS, INTERVAL = 400, 100
+DEATHS = 20 if os.environ.get('SHERD_LONG') else 4
+BEGUN = re.compile(r'resumed from .* step (\d+)(?:, in memory)?$', re.M)
+FROM_MEMORY = re.compile(r'resumed from the near checkpoint of step (\d+)')
+COMMON = {**tiny.MODELS['llama'], 'job.dump_folder': 'out', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
+          'training.global_batch_size': 16, 'checkpoint.interval': INTERVAL, 'metrics.log_freq': 1}
+NEAR = {'checkpoint.near_interval': 1}
+# The ranks of each start in turn, what differs in the configuration, and on how many ranks the unbroken run is.
+RUNS = {
+    'shards of float32 on 4 ranks': ([4], {}, 4),
+    'bfloat16 on 2 x 2 ranks, saved in the background': (
+        [4], {'training.mixed_precision_param': 'bfloat16', 'parallelism.sharding_strategy': 'hybrid_shard',
+              'mesh.shard': 2, 'checkpoint.async_mode': 'async'}, 4),
+    'states in bfloat16, every third step': (
+        [3], {'training.global_batch_size': 24, 'checkpoint.near_interval': 3, 'optimizer.state_dtype': 'bfloat16'}, 3),
+    '4 ranks, then 2, 1, 4': ([4, 2, 1, 4], {'training.reproducible': 'mesh'}, 2),
+}
+
+
+def config(**changes):
+    return {**COMMON, 'training.dataset_path': tiny.write_tokens(), **changes}
+
+
+class Keeper:
+    """A keeper of a folder, as a script has one."""
+
+    def __init__(self, folder, *words):
+        self.process = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', *words], cwd=folder, stdin=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, text=True, env=job.environment(0))
+        self.first = self.process.stderr.readline()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def parts(self):
+        """The files in memory, oldest first."""
+        folder = pathlib.Path(f'/proc/{self.process.pid}/fd')
+        return [path for path in sorted(folder.iterdir(), key=lambda p: int(p.name)) if 'sherd-near' in os.readlink(path)]
+
+
+def ranks_of(folder):
+    """{rank: process}"""
+    found = {}
+    for entry in pathlib.Path('/proc').iterdir():
+        try:
+            if entry.name.isdigit() and (entry / 'cwd').resolve() == folder.resolve() and os.path.samefile(
+                    entry / 'exe', os.environ['SHERD']) and b'\0train\0' in (entry / 'cmdline').read_bytes():
+                words = re.search(rb'(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d+)', (entry / 'environ').read_bytes())
+                found[int(words[1]) if words else 0] = int(entry.name)
+        except OSError:
+            pass
+    return found
+
+
+def begin(folder, ranks, *words):
+    return subprocess.Popen(job.command(ranks, ['train', 'c.yaml', *words]), cwd=folder, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=job.environment(ranks))
+
+
+def kill_one(folder, run, draw):
+    """Kill a rank; false: the run was over."""
+    while run.poll() is None:
+        ranks = ranks_of(folder)
+        if ranks:
+            try:
+                os.kill(ranks[draw.choice(sorted(ranks))], signal.SIGKILL)
+                return True
+            except ProcessLookupError:
+                pass
+        time.sleep(0.01)
+    return False
+
+
+def wait_for_step(folder, run, step):
+    """Until the log has a later step than this one."""
+    path = folder / 'out/metrics.jsonl'
+    while run.poll() is None and not (path.exists() and newest(folder) > step):
+        time.sleep(0.005)
+
+
+def newest(folder):
+    text = (folder / 'out/metrics.jsonl').read_text() if (folder / 'out/metrics.jsonl').exists() else ''
+    return max((int(n) for n in re.findall(r'"step": ?(\d+), ?"loss"', text)), default=0)
+
+
+def kept(folder):
+    done = subprocess.run([os.environ['SHERD'], 'keep', 'c.yaml', '--step'], cwd=folder, capture_output=True, text=True,
+                          env=job.environment(0), check=True)
+    return int(done.stdout)
+
+
+def finish(run):
+    said = run.communicate(timeout=job.SECONDS)[1]
+    return run.returncode, re.sub(r'^step .*lr.*\n', '', said, flags=re.M)
+
+
+def differences(folder, whole):
+    names = [path.name for path in sorted((whole / 'out/checkpoint').glob('*.h5'))]
+    mine = [path.name for path in sorted((folder / 'out/checkpoint').glob('*.h5'))]
+    return ([] if names == mine else [f'checkpoints {mine}, of the unbroken run {names}']) + [
+        f'{name} is not that of the unbroken run' for name in names if name in mine
+        and (folder / 'out/checkpoint' / name).read_bytes() != (whole / 'out/checkpoint' / name).read_bytes()]
+
+
+def survive(name, ranks, changes, whole_ranks):
+    """Deaths at random times of runs that have got further than the one before."""
+    number = list(RUNS).index(name)
+    draw, every = random.Random(name), changes.get('checkpoint.near_interval', 1)
+    whole = job.prepare(f'whole-{number}', config(**changes) | {'checkpoint.near_interval': 0})
+    job.sherd('train', 'c.yaml', ranks=whole_ranks, folder=whole)
+    folder = job.prepare(f'near-{number}', config(**NEAR | changes))
+    wrong, last, before = [], 0, 0
+    with Keeper(folder) as keeper:
+        for death in range(DEATHS):
+            run = begin(folder, ranks[death % len(ranks)])
+            if death % 3 != 2:
+                wait_for_step(folder, run, last + draw.randrange(70))
+            time.sleep(draw.random() * (0.05 if death % 3 != 2 else 1.5))
+            last = newest(folder)
+            killed = kill_one(folder, run, draw)
+            status, said = finish(run)
+            wrong += [f'start {death}: exit 0 after a kill'] if killed and status == 0 and newest(folder) < STEPS else []
+            begun = BEGUN.search(said)
+            if begun and int(begun[1]) < before - every:
+                wrong.append(f'start {death}: step {before} was done, but {said}')
+            before = newest(folder)
+        status, said = finish(begin(folder, ranks[DEATHS % len(ranks)]))
+        begun = BEGUN.search(said)
+        wrong += [] if status == 0 and begun and int(begun[1]) >= before - every else [f'the last start: exit {status}, {said}']
+        last = 2 * ranks[DEATHS % len(ranks)]
+        if begun and int(begun[1]) < STEPS - 2 * every and len(keeper.parts()) != last:
+            wrong.append(f'{len(keeper.parts())} parts are kept, not {last}')
+    wrong += differences(folder, whole)
+    return wrong + leftovers()
+
+
+def leftovers():
+    names = [line for line in pathlib.Path('/proc/net/unix').read_text().splitlines() if f'sherd-keep.{os.getuid()}.' in line]
+    return [f'left behind: {names}'] if names else []
+
+
+def broken_once(folder, keeper, ranks=2, step=110):
+    """A run on two ranks that has died behind its first file; returns the newest step in memory."""
+    run = begin(folder, ranks)
+    wait_for_step(folder, run, step)
+    kill_one(folder, run, random.Random(1))
+    finish(run)
+    return kept(folder)
+
+
+def flip(path, at):
+    with open(path, 'r+b') as part:
+        part.seek(at)
+        byte = part.read(1)[0]
+        part.seek(at)
+        part.write(bytes([byte ^ 16]))
+
+
+def damaged():
+    """A changed byte of the newest generation costs a step; of both, the steps since the file. Each in one line."""
+    whole = job.prepare('whole-damaged', config())
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    wrong = []
+    for both in False, True:
+        folder = job.prepare(f'damaged-{both}', config(**NEAR))
+        with Keeper(folder) as keeper:
+            step = broken_once(folder, keeper)
+            # Rows and units come first, then sums, texts, arrays: somewhere in the arrays of rank 0's two parts, or all.
+            for path in keeper.parts():
+                data = path.read_bytes()
+                head = int.from_bytes(data[104:112], 'little', signed=True)  # step
+                if both or head == step:
+                    flip(path, len(data) - 5000)
+            status, said = finish(begin(folder, 2))
+        passed = re.findall(r'near checkpoint of step (\d+) passed over: .*has changed', said)
+        source = FROM_MEMORY.search(said)
+        wrong += [] if status == 0 else [f'exit {status}: {said}']
+        if both:
+            wrong += [] if len(passed) >= 1 and f'resumed from out/checkpoint/step-{INTERVAL:08}.h5' in said else [said]
+        else:
+            wrong += [] if passed == [str(step)] and source and int(source[1]) == step - 1 else [f'{step}, {passed}: {said}']
+        wrong += differences(folder, whole)
+    return wrong
+
+
+def keeper_dies():
+    """Training goes on, says so once, and ends as ever."""
+    folder = job.prepare('keeper-dies', config(**NEAR))
+    with Keeper(folder) as keeper:
+        run = begin(folder, 2)
+        wait_for_step(folder, run, 20)
+        keeper.process.kill()
+        status, said = finish(run)
+    said_so = said.count('no near checkpoints from here on')
+    return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
+
+
+def no_room():
+    """More than the limit is refused with class 4; less is what the plan says, to the byte."""
+    folder = job.prepare('no-room', config(**NEAR))
+    planned = re.search(r'near checkpoints, 2 slots\s+(\d+)', job.sherd('plan', 'c.yaml', '--ranks', 2, folder=folder))
+    with Keeper(folder, '--checkpoint.near_limit_bytes=100000'):
+        status, said = finish(begin(folder, 2))
+    wrong = [] if status == 4 and 'checkpoint.near_limit_bytes' in said else [f'exit {status}: {said}']
+    with Keeper(folder) as keeper:
+        status, said = finish(begin(folder, 2, '--training.steps=2'))
+        sizes = [path.stat().st_size for path in keeper.parts()]
+    wrong += [] if status == 0 and planned and sizes[0] * 2 == int(planned[1]) else [f'{sizes}, planned {planned}']
+    return wrong
+
+
+def two_keepers():
+    """A folder has one keeper, and a run that makes none of it needs none."""
+    folder = job.prepare('two-keepers', config(**NEAR))
+    with Keeper(folder), Keeper(folder) as second:
+        wrong = [] if second.process.wait(60) == 2 and 'already' in second.first + second.process.stderr.read() else ['a second keeper']
+    folder = job.prepare('no-near', config())
+    with Keeper(folder) as keeper:
+        wrong += [] if keeper.process.wait(60) == 2 and 'near_interval is 0' in keeper.first else [keeper.first]
+    return wrong
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
+        ('changed bytes are passed over', damaged), ('the keeper dies', keeper_dies), ('the limit, and the plan', no_room),
+        ('one keeper a folder', two_keepers)]))
