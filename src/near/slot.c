@@ -284,7 +284,7 @@ struct sh_near_text sh_near_texts(const struct sh_near_slot *s)
     return (struct sh_near_text){.config = at[0], .guard = at[1], .notes = at[2], .base = at[3]};
 }
 
-bool sh_near_is_whole(const struct sh_near_slot *s)
+static bool is_whole(const struct sh_near_slot *s)
 {
     return s->head->self == sum_of_head(s);
 }
@@ -307,7 +307,7 @@ sh_rc sh_near_check(const struct sh_near_slot *s)
 {
     const struct sh_near_head *h = s->head;
 
-    if (!sh_near_is_whole(s))
+    if (!is_whole(s))
         return sh_fail(SH_E_DATA, "the head of the part of rank %d has changed", h->rank);
     for (int i = 0; i < h->n_units; i++)
         for (int k = 0; k < h->n_states; k++)

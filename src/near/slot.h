@@ -94,8 +94,7 @@ void sh_near_empty(const struct sh_near_slot *s);
 enum sh_near_state sh_near_state(const struct sh_near_slot *s);
 struct sh_near_text sh_near_texts(const struct sh_near_slot *s);
 
-/* Whether what is before the arrays is as it was written; and the arrays. Errors: SH_E_DATA, with rank, step and unit. */
-bool sh_near_is_whole(const struct sh_near_slot *s);
+/* Whether all of it is as it was written. Errors: SH_E_DATA, with rank, state and unit. */
 sh_rc sh_near_check(const struct sh_near_slot *s);
 
 /* The slot to write next: never the one that holds generation `safe`, the newest that all ranks have; -1: none is.

@@ -220,6 +220,25 @@ def keeper_dies():
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
 
 
+def script():
+    """jobscripts/keep-going starts the run again, ends as it ends, and takes its keeper along."""
+    whole = job.prepare('whole-script', config())
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    folder = job.prepare('script', config(**NEAR))
+    words = job.command(2, [])
+    launch = {'LAUNCH': ' '.join(words[:words.index(os.environ['SHERD'])])}
+    run = subprocess.Popen([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, text=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=job.environment(2) | launch)
+    wait_for_step(folder, run, 130)
+    kill_one(folder, run, random.Random(2))
+    status, said = finish(run)
+    wrong = [] if status == 0 and 'starting again' in said and FROM_MEMORY.search(said) else [f'exit {status}: {said}']
+    broken = subprocess.run([job.TOP / 'jobscripts/keep-going', 'c.yaml', '--training.steps=no'], cwd=folder, capture_output=True,
+                            env=job.environment(2) | launch, timeout=job.SECONDS)
+    wrong += [] if broken.returncode == 2 else [f'a wrong key: exit {broken.returncode}']
+    return wrong + differences(folder, whole) + leftovers()
+
+
 def no_room():
     """More than the limit is refused with class 4; less is what the plan says, to the byte."""
     folder = job.prepare('no-room', config(**NEAR))
@@ -248,5 +267,5 @@ def two_keepers():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('changed bytes are passed over', damaged), ('the keeper dies', keeper_dies), ('the limit, and the plan', no_room),
+        ('changed bytes are passed over', damaged), ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))
