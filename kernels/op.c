@@ -308,8 +308,8 @@ _Static_assert(SH_EXACT_ELEMS == 22, "as the rows of SUMSQ and EXACT_ROUND say")
 static const char *const names[SH_OP_KINDS] = {SH_OP_LIST(NAME, NAME, NAME)};
 
 /* Rows are parsed once, on first use. Any thread may be the first: a bench or a test asks without a run. */
-static struct sh_op_info table[SH_OP_KINDS];
-static struct sh_op_shape shapes[SH_OP_KINDS];
+static struct sh_op_info table[SH_OP_ROOM];
+static struct sh_op_shape shapes[SH_OP_ROOM];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Turn the text of a shape into masks of operands, which the passes query. A text that cannot be parsed leaves its
@@ -319,8 +319,6 @@ static void read_row(enum sh_op_kind kind)
     struct sh_op_info *row = &table[kind];
     struct sh_op_shape *shape = &shapes[kind];
 
-    *row = rows[kind];
-    row->name = names[kind];
     if (!row->shape || !sh_shape_read(row->shape, row->flops, shape))
         return;
     row->n_in = shape->n_in;
@@ -336,8 +334,17 @@ static void read_row(enum sh_op_kind kind)
 
 static void read_rows(void)
 {
-    for (int kind = 0; kind < SH_OP_KINDS; kind++)
+    for (int kind = 0; kind < SH_OP_KINDS; kind++) {
+        table[kind] = rows[kind];
+        table[kind].name = names[kind];
         read_row((enum sh_op_kind)kind);
+    }
+}
+
+void sh_op_add(enum sh_op_kind kind, const struct sh_op_info *row)
+{
+    table[kind] = *row;
+    read_row(kind);
 }
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind)

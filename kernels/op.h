@@ -192,13 +192,14 @@ extern "C" {
     KERNEL(LION_CODED, lion_coded)
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
-enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS };
+enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
+/* The operations of plug-ins (kernels/plug.c) have the kinds from SH_OP_KINDS on. */
+enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS, SH_OP_ROOM = SH_OP_KINDS + SH_OP_PLUGS };
 #undef SH_OP_ENUM
 
 /* For lists of some kinds only. */
 #define SH_OP_SKIP(KIND, name)
 
-enum { SH_OP_MAX_IN = 7, SH_OP_MAX_OUT = 4, SH_MAX_DIMS = 4 };
 enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128, SH_ROUTE_GROUPS = 64 };
 enum { SH_PAIR_LOSS, SH_PAIR_CHOSEN, SH_PAIR_REJECTED, SH_PAIR_RIGHT, SH_PAIR_LOGP_CHOSEN, SH_PAIR_LOGP_REJECTED,
        SH_PAIR_NUMBERS }; /* of PAIR_LOSS's loss */
@@ -352,6 +353,9 @@ struct sh_op_attr {
         struct {
             int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
         } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, ROW_ADD, UNPACK */
+        struct {
+            double number[SH_OP_NUMBERS];          /* in the order of its row */
+        } plug;                                    /* operations of plug-ins */
     };
 };
 /* clang-format on */
@@ -377,13 +381,6 @@ struct sh_op_scalars {
     float grad_scale;      /* clipping divided by the loss's scale: gradients are multiplied by it before the update */
     uint64_t seed, update; /* seed and t, for the random bits that round states in bf16 (kernels/states.h) */
     int64_t position;      /* LOGITS */
-};
-
-struct sh_operand {
-    void *data; /* NULL: absent */
-    enum sh_dtype dtype;
-    int ndim;
-    int64_t dim[SH_MAX_DIMS];
 };
 
 struct sh_op_call {
@@ -436,7 +433,7 @@ struct sh_choices {
  * kinds. */
 struct sh_kernel_table {
     const char *name;
-    sh_kernel run[SH_OP_KINDS];
+    sh_kernel run[SH_OP_ROOM];
     /* Called before the first run of a call (shapes, attr and data set), for anything that takes time, such as
      * libraries and their plans. Errors: those of `run` that follow from shapes and libraries alone. NULL: nothing to
      * prepare. */
@@ -501,6 +498,9 @@ struct sh_op_info {
 /* clang-format on */
 
 const struct sh_op_info *sh_op_info(enum sh_op_kind kind);
+
+/* Make a kind from SH_OP_KINDS on, of a row that can be read and stays: kernels/plug.c, before the first program. */
+void sh_op_add(enum sh_op_kind kind, const struct sh_op_info *row);
 
 /* Whether it computes over rows of experts, of which attr->rows.expected are expected to live. */
 bool sh_op_has_rows(enum sh_op_kind kind);

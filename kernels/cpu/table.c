@@ -1,10 +1,11 @@
 #include "kernels/cpu/cpu.h"
+#include "kernels/plug.h"
 #include "kernels/ref/ref.h"
 
 #include <stddef.h>
 
 /* Kinds without a row need no scratch. */
-static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int threads) = {
+static int64_t (*const work_of[SH_OP_ROOM])(const struct sh_op_call *call, int threads) = {
     [SH_OP_NORM] = sh_cpu_norm_work_bytes,
     [SH_OP_NORM_BWD] = sh_cpu_norm_bwd_work_bytes,
     [SH_OP_QK_NORM] = sh_cpu_qk_norm_work_bytes,
@@ -40,14 +41,14 @@ static int64_t (*const work_of[SH_OP_KINDS])(const struct sh_op_call *call, int 
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
-    return work_of[call->kind] ? work_of[call->kind](call, threads) : 0;
+    return work_of[call->kind] ? work_of[call->kind](call, threads) : sh_plug_work_bytes(call);
 }
 
 #define ROW(KIND, name) [SH_OP_##KIND] = sh_cpu_##name,
 
 const struct sh_kernel_table sh_kernels_cpu = {
     .name = "cpu",
-    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)},
+    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)[SH_OP_KINDS... SH_OP_ROOM - 1] = sh_plug_cpu},
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

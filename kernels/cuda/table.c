@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda.h"
 
 #include "kernels/cuda/gemm/cublaslt.h"
+#include "kernels/plug.h"
 #include "sherd_config.h"
 #include "src/base/log.h"
 
@@ -11,7 +12,7 @@
 typedef int64_t work_bytes_function(const struct sh_op_call *call);
 
 /* clang-format off */
-static work_bytes_function *const work_of[SH_OP_KINDS] = {
+static work_bytes_function *const work_of[SH_OP_ROOM] = {
     [SH_OP_EMBED_BWD] = sh_cuda_embed_bwd_work_bytes,
     [SH_OP_NORM_BWD] = sh_cuda_norm_bwd_work_bytes,
     [SH_OP_LINEAR] = sh_cuda_linear_work_bytes,
@@ -41,7 +42,7 @@ static work_bytes_function *const work_of[SH_OP_KINDS] = {
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
-    return work_of[call->kind] ? work_of[call->kind](call) : 0;
+    return work_of[call->kind] ? work_of[call->kind](call) : sh_plug_work_bytes(call);
 }
 
 #ifdef HAVE_CUDA
@@ -101,7 +102,7 @@ static sh_rc absent(const struct sh_op_call *call)
 
 const struct sh_kernel_table sh_kernels_cuda = {
     .name = "cuda",
-    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)},
+    .run = {SH_OP_LIST(ROW, ROW, SH_OP_SKIP)[SH_OP_KINDS... SH_OP_ROOM - 1] = RUN(sh_plug_cuda)},
     .prepare = prepare_kernel,
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,

@@ -1,6 +1,7 @@
 /* The reference kernels as a table. They define what is right: plain loops, sums in double, one thread; tests compare
  * the other tables with this one. Fused kinds and collectives have no kernel
  * here. */
+#include "kernels/plug.h"
 #include "kernels/ref/ref.h"
 
 #include <stddef.h>
@@ -21,7 +22,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_SCORE:
     case SH_OP_HEAD_LOSS_GRAD: return sh_ref_head_loss_work_bytes(call);
-    default: return 0;
+    default: return sh_plug_work_bytes(call);
     }
 }
 
@@ -29,7 +30,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 const struct sh_kernel_table sh_kernels_ref = {
     .name = "ref",
-    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, SH_OP_SKIP)},
+    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, SH_OP_SKIP)[SH_OP_KINDS... SH_OP_ROOM - 1] = sh_plug_ref},
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

@@ -20,6 +20,9 @@ static const struct sh_cmd_option train[] = {
     {.name = "--share-gpu",
      .help = "let several ranks use one GPU: slow, for tests (the same as --comm.share_gpu=true)",
      .also = "comm.share_gpu=true"},
+    {.name = "--allow-plugin-change",
+     .help = "continue with other plug-ins than the checkpoint was saved with (the same as --plugin.allow_change=true)",
+     .also = "plugin.allow_change=true"},
     {.name = "--print-config", .help = "print the resolved configuration and stop"},
     {0},
 };
@@ -253,6 +256,12 @@ static const struct sh_cmd_option report[] = {
     {0},
 };
 
+static const struct sh_cmd_option plugin[] = {
+    {.name = "--trust", .value = "WHO", .help = "owner: open only files that no other user may have written; any: all; "
+     "default owner"},
+    {0},
+};
+
 static const struct sh_cmd_option diff[] = {
     {.name = "--tolerance", .value = "X", .help = "compare up to rounding, and name the first operation whose output "
      "differs by more than X times what its inputs do and one rounding; default: to the last bit, or up to rounding "
@@ -352,6 +361,10 @@ const struct sh_cmd sh_commands[] = {
      "write one HTML page about all runs below a folder: loss, speed and efficiency against ranks, time, memory, "
      "configurations",
      "write one HTML page about all runs below a folder", SH_CMD_LOOK, report, .run = sh_cmd_report},
+    {"plugin", "check FILE",
+     "try what the operations of a plug-in promise (doc/plugins.md): their text, gradient, types, what they read and write, "
+     "NaN, equal bits, and the time that they take (exit status 3 if one does not hold)",
+     "try the operations of a plug-in", SH_CMD_LOOK, plugin, .run = sh_cmd_plugin},
     {"diff", "A [B]",
      "find where two runs part: compare two files that debug.fingerprint wrote, and name the first tensor that differs "
      "although all that it was made of is equal (exit status 3 if there is one). The runs may have other meshes, "

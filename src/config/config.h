@@ -76,6 +76,9 @@ struct sh_config {
     struct { /* what training makes small */
 #include "src/config/keys/objective.inc"
     } objective;
+    struct { /* operations of one's own */
+#include "src/config/keys/plugin.inc"
+    } plugin;
     struct {
 #include "src/config/keys/guard.inc"
     } guard;

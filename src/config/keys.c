@@ -173,6 +173,7 @@ const struct sh_config_key sh_config_keys[] = {
 #include "src/config/keys/moe.inc"
 #include "src/config/keys/data.inc"
 #include "src/config/keys/objective.inc"
+#include "src/config/keys/plugin.inc"
 #include "src/config/keys/parallelism.inc"
 #include "src/config/keys/mesh.inc"
 #include "src/config/keys/optimizer.inc"

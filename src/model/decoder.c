@@ -6,6 +6,7 @@
  * Each of the two branches is a row of parts[], the first one that fits the family and the block.
  *
  * Parameters are declared first, unit by unit in the order of the forward; a unit is what is gathered at once. */
+#include "kernels/plug.h"
 #include "src/config/family.h"
 #include "src/config/layers.h"
 #include "src/config/words.h"
@@ -326,12 +327,16 @@ static int attention(struct decoder *d, int x, const struct branch *b)
     return linear(d, qkv, b->stack[OUT]);
 }
 
+/* A plug-in that is not open, as in tools that only count, has the shapes of the family's activation; a request to the
+ * passes is refused (src/plugin). */
 static int feed_forward(struct decoder *d, int x, const struct branch *b)
 {
-    enum sh_op_kind kind = d->f->gelu_erf ? SH_OP_GELU_ERF
-                           : d->f->gelu   ? SH_OP_GELU
-                           : d->f->geglu  ? SH_OP_GEGLU
-                                          : SH_OP_SWIGLU;
+    enum sh_op_kind own = sh_plug_find(d->m->ffn_op);
+    enum sh_op_kind kind = own != SH_OP_ROOM ? own
+                           : d->f->gelu_erf  ? SH_OP_GELU_ERF
+                           : d->f->gelu      ? SH_OP_GELU
+                           : d->f->geglu     ? SH_OP_GEGLU
+                                             : SH_OP_SWIGLU;
     int up = linear(d, x, b->stack[IN]); /* [N,F] or gate and up [N,2F] */
 
     return linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);

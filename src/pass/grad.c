@@ -491,7 +491,7 @@ static void head_rule(struct grad *g)
 typedef void rule(struct grad *g);
 
 /* clang-format off */
-static rule *const rules[SH_OP_KINDS] = {
+static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_EMBED] = embed_rule,
     [SH_OP_NORM] = norm_rule,
     [SH_OP_LINEAR] = linear_rule,

@@ -4,6 +4,7 @@
 #include "src/base/number/size.h"
 #include "src/config/family.h"
 #include "src/model/objective.h"
+#include "src/plugin/plugin.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -521,6 +522,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 
     SH_TRY(check_device(cfg, gpu, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
+    SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
     if (purpose == SH_TO_TRAIN && reproducible(cfg))

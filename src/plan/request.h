@@ -1,4 +1,4 @@
-/* Turn the configuration into a request to the passes. Local, pure. */
+/* Turn the configuration into a request to the passes. Local; pure, but that plug-ins are opened first. */
 #ifndef SH_PLAN_REQUEST_H
 #define SH_PLAN_REQUEST_H
 

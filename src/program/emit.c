@@ -4,6 +4,7 @@
  * later. */
 #include "src/program/emit.h"
 
+#include "kernels/plug.h"
 #include "kernels/shape.h"
 
 #include <math.h>
@@ -255,6 +256,7 @@ int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x)
     struct sh_op op = make_op(e, kind);
     int64_t columns = tensor(e, x)->dim[1] / columns_of_one(kind);
 
+    sh_plug_numbers(kind, &op.attr);
     op.in[0] = x;
     op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], columns), sh_op_info(kind)->name);
     sh_program_add_op(e->p, &op);

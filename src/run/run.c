@@ -9,6 +9,7 @@
 #include "src/mesh/segment.h"
 #include "src/plan/make.h"
 #include "src/plan/pinned.h"
+#include "src/plugin/plugin.h"
 #include "src/run/products.h"
 #include "src/run/save/map.h"
 #include "src/tier/tier.h"
@@ -88,6 +89,10 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
                        "the nodes of this job have processors of several architectures, whose results differ; "
                        "this rank runs on %s: start the job on nodes of one kind",
                        sh_isa_architecture());
+    if (!sh_mesh_same(sh_plugin_sum()))
+        return sh_fail(SH_E_DATA,
+                       "plugin.files: the ranks have opened files with different bytes; is each node's copy the "
+                       "same?");
     if (!sh_mesh_same(sh_pass_hash(r->p)))
         return sh_fail(SH_E_BUG,
                        "the ranks have planned different collectives; are all of them the same build with the same "

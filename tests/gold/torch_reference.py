@@ -238,6 +238,10 @@ def llama_block(w, name, x, mask, c, turned):
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
     gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked else (linear(part, y) for part in GATED[:2])
+    if 'model.ffn_op' in c:  # examples/plugins/clamped.c
+        limit = float(c['plugin.numbers'].split('=')[1])
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return x + linear('mlp.down_proj', (up + 1) * gate * torch.sigmoid(1.702 * gate))
     return x + by * after(1, linear('mlp.down_proj', (gelu(gate) if family.get('geglu') else gate * torch.sigmoid(gate)) * up))
 
 

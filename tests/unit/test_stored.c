@@ -128,6 +128,7 @@ static const struct row machine[] = {
     {"offload.allow_network", "true", NVME},
     {"debug.sync_ops", "true", NULL},
     {"checkpoint.trust", "any", NULL},
+    {"plugin.allow_change", "true", NULL},
 };
 
 static const struct row state[] = {
@@ -244,6 +245,9 @@ static const struct row state[] = {
     {"objective.sft_weight", "1", DPO},
     {"objective.desirable_weight", "2", DPO " objective.loss_type=apo_zero_unpaired"},
     {"objective.undesirable_weight", "2", DPO " objective.loss_type=apo_zero_unpaired"},
+    {"plugin.files", "a.so", NULL},
+    {"plugin.numbers", "a.b=1", NULL},
+    {"model.ffn_op", "a", NULL},
     {"guard.action", "stop", NULL},
     {"guard.z_score", "5", NULL},
     {"guard.window", "64", NULL},

@@ -14,8 +14,8 @@
 #ifndef SH_BASE_FLOATS_H
 #define SH_BASE_FLOATS_H
 
+#include "include/sherd/op.h"
 #include "src/base/number/code8.h"
-#include "src/base/number/dtype.h"
 #include "src/base/number/nf4.h"
 
 #include <stdbool.h>

@@ -5,6 +5,8 @@
 #include "src/config/read/place.h"
 #include "src/config/read/text.h"
 
+#include <string.h>
+
 /* Advice for a key of another program takes precedence over a similar name. */
 sh_rc sh_config_no_such_key(const char *name)
 {
@@ -16,12 +18,32 @@ sh_rc sh_config_no_such_key(const char *name)
                    nearest != NULL ? "; nearest is " : "", nearest != NULL ? nearest : "");
 }
 
+/* plugin.OPERATION.NUMBER is a number of a plug-in, whose names only the plug-in knows: it is added to the text of
+ * plugin.numbers, of which the last value counts. */
+static sh_rc give_number(struct sh_config_state *state, struct sh_config_place place, const char *name,
+                         const char *text)
+{
+    char *numbers = state->cfg.plugin.numbers;
+    const size_t size = sizeof state->cfg.plugin.numbers, used = strlen(numbers);
+    const struct sh_config_key *key = sh_config_key_find("plugin.numbers");
+
+    if (!text[0] || text[strspn(text, "+-.0123456789eE")])
+        return sh_fail(SH_E_USAGE, "%s: '%.40s' is not a number", name, text);
+    if (used + 1 + strlen(name) + 1 + strlen(text) >= size)
+        return sh_fail(SH_E_USAGE, "%s: plugin.numbers would have more than %zu bytes", name, size - 1);
+    snprintf(numbers + used, size - used, "%s%s=%s", used ? "," : "", name + strlen("plugin."), text);
+    state->given[key - sh_config_keys] = place;
+    return SH_OK;
+}
+
 /* Set one value of one key. Sources are read in rising order, so a second value from the same source is a mistake. */
 static sh_rc give(struct sh_config_state *state, struct sh_config_place place, const char *name, const char *text,
                   enum sh_config_style style)
 {
     char first[SH_CONFIG_PATH_MAX];
     const struct sh_config_key *key = sh_config_key_find(name);
+    if (key == NULL && strncmp(name, "plugin.", 7) == 0 && strchr(name + 7, '.') != NULL)
+        return give_number(state, place, name, text);
     if (key == NULL)
         return sh_config_no_such_key(name);
     struct sh_config_place *given = &state->given[key - sh_config_keys];

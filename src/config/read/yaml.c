@@ -136,6 +136,38 @@ static sh_rc read_groups(struct reader *r, const struct sh_config_key *key, stru
     return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key->name, text, SH_TEXT_QUOTED));
 }
 
+/* event: the first of a list of texts. Reads to its end; the texts are joined by commas. */
+static sh_rc read_list(struct reader *r, const char *key, struct sh_config_place place)
+{
+    char text[SH_CONFIG_PATH_MAX] = "";
+    while (r->y.event.type != YAML_SEQUENCE_END_EVENT) {
+        size_t used = strlen(text);
+        SH_TRY(check_value(r, key));
+        if (used + 1 + strlen(scalar_text(r)) >= sizeof text)
+            return sh_yaml_fail(&r->y, "%s: more than %zu bytes", key, sizeof text - 1);
+        snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? "," : "", scalar_text(r));
+        SH_TRY(sh_yaml_next(&r->y));
+    }
+    return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key, text, SH_TEXT_QUOTED));
+}
+
+/* event: the start of a mapping. Reads the numbers of an operation of a plug-in to its end. */
+static sh_rc read_numbers(struct reader *r, const char *operation, struct sh_config_place place)
+{
+    char name[3 * SH_CONFIG_NAME_MAX];
+    SH_TRY(sh_yaml_next(&r->y));
+    while (r->y.event.type != YAML_MAPPING_END_EVENT) {
+        SH_TRY(check_key(r, "number"));
+        snprintf(name, sizeof name, "%s.%.*s", operation, SH_CONFIG_NAME_MAX - 1, scalar_text(r));
+        SH_TRY(sh_yaml_next(&r->y));
+        SH_TRY(check_value(r, name));
+        SH_TRY(sh_problems_note(&r->state->problems,
+                                sh_config_give(r->state, place, name, scalar_text(r), SH_TEXT_PLAIN)));
+        SH_TRY(sh_yaml_next(&r->y));
+    }
+    return SH_OK;
+}
+
 /* event: a key. Reads its value. */
 static sh_rc read_key(struct reader *r)
 {
@@ -150,6 +182,12 @@ static sh_rc read_key(struct reader *r)
         return read_pairs(r, key, place);
     if (key != NULL && key->groups && r->y.event.type == YAML_SEQUENCE_START_EVENT)
         return read_groups(r, key, place);
+    if (strcmp(name, "plugin.files") == 0 && r->y.event.type == YAML_SEQUENCE_START_EVENT) {
+        SH_TRY(sh_yaml_next(&r->y));
+        return read_list(r, name, place);
+    }
+    if (key == NULL && strcmp(r->section, "plugin") == 0 && r->y.event.type == YAML_MAPPING_START_EVENT)
+        return read_numbers(r, name, place);
     if (key == NULL) /* an unknown key is reported, not the problems of its value */
         return note_and_skip(r, sh_config_give(r->state, place, name, "", SH_TEXT_PLAIN));
     sh_rc rc = check_value(r, name);
@@ -228,11 +266,34 @@ static sh_rc read_foreign(struct reader *r)
     return SH_OK;
 }
 
+/* event: "plugins", which is short for plugin.files. Reads its list, or its one text. Another trainer has Python classes
+ * under this name. */
+static sh_rc read_plugins(struct reader *r)
+{
+    struct sh_config_place place = {.source = SH_SOURCE_FILE, .file = r->y.name, .line = r->y.line};
+    SH_TRY(sh_yaml_next(&r->y));
+    bool list = r->y.event.type == YAML_SEQUENCE_START_EVENT;
+    if (list)
+        SH_TRY(sh_yaml_next(&r->y));
+    if (strstr(value_text(r), ".so") == NULL) {
+        SH_TRY(note_and_skip(r, fail_section(r, place.line)));
+        while (list && r->y.event.type != YAML_SEQUENCE_END_EVENT)
+            SH_TRY(sh_yaml_next(&r->y));
+        return SH_OK;
+    }
+    if (list)
+        return read_list(r, "plugin.files", place);
+    return sh_problems_note(&r->state->problems,
+                            sh_config_give(r->state, place, "plugin.files", scalar_text(r), SH_TEXT_PLAIN));
+}
+
 /* event: the name of a section. Reads to the end of the section. */
 static sh_rc read_section(struct reader *r)
 {
     SH_TRY(check_key(r, "section"));
     snprintf(r->section, sizeof r->section, "%s", scalar_text(r));
+    if (strcmp(r->section, "plugins") == 0)
+        return read_plugins(r);
     if (!sh_config_section_known(r->section))
         return read_foreign(r);
     sh_rc rc = check_section(r);

@@ -6,6 +6,7 @@
 #include "src/base/file.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/plugin/plugin.h"
 #include "src/run/run.h"
 #include "src/run/save/frozen.h"
 #include "src/run/save/newest.h"
@@ -17,7 +18,7 @@
 #include <unistd.h>
 
 /* Names of the lines in the notes of a checkpoint. */
-static const char begun_note[] = "begun", data_note[] = "data";
+static const char begun_note[] = "begun", data_note[] = "data", plugins_note[] = "plugins";
 
 static const char initial_values[] = "initial values";
 
@@ -231,12 +232,35 @@ static char *line_of(const char *name, const char *text)
 
 char *sh_provenance_notes(const struct sh_run *r)
 {
-    char *begun = line_of(begun_note, r->provenance.begun), *data = line_of(data_note, r->provenance.data);
-    char *both = sh_strfmt("%s%s", begun, data);
+    char *plugins = sh_plugin_text(), *begun = line_of(begun_note, r->provenance.begun);
+    char *data = line_of(data_note, r->provenance.data), *used = line_of(plugins_note, plugins);
+    char *all = sh_strfmt("%s%s%s", begun, data, used);
 
     free(begun);
     free(data);
-    return both;
+    free(used);
+    free(plugins);
+    return all;
+}
+
+/* Compared as text: names and sums. */
+sh_rc sh_provenance_plugins(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
+{
+    char *then = sh_ckpt_note(meta, plugins_note), *now = sh_plugin_text();
+    const char *was = then ? then : "no plug-ins", *is = now ? now : "no plug-ins";
+    bool same = strcmp(was, is) == 0;
+    sh_rc rc = SH_OK;
+
+    if (!same && !r->cfg.plugin.allow_change)
+        rc = sh_fail(SH_E_USAGE,
+                     "plugin.files: %s was saved with %s, but this run has %s; give what it was saved with, or "
+                     "--allow-plugin-change (--plugin.allow_change=true)",
+                     path, was, is);
+    else if (!same && r->mesh->rank == 0)
+        sh_log_warn("%s was saved with %s; it is loaded with %s", path, was, is);
+    free(then);
+    free(now);
+    return rc;
 }
 
 void sh_provenance_free(struct sh_provenance *o)

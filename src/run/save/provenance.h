@@ -38,6 +38,10 @@ sh_rc sh_provenance_data(struct sh_run *r, const struct sh_data *data);
  * may be gone by now. Local: rank 0. Errors: SH_E_USAGE: the run began from something else. */
 sh_rc sh_provenance_check(const struct sh_run *r, const char *folder);
 
+/* Before the state of a checkpoint is used: its plug-ins are those of this run, by the sums of their files, or
+ * plugin.allow_change says that they may differ. Local: all ranks have read the same. Errors: SH_E_USAGE, with both. */
+sh_rc sh_provenance_plugins(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta);
+
 /* Take the notes of a checkpoint that the run continues from, and make those of one that it saves; the text is freed
  * with free(). Local. */
 void sh_provenance_take(struct sh_run *r, const struct sh_ckpt_meta *meta);

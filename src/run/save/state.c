@@ -228,8 +228,11 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
 
 sh_rc sh_run_take(struct sh_run *r, const char *where, struct sh_ckpt_meta *meta)
 {
-    sh_rc rc = sh_agree(check_optimizer(r, where, meta));
+    sh_rc rc = check_optimizer(r, where, meta);
 
+    if (rc == SH_OK)
+        rc = sh_provenance_plugins(r, where, meta);
+    rc = sh_agree(rc);
     if (rc != SH_OK) {
         sh_ckpt_meta_free(meta);
         return rc;
@@ -295,9 +298,14 @@ sh_rc sh_run_load_model(struct sh_run *r, const char *path)
 {
     struct sh_ckpt_meta meta = {0};
 
+    sh_rc rc = SH_OK;
+
     SH_TRY(read_file(r, path, true, &meta, NULL));
+    if (!r->build.options.training) /* a new run may have another activation on purpose */
+        rc = sh_agree(sh_provenance_plugins(r, path, &meta));
     sh_run_tokenizer_take(r, &meta, true);
     sh_ckpt_meta_free(&meta);
+    SH_TRY(rc);
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;
 }

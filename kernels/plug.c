@@ -1,0 +1,255 @@
+#include "kernels/plug.h"
+
+#include "kernels/shape.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* One of the operations that plug-ins have brought: kind SH_OP_KINDS + its place. */
+struct plug {
+    const struct sherd_op *row;
+    double number[SH_OP_NUMBERS];
+    struct sh_attr_field attrs[SH_OP_NUMBERS + 1];
+};
+
+static struct plug plugs[SH_OP_PLUGS];
+static int n_plugs;
+
+_Static_assert((int)SH_OP_NUMBERS == (int)SHERD_NUMBERS, "as many as a row has");
+
+/* ---- what a row must be ---- */
+
+static bool is_name(const char *name)
+{
+    size_t n = 0;
+
+    while (name && (isalnum((unsigned char)name[n]) || name[n] == '_'))
+        n++;
+    return n > 0 && n < 32 && !name[n];
+}
+
+/* Operands of the compute type that keep their rows; the width may change. */
+static bool is_row_of_act(const struct sh_operand_row *o)
+{
+    bool rows = o->any_shape || (o->ndim == 2 && sh_formula_letter(&o->dim[0]) == 'N' && o->dim[1].n == 1);
+
+    return rows && o->type == SH_TYPE_ACT && !o->optional && !o->adds && !o->inout && !o->turns && !o->least;
+}
+
+static const char *wrong_shape(const struct sherd_op *row)
+{
+    struct sh_op_shape s;
+
+    if (!row->shape || !sh_shape_read(row->shape, row->flops, &s))
+        return "its shape or flops cannot be read; write them like \"x [N,F] act -> y [N,F] act\" and \"2NF\"";
+    if (s.n_out != 1 || s.n_in < 1 || s.n_in > (row->backward ? 1 : 2))
+        return row->backward ? "takes one input and makes one output"
+                             : "a backward takes dy, or dy and x, and makes dx; another operation names its backward";
+    for (int i = 0; i < s.n_in; i++)
+        if (!is_row_of_act(&s.in[i]))
+            return "an input is not rows of the compute type: [N,...] act or [n] act, without flags";
+    return is_row_of_act(&s.out[0]) ? NULL : "the output is not rows of the compute type: [N,...] act or [n] act";
+}
+
+static const char *wrong_number(const struct sherd_op *row)
+{
+    for (int i = 0; i < SHERD_NUMBERS && row->number[i].name; i++) {
+        const struct sherd_number *n = &row->number[i];
+
+        if (!is_name(n->name))
+            return "the name of a number has other characters than letters, digits and _";
+        if (!isfinite(n->min) || !isfinite(n->max) || !(n->value >= n->min && n->value <= n->max))
+            return "a number's default is not within its bounds";
+    }
+    return NULL;
+}
+
+const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
+{
+    const char *wrong;
+    struct sh_op_shape s;
+
+    if (!is_name(row->name))
+        return "a name has 1 to 31 letters, digits and _";
+    wrong = wrong_shape(row);
+    if (!wrong)
+        wrong = wrong_number(row);
+    if (!wrong && !row->ref)
+        wrong = "it has no ref kernel, which says what is right";
+    if (!wrong && sh_shape_read(row->shape, row->flops, &s) && (row->in_place < 0 || row->in_place > s.n_in))
+        wrong = "in_place is no input, counted from 1";
+    if (!wrong)
+        return NULL;
+    snprintf(text, SH_PLUG_TEXT, "%s: %s", row->name, wrong);
+    return text;
+}
+
+/* ---- adding ---- */
+
+/* Fields of attr->plug by the names of the row; their letter is none. */
+static const struct sh_attr_field *fields_of(struct plug *p)
+{
+    for (int i = 0; i < SH_OP_NUMBERS && p->row->number[i].name; i++) {
+        p->number[i] = p->row->number[i].value;
+        p->attrs[i] =
+            (struct sh_attr_field){.name = p->row->number[i].name,
+                                   .type = SH_ATTR_DOUBLE,
+                                   .at = offsetof(struct sh_op_attr, plug.number) + (size_t)i * sizeof(double)};
+    }
+    return p->attrs;
+}
+
+static const struct sherd_op *row_named(const struct sherd_op *rows, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (rows[i].name && !strcmp(rows[i].name, name))
+            return &rows[i];
+    return NULL;
+}
+
+/* The row itself, then its place among the others. */
+static sh_rc check_row(const struct sherd_op *rows, int n, int i)
+{
+    char text[SH_PLUG_TEXT];
+    const char *wrong = sh_plug_wrong(&rows[i], text);
+    const struct sherd_op *backward;
+
+    if (wrong)
+        return sh_fail(SH_E_USAGE, "%s", wrong);
+    if (sh_plug_find(rows[i].name) != SH_OP_ROOM || row_named(rows, i, rows[i].name))
+        return sh_fail(SH_E_USAGE, "%s: another operation has this name", rows[i].name);
+    for (enum sh_op_kind k = 0; k < SH_OP_KINDS; k++)
+        if (!strcmp(sh_op_info(k)->name, rows[i].name))
+            return sh_fail(SH_E_USAGE, "%s: an operation of Sherd has this name", rows[i].name);
+    if (!rows[i].backward)
+        return SH_OK;
+    backward = row_named(rows, n, rows[i].backward);
+    if (!backward || backward->backward)
+        return sh_fail(SH_E_USAGE, "%s: its backward, %s, is no row without a backward in this file", rows[i].name,
+                       rows[i].backward);
+    for (int j = 0; j < i; j++)
+        if (rows[j].backward && !strcmp(rows[j].backward, rows[i].backward))
+            return sh_fail(SH_E_USAGE, "%s: %s is the backward of %s too; a backward has one operation", rows[i].name,
+                           rows[i].backward, rows[j].name);
+    return SH_OK;
+}
+
+/* A backward has the numbers of its operation, so that both kinds have the same attributes. */
+static void add_row(const struct sherd_op *row, const struct sh_attr_field *attrs, enum sh_op_kind backward)
+{
+    struct sh_op_info info = {.name = row->name,
+                              .shape = row->shape,
+                              .flops = row->flops,
+                              .forward = row->backward != NULL,
+                              .backward = row->backward ? backward : 0,
+                              .costly = row->costly != 0,
+                              .inplace_in = row->in_place - 1,
+                              .inplace_out = row->in_place ? 0 : -1,
+                              .attrs = attrs};
+
+    sh_op_add(SH_OP_KINDS + n_plugs++, &info);
+}
+
+/* Kinds in the order of the rows, so that a backward's is known before it is added. */
+sh_rc sh_plug_add(const struct sherd_op *rows, int n)
+{
+    int first = n_plugs;
+
+    if (n < 1 || n > SH_OP_PLUGS - n_plugs)
+        return sh_fail(SH_E_USAGE, "%d operations; there is room for 1 to %d more", n, SH_OP_PLUGS - n_plugs);
+    for (int i = 0; i < n; i++)
+        SH_TRY(check_row(rows, n, i));
+    for (int i = 0; i < n; i++)
+        plugs[first + i].row = &rows[i];
+    for (int i = 0; i < n; i++) {
+        int of = i, back = 0;
+
+        for (int j = 0; j < n; j++) {
+            if (rows[j].backward && !strcmp(rows[j].backward, rows[i].name))
+                of = j;
+            if (rows[i].backward && !strcmp(rows[i].backward, rows[j].name))
+                back = j;
+        }
+        add_row(&rows[i], fields_of(&plugs[first + of]), SH_OP_KINDS + first + back);
+    }
+    return SH_OK;
+}
+
+/* ---- using ---- */
+
+enum sh_op_kind sh_plug_find(const char *name)
+{
+    for (int i = 0; i < n_plugs; i++)
+        if (!strcmp(plugs[i].row->name, name))
+            return SH_OP_KINDS + i;
+    return SH_OP_ROOM;
+}
+
+const struct sherd_op *sh_plug_row(enum sh_op_kind kind)
+{
+    return kind < SH_OP_KINDS || (int)kind >= SH_OP_KINDS + n_plugs ? NULL : plugs[kind - SH_OP_KINDS].row;
+}
+
+void sh_plug_set(enum sh_op_kind kind, int i, double value)
+{
+    plugs[kind - SH_OP_KINDS].number[i] = value;
+}
+
+void sh_plug_numbers(enum sh_op_kind kind, struct sh_op_attr *attr)
+{
+    if (sh_plug_row(kind))
+        memcpy(attr->plug.number, plugs[kind - SH_OP_KINDS].number, sizeof attr->plug.number);
+}
+
+/* As kernels of plug-ins get it. */
+static struct sherd_call view(const struct sh_op_call *call)
+{
+    struct sherd_call c = {
+        .number = call->attr->plug.number, .work = call->work, .work_bytes = call->work_bytes, .queue = call->queue};
+
+    memcpy(c.in, call->in, sizeof c.in);
+    memcpy(c.out, call->out, sizeof c.out);
+    return c;
+}
+
+static sh_rc run(sherd_kernel kernel, const struct sh_op_call *call)
+{
+    struct sherd_call c = view(call);
+    int failed = kernel(&c);
+
+    if (failed)
+        return sh_fail(SH_E_DATA, "operation %s of a plug-in: its kernel returned %d", sh_plug_row(call->kind)->name,
+                       failed);
+    return SH_OK;
+}
+
+sh_rc sh_plug_ref(const struct sh_op_call *call)
+{
+    return run(sh_plug_row(call->kind)->ref, call);
+}
+
+sh_rc sh_plug_cpu(const struct sh_op_call *call)
+{
+    const struct sherd_op *row = sh_plug_row(call->kind);
+
+    return run(row->cpu ? row->cpu : row->ref, call);
+}
+
+sh_rc sh_plug_cuda(const struct sh_op_call *call)
+{
+    const struct sherd_op *row = sh_plug_row(call->kind);
+
+    if (!row->cuda)
+        return sh_fail(SH_E_USAGE, "operation %s of a plug-in has no cuda kernel", row->name);
+    return run(row->cuda, call);
+}
+
+int64_t sh_plug_work_bytes(const struct sh_op_call *call)
+{
+    struct sherd_call c = view(call);
+    const struct sherd_op *row = sh_plug_row(call->kind);
+
+    return row && row->work_bytes ? row->work_bytes(&c) : 0;
+}

@@ -1,0 +1,262 @@
+#include "io/checkpoint/checkpoint.h"
+#include "src/base/file.h"
+#include "src/base/hash.h"
+#include "src/base/mem.h"
+#include "src/config/family.h"
+#include "src/plugin/check.h"
+#include "src/plugin/plugin.h"
+
+#include "kernels/plug.h"
+#include "kernels/shape.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FILES = 8, LARGEST = 1 << 28 };
+
+static struct sh_plugin opened[FILES];
+static int n_opened;
+
+/* ---- one file ---- */
+
+/* The fields before it say how large the rest is. */
+static sh_rc check_headers(const char *path, const struct sherd_plugin *p)
+{
+    static const struct sherd_plugin own = {SHERD_PLUGIN, .name = ""};
+
+    if (p->abi == own.abi && p->op_bytes == own.op_bytes && p->call_bytes == own.call_bytes)
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "%s was compiled with other headers: abi %d with rows of %zu and calls of %zu bytes, not abi %d with "
+        "%zu and %zu; compile it again, with `pkg-config --cflags sherd-plugin`",
+        path, p->abi, p->op_bytes, p->call_bytes, own.abi, own.op_bytes, own.call_bytes);
+}
+
+static sh_rc sum_file(const char *path, uint64_t *sum)
+{
+    size_t bytes;
+    char *data;
+
+    SH_TRY(sh_read_file(path, LARGEST, &data, &bytes));
+    *sum = sh_hash64(data, bytes);
+    free(data);
+    return SH_OK;
+}
+
+/* RTLD_LOCAL: two plug-ins may have functions of one name. */
+static sh_rc load(const char *path, const struct sherd_plugin **library)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+    if (!handle)
+        return sh_fail(SH_E_DATA, "%s: not a library that can be loaded: %s", path, dlerror());
+    *library = dlsym(handle, "sherd_plugin");
+    if (!*library)
+        return sh_fail(
+            SH_E_DATA,
+            "%s: it has no symbol sherd_plugin; define `const struct sherd_plugin sherd_plugin = {...}`, not "
+            "static, and in C++ extern \"C\"",
+            path);
+    return check_headers(path, *library);
+}
+
+sh_rc sh_plugin_read(const char *path, enum sh_cfg_trust trust, struct sh_plugin *out)
+{
+    char real[PATH_MAX];
+
+    if (!realpath(path, real))
+        return sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
+    SH_TRY(sh_ckpt_trusted(real, trust));
+    SH_TRY(sum_file(real, &out->sum));
+    SH_TRY(load(real, &out->library));
+    out->path = sh_strdup(real);
+    return SH_OK;
+}
+
+/* ---- the files of a configuration ---- */
+
+static bool is_open(const char *path)
+{
+    char real[PATH_MAX];
+
+    for (int i = 0; i < n_opened; i++)
+        if (realpath(path, real) && !strcmp(opened[i].path, real))
+            return true;
+    return false;
+}
+
+/* Its rows are judged one by one before they are run. */
+static sh_rc add(const struct sh_plugin *p)
+{
+    SH_TRY(sh_plug_add(p->library->ops, p->library->n_ops));
+    return sh_plugin_check_briefly(p->library);
+}
+
+static sh_rc open_file(const char *path, enum sh_cfg_trust trust)
+{
+    struct sh_plugin *p = &opened[n_opened];
+    sh_rc rc;
+
+    if (is_open(path))
+        return SH_OK;
+    if (n_opened == FILES)
+        return sh_fail(SH_E_USAGE, "more than %d files", FILES);
+    SH_TRY(sh_plugin_read(path, trust, p));
+    rc = add(p);
+    if (rc != SH_OK)
+        return sh_fail_prefix(rc, "%s: ", path);
+    n_opened++;
+    return SH_OK;
+}
+
+static sh_rc open_files(const struct sh_config *cfg)
+{
+    char *copy = sh_strdup(cfg->plugin.files), *rest = *copy ? copy : NULL, *path;
+    sh_rc rc = SH_OK;
+
+    while (rc == SH_OK && (path = strsep(&rest, ",")) != NULL)
+        rc = open_file(path, cfg->checkpoint.trust);
+    free(copy);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "plugin.files: ");
+}
+
+/* ---- their numbers ---- */
+
+static void reset_numbers(void)
+{
+    for (int k = SH_OP_KINDS; k < SH_OP_ROOM && sh_plug_row(k); k++)
+        for (int i = 0; i < SHERD_NUMBERS; i++)
+            sh_plug_set(k, i, sh_plug_row(k)->number[i].value);
+}
+
+/* "operation.name=x" */
+static sh_rc set_number(char *text)
+{
+    char *equals = strchr(text, '='), *dot = strchr(text, '.'), *end;
+    enum sh_op_kind kind;
+    double value;
+
+    if (!equals || !dot || dot > equals)
+        return sh_fail(SH_E_USAGE, "'%.80s' is not OPERATION.NUMBER=X", text);
+    *dot = *equals = '\0';
+    kind = sh_plug_find(text);
+    if (kind == SH_OP_ROOM)
+        return sh_fail(SH_E_USAGE, "%s.%s: no plug-in has an operation %s", text, dot + 1, text);
+    value = strtod(equals + 1, &end);
+    for (int i = 0; i < SHERD_NUMBERS && sh_plug_row(kind)->number[i].name; i++) {
+        const struct sherd_number *n = &sh_plug_row(kind)->number[i];
+
+        if (strcmp(n->name, dot + 1) != 0)
+            continue;
+        if (end == equals + 1 || *end || !(value >= n->min && value <= n->max))
+            return sh_fail(SH_E_USAGE, "%s.%s: %.40s is not a number from %g to %g", text, n->name, equals + 1, n->min,
+                           n->max);
+        sh_plug_set(kind, i, value);
+        return SH_OK;
+    }
+    return sh_fail(SH_E_USAGE, "%s has no number %s", text, dot + 1);
+}
+
+static sh_rc set_numbers(const struct sh_config *cfg)
+{
+    char *copy = sh_strdup(cfg->plugin.numbers), *rest = *copy ? copy : NULL, *part;
+    sh_rc rc = SH_OK;
+
+    reset_numbers();
+    while (rc == SH_OK && (part = strsep(&rest, ",")) != NULL)
+        rc = set_number(part);
+    free(copy);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "plugin.");
+}
+
+/* ---- what the model uses ---- */
+
+/* What a configuration with an operation of its own cannot have yet. */
+static sh_rc check_model(const struct sh_config *cfg)
+{
+    const char *op = cfg->model.ffn_op;
+
+    if (cfg->model.n_experts)
+        return sh_fail(SH_E_USAGE,
+                       "model.ffn_op=%s: experts weigh their activation by the router; only models without experts can "
+                       "have another",
+                       op);
+    if (cfg->parallelism.tensor_parallel_degree > 1)
+        return sh_fail(SH_E_USAGE,
+                       "model.ffn_op=%s: with parallelism.tensor_parallel_degree=%d a rank has a part of the columns, "
+                       "and an operation may need all; shard over ranks instead",
+                       op, cfg->parallelism.tensor_parallel_degree);
+    return SH_OK;
+}
+
+static sh_rc check_kind(const struct sh_config *cfg, enum sh_op_kind kind, bool gpu)
+{
+    const char *op = cfg->model.ffn_op;
+    int wanted = sh_family_of(cfg->model.family)->gelu ? 1 : 2;
+
+    if (!sh_op_info(kind)->forward)
+        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it has no backward, so it is the backward of another", op);
+    if (sh_plugin_columns(sh_op_shape(kind)) != wanted)
+        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it is \"%s\", but the feed-forward part of this family has %s", op,
+                       sh_op_info(kind)->shape, wanted == 2 ? "gate and up, [N,2F] -> [N,F]" : "[N,F] -> [N,F]");
+    if (gpu && !(sh_plug_row(kind)->cuda && sh_plug_row(sh_op_info(kind)->backward)->cuda))
+        return sh_fail(
+            SH_E_USAGE,
+            "model.ffn_op=%s: the plug-in has no cuda kernel for it and for its backward, and the job runs on "
+            "GPUs; add them, or give training.device=cpu",
+            op);
+    return check_model(cfg);
+}
+
+static sh_rc check_use(const struct sh_config *cfg, bool gpu)
+{
+    const char *op = cfg->model.ffn_op;
+    enum sh_op_kind kind = sh_plug_find(op);
+
+    if (!op[0])
+        return SH_OK;
+    if (!n_opened)
+        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: plugin.files names no plug-in that has it", op);
+    if (kind == SH_OP_ROOM)
+        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: none of %s has an operation of that name", op, cfg->plugin.files);
+    return check_kind(cfg, kind, gpu);
+}
+
+sh_rc sh_plugin_open(const struct sh_config *cfg, bool gpu)
+{
+    SH_TRY(open_files(cfg));
+    SH_TRY(set_numbers(cfg));
+    return check_use(cfg, gpu);
+}
+
+/* ---- what is open ---- */
+
+uint64_t sh_plugin_sum(void)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < n_opened; i++)
+        sum = sh_mix64(sum ^ opened[i].sum);
+    return sum;
+}
+
+char *sh_plugin_text(void)
+{
+    char *text = NULL;
+
+    for (int i = 0; i < n_opened; i++) {
+        char *path = sh_strdup(opened[i].path);
+        char *longer = sh_strfmt("%s%s%s %016llx", text ? text : "", text ? ", " : "", basename(path),
+                                 (unsigned long long)opened[i].sum);
+
+        free(path);
+        free(text);
+        text = longer;
+    }
+    return text;
+}

@@ -1,0 +1,60 @@
+/* `sherd plugin check FILE`: tries what the operations of a plug-in promise. No MPI. */
+#include "src/cmd/cmd.h"
+
+#include "src/base/mem.h"
+#include "src/plugin/check.h"
+#include "src/plugin/plugin.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sh_rc trust_of(const char *word, enum sh_cfg_trust *trust)
+{
+    *trust = word && !strcmp(word, "any") ? SH_TRUST_ANY : SH_TRUST_OWNER;
+    if (!word || !strcmp(word, "any") || !strcmp(word, "owner"))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "sherd plugin: --trust %s: owner or any", word);
+}
+
+static void print_row(const struct sherd_op *row)
+{
+    printf("%s: %s; kernels ref%s%s\n", row->name ? row->name : "(no name)", row->shape ? row->shape : "(no shape)",
+           row->cpu ? ", cpu" : "", row->cuda ? ", cuda" : "");
+}
+
+/* What holds, then what does not. */
+static sh_rc check(const struct sh_plugin *p)
+{
+    size_t bytes;
+    char *text;
+    FILE *lines = sh_memstream(&text, &bytes);
+    int failed = sh_plugin_check(p->library, lines);
+
+    fclose(lines);
+    for (int i = 0; i < p->library->n_ops; i++)
+        print_row(&p->library->ops[i]);
+    for (const struct sh_plugin_check *c = sh_plugin_checks; c->name; c++) {
+        char *mark = sh_strfmt(": %s: ", c->name);
+
+        printf("  %-4s %-9s %s\n", strstr(text, mark) ? "FAIL" : "ok", c->name, c->what);
+        free(mark);
+    }
+    printf("%s", text);
+    free(text);
+    return failed ? sh_fail(SH_E_DATA, "%s: %d check%s failed", p->path, failed, failed > 1 ? "s" : "") : SH_OK;
+}
+
+sh_rc sh_cmd_plugin(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    enum sh_cfg_trust trust;
+    struct sh_plugin p;
+    sh_rc rc;
+
+    if (args->n_positional != 2 || strcmp(args->positional[0], "check") != 0)
+        return sh_fail(SH_E_USAGE, "sherd plugin: expected check FILE; see sherd plugin --help");
+    SH_TRY(trust_of(sh_cmd_option(cmd, args, "--trust"), &trust));
+    SH_TRY(sh_plugin_read(args->positional[1], trust, &p));
+    rc = check(&p);
+    free(p.path);
+    return rc;
+}

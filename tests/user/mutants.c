@@ -1,0 +1,153 @@
+/* Plug-ins that are wrong, each in one way: MUTANT is its number, 0 none. The operation is relu2, y = relu(x)^2 times a
+ * number, in one loop for ref and one for cpu. */
+#include <math.h>
+#include <sherd/plugin.h>
+
+#ifndef MUTANT
+#define MUTANT 0
+#endif
+#define IS(n) (MUTANT == (n))
+
+static double square(double x, const double *number)
+{
+    double by = number[0];
+
+    return x > 0 ? by * x * x : 0 * x;
+}
+
+static double slope(double dy, double x, const double *number)
+{
+    double by = IS(1) ? 1 : IS(2) ? -number[0] : number[0], two = IS(3) ? 1 : IS(4) ? 2.001 : 2;
+
+    if (IS(5))
+        return two * by * x * dy;
+    if (IS(6))
+        return x > 0 ? two * by * x : 0;
+    if (IS(7))
+        return x > 0 ? dy * by : 0;
+    if (IS(8))
+        return x > 5 ? 0 * dy : x > 0 ? two * by * x * dy : 0 * dy;
+    return x > 0 ? two * by * x * dy : 0 * dy;
+}
+
+/* Errors of both kernels, or of cpu alone. */
+static int forward(const struct sherd_call *c, int cpu)
+{
+    const struct sh_operand *x = &c->in[0], *y = &c->out[0];
+    int64_t n = sh_operand_elems(x), begin = IS(9) && cpu, end = IS(10) && cpu ? n - 1 : IS(11) && cpu ? n + 1 : n;
+    static int calls;
+    double sum = 0;
+
+    for (int64_t i = begin; i < end; i++) {
+        double v = sh_operand_get(x, i);
+
+        if (IS(12) && cpu)
+            v = fmax(v, 0);
+        if (IS(13) && cpu)
+            v += 0 * sh_operand_get(x, i + 1);
+        if (IS(14) && cpu && i + 1 < n && sh_operand_get(x, i + 1) > 3)
+            v = 1;
+        if (IS(15) && cpu)
+            v += 1e-3 * calls;
+        if (IS(16) && cpu && ((uintptr_t)x->data & 63))
+            v *= 1 + 1e-3;
+        if (IS(17) && cpu)
+            v += 0.01 * (double)x->dim[0];
+        if (IS(18) && cpu)
+            v = v > 20 ? 20 : v;
+        if (IS(19) && cpu && x->dtype == SH_BF16)
+            v *= 1.05;
+        if (IS(20) && cpu && x->dtype == SH_F16)
+            v = (double)((const float *)x->data)[i / 2];
+        if (IS(21) && cpu)
+            v = fabs(v);
+        if (IS(22) && cpu)
+            sum += v;
+        if (IS(23) && cpu && v != v)
+            v = 0;
+        if (IS(24) && cpu && sh_operand_get(y, i) > 100)
+            v = 1;
+        sh_operand_set(y, i, square(v, c->number) + (IS(22) ? 1e-3 * sum : 0));
+    }
+    if (IS(25) && cpu)
+        sh_operand_set(x, 0, 0);
+    if (IS(26) && cpu)
+        sh_operand_set(y, -1, 0);
+    if (IS(27) && cpu)
+        sh_operand_set(x, n, 0);
+    if (IS(28) && cpu)
+        sh_operand_set(y, 0, sh_operand_get(y, 0) + sh_operand_get(y, n - 1));
+    calls++;
+    return IS(29) && cpu;
+}
+
+static int backward(const struct sherd_call *c, int cpu)
+{
+    const struct sh_operand *dy = &c->in[0], *x = &c->in[1], *dx = &c->out[0];
+    int64_t n = sh_operand_elems(x);
+
+    for (int64_t i = 0; i < n; i++) {
+        double s = slope(sh_operand_get(dy, i), sh_operand_get(x, i), c->number);
+
+        if (IS(30))
+            s = fabs(s);
+        if (IS(31) && cpu)
+            s += sh_operand_get(dx, i);
+        if (IS(32) && cpu)
+            s = slope(sh_operand_get(x, i), sh_operand_get(dy, i), c->number);
+        if (IS(33))
+            s = i ? slope(sh_operand_get(dy, i - 1), sh_operand_get(x, i), c->number) : s;
+        if (IS(34) && cpu)
+            s = fmin(s, 1000);
+        if (IS(35))
+            sh_operand_set(dx, i, 0);
+        if (IS(35))
+            s = slope(sh_operand_get(dy, i), sh_operand_get(x, i), c->number);
+        sh_operand_set(dx, i, s);
+    }
+    return 0;
+}
+
+static int ref(const struct sherd_call *c)
+{
+    return forward(c, 0);
+}
+static int cpu(const struct sherd_call *c)
+{
+    return forward(c, 1);
+}
+static int ref_bwd(const struct sherd_call *c)
+{
+    return backward(c, 0);
+}
+static int cpu_bwd(const struct sherd_call *c)
+{
+    return backward(c, 1);
+}
+
+static const struct sherd_op ops[] = {
+    {.name = "relu2",
+     .shape = IS(36)   ? "x [N,F] act -> y [N,G] act"
+              : IS(37) ? "x [N,F] act > y [N,F] act"
+                       : "x [n] act -> y [n] act",
+     .flops = IS(36) || IS(37) ? "3NF"
+              : IS(38)         ? "300000n"
+              : IS(39)         ? "m"
+                               : "3n",
+     .backward = IS(40) ? "relu_bwd" : "relu2_bwd",
+     .number = {{"by", 0.7, 0, 10}},
+     .ref = ref,
+     .cpu = cpu},
+    {.name = "relu2_bwd",
+     .shape = "dy [n] act, x [n] act -> dx [n] act",
+     .flops = "5n",
+     .in_place = 1,
+     .ref = ref_bwd,
+     .cpu = cpu_bwd},
+};
+#ifdef OLD
+const struct sherd_plugin sherd_plugin = {2,        8,   8,
+#else
+const struct sherd_plugin sherd_plugin = {SHERD_PLUGIN,
+#endif
+                                          "mutant", "1", 2, ops};

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Operations of one's own: the example is right by all checks, 40 mutants are not; training with it has the same bits
+on 2 x 2 ranks as on one, and PyTorch's numbers; what does not fit is refused. Prints TAP.
+"""
+import os
+import pathlib
+import subprocess
+import sys
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(TOP / 'tests/gold'), str(TOP / 'tests/mesh')]
+import job
+import tiny
+
+job.need_launcher()
+SHERD = os.environ['SHERD']
+MUTANTS = 40
+LEAST = 38  # of these are named
+USE = {'model.ffn_op': 'clamped_swiglu'}
+CONFIG = {**tiny.MODELS['llama'], 'training.global_batch_size': 8, 'training.steps': 6, 'training.reproducible': 'mesh',
+          'checkpoint.interval': 3, 'checkpoint.keep_latest_k': 0}
+
+
+def compile_plugin(source, library, *flags):
+    subprocess.run(['cc', '-O1', '-fopenmp', '-shared', '-fPIC', f'-I{TOP}/include', *flags, '-o', library, TOP / source,
+                    '-lm'], check=True)
+    return str(pathlib.Path(library).absolute())
+
+
+def say(*words):
+    done = subprocess.run([SHERD, *words], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def check_mutant(number):
+    compile_plugin('tests/user/mutants.c', f'mutant{number}.so', f'-DMUTANT={number}')
+    return say('plugin', 'check', f'mutant{number}.so')
+
+
+def case_example():
+    code, text = say('plugin', 'check', clamped)
+    return [text] if code or text.count('  ok ') != 8 else []
+
+
+def case_mutants():
+    code, text = check_mutant(0)
+    found = {number: check_mutant(number) for number in range(1, MUTANTS + 1)}
+    missed = [number for number, (code, _) in found.items() if code != 3]
+    wrong = [f'without a fault: {text}'] if code else []
+    return wrong + ([f'not named: mutants {missed}'] if len(missed) > MUTANTS - LEAST else [])
+
+
+def run(folder, changes, ranks=0, plugin=None):
+    steps = job.train(folder, {**CONFIG, **USE, 'plugin.files': plugin or clamped, 'training.dataset_path': data,
+                               **changes}, ranks)
+    return [(step['loss'], step['grad_norm']) for step in steps]
+
+
+def case_mesh():
+    one = run('one', {})
+    two_by_two = run('four', {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2,
+                              'activation_checkpoint.mode': 'full'}, 4)
+    other = run('limit', {'plugin.numbers': 'clamped_swiglu.limit=0.01'})
+    family = run('family', {'model.ffn_op': ''})
+    same = [] if one == two_by_two else [f'{one} on one rank, {two_by_two} on 2 x 2']
+    return same + [f'{name} has no effect' for name, steps in (('limit', other), ('ffn_op', family)) if steps == one]
+
+
+def case_change():
+    """A resume with another file is refused with both sums, unless plugin.allow_change, which the option sets."""
+    changed = compile_plugin('examples/plugins/clamped.c', 'changed/clamped.so', '-DOTHER', '-g')
+    code, text = say('train', 'one/c.yaml' if pathlib.Path('one/c.yaml').exists() else str(next(pathlib.Path('one').glob('*.yaml'))),
+                     f'--plugin.files={changed}', '--job.dump_folder=one/out', '--training.steps=8')
+    allowed, more = say('train', str(next(pathlib.Path('one').glob('*.yaml'))), f'--plugin.files={changed}',
+                        '--job.dump_folder=one/out', '--training.steps=8', '--allow-plugin-change')
+    right = code == 2 and 'was saved with clamped.so' in text and '--allow-plugin-change' in text
+    return ([] if right else [f'{code}: {text}']) + ([] if allowed == 0 and 'it is loaded with' in more else [f'{allowed}: {more}'])
+
+
+REFUSED = {
+    'no such number': (('--plugin.clamped_swiglu.most=3',), 'clamped_swiglu has no number most'),
+    'a number out of bounds': (('--plugin.clamped_swiglu.limit=-3',), 'not a number from 0 to 1000'),
+    'a backward': (('--model.ffn_op=clamped_swiglu_bwd',), 'it is the backward of another'),
+    'no such operation': (('--model.ffn_op=swish',), 'has an operation of that name'),
+    'a GPU without a cuda kernel': (('--training.device=cuda',), 'has no cuda kernel'),
+    'experts': (('--model.name=debug-moe',), 'only models without experts'),
+    'a family without a gate': (('--model.family=gpt2', '--model.n_kv_heads=4'), 'the feed-forward part of this family has [N,F]'),
+    'matrices on several ranks': (('--mesh.ranks=2', '--parallelism.tensor_parallel_degree=2'), 'a rank has a part of the columns'),
+}
+
+
+def case_refused(name):
+    words, wanted = REFUSED[name]
+    given = {word.split('=')[0] for word in words}
+    usual = ['--model.name=debug', f'--plugin.files={clamped}', '--model.ffn_op=clamped_swiglu', '--training.device=cpu']
+    pathlib.Path('empty.yaml').write_text('')
+    code, text = say('plan', 'empty.yaml', *(word for word in usual if word.split('=')[0] not in given), *words)
+    return [] if code == 2 and wanted in text else [f'{code}: {text}']
+
+
+def case_trust():
+    """Nothing is loaded that others could have written."""
+    library = compile_plugin('examples/plugins/clamped.c', 'open.so')
+    os.chmod(library, 0o777)
+    code, text = say('plugin', 'check', library)
+    return [] if code == 3 and 'may be written by everybody' in text else [f'{code}: {text}']
+
+
+def case_headers():
+    library = compile_plugin('tests/user/mutants.c', 'old.so', '-DOLD')
+    code, text = say('plugin', 'check', library)
+    return [] if code == 2 and 'abi 2 with rows of 8' in text else [f'{code}: {text}']
+
+
+def case_yaml():
+    pathlib.Path('list.yaml').write_text(f'plugins: [{clamped}]\nmodel:\n  name: debug\n  ffn_op: clamped_swiglu\n'
+                                         'plugin:\n  clamped_swiglu:\n    limit: 5\n')
+    code, text = say('plan', 'list.yaml', '--show', '--after', 'grad')
+    return [] if code == 0 and 'limit 5' in text else [f'{code}: {text[-500:]}']
+
+
+def case_export():
+    """A folder of transformers could not say which activation it has."""
+    code, text = say('ckpt', 'export', 'one/out/checkpoint/step-00000003.h5', '-o', 'folder')
+    return [] if code == 2 and 'does not know the operation' in text else [f'{code}: {text}']
+
+
+def case_torch():
+    try:
+        import test_torch
+    except ImportError:
+        print('# no torch: not compared')
+        return []
+    test_torch.MODELS['a plug-in'] = {**test_torch.LLAMA, **USE, 'plugin.files': clamped,
+                                      'plugin.numbers': 'clamped_swiglu.limit=0.5'}
+    m = test_torch.model('a plug-in')
+    return test_torch.compare_run(m, *m.float32)
+
+
+def main():
+    global clamped, data
+    pathlib.Path('changed').mkdir(exist_ok=True)
+    clamped, data = compile_plugin('examples/plugins/clamped.c', 'clamped.so'), tiny.write_tokens()
+    cases = [('the example', case_example), ('40 mutants', case_mutants), ('2 x 2 ranks and one', case_mesh),
+             ('another file', case_change), ('a file that others may write', case_trust),
+             ('other headers', case_headers), ('a list in YAML', case_yaml)]
+    cases += [('an export', case_export), ('PyTorch', case_torch)]
+    return job.run_cases(cases + [(f'refused: {name}', case_refused, name) for name in REFUSED])
+
+
+if __name__ == '__main__':
+    sys.exit(main())
