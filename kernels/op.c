@@ -50,6 +50,7 @@ static const struct sh_attr_field split_attrs[] = {
     LETTER(split, head_dim, 'D'), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), {0}};
+static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
@@ -91,11 +92,11 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_EMBED] =
         {.shape = "tokens [B,T] i32, wte [V,C] act of BTC, wpe [P>=T,C] act opt of TC, docs [B,T] i32 opt "
                   "-> x [B,T,C] act",
-         .flops = "BTC", .forward = true, APART},
+         .flops = "BTC", .forward = true, .attrs = embed_attrs, APART},
     [SH_OP_EMBED_BWD] =
         {.shape = "dx [B,T,C] act, tokens [B,T] i32, docs [B,T] i32 opt "
                   "-> dwte [V,C] f32 += opt of BTC, dwpe [P>=T,C] f32 += opt",
-         .flops = "2BTC", APART},
+         .flops = "2BTC", .attrs = embed_attrs, APART},
     [SH_OP_NORM] =
         {.shape = "x [N,C] act, w [C] act, b [C] act opt -> y [N,C] act, rstd [N] f32, mean [N] f32 opt",
          .flops = "7NC", .forward = true, .attrs = norm_attrs, APART},
@@ -154,7 +155,9 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt "
                   "-> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
          .flops = "4NCV + 2NCV:dw", .together = true, .attrs = head_attrs, APART},
-    [SH_OP_LOSS_PART] = {.shape = "z [N,V] act, targets [N] i32 -> stat [N,3] f32",
+    [SH_OP_SCORE_REST] = {.shape = "stats [P,N,3] f32, words [P,N] i32, targets [N] i32 -> logprob [N] f32, word [N] i32",
+                          .flops = "4NP", .stops = true, APART},
+    [SH_OP_LOSS_PART] = {.shape = "z [N,V] act, targets [N] i32 -> stat [N,3] f32, word [N] i32 opt",
                          .flops = "4NV", .together = true, .attrs = part_attrs, APART},
     [SH_OP_LOSS_REST] =
         {.shape = "z [N,V] act, stats [P,N,3] f32, targets [N] i32 -> loss [1] f64 +=, dz [N,V] act opt",

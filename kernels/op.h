@@ -47,8 +47,9 @@
  *
  * Words may be spread over P ranks: this one has V of them from attr->part.first on, and their logits z. Of each row
  * LOSS_PART makes the largest logit, the sum of exponentials relative to it, and the target's logit if the target is
- * among these words, else 0. With those of all ranks, in the order of their words, LOSS_REST makes the losses of rows
- * whose target is among these words, and the gradient of z.
+ * among these words, else 0; and the first word with the largest logit, counted over all ranks. With those of all ranks, in the order of their words, LOSS_REST makes the gradient of z, and
+ * the losses of all rows if this rank has the first word, else 0; SCORE_REST makes what HEAD_SCORE does. EMBED takes 0 for the rows of words that other ranks have, so
+ * the ranks' results add up to the whole; EMBED_BWD has no gradient of them.
  *
  * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
  * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
@@ -189,7 +190,8 @@ extern "C" {
     KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above. CPUs only */              \
     KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
     KERNEL(ADAMW_CODED, adamw_coded)        /* as ADAMW, with states in blocks of 64 codes (code8.h). CPUs only */       \
-    KERNEL(LION_CODED, lion_coded)
+    KERNEL(LION_CODED, lion_coded)                                                                                    \
+    KERNEL(SCORE_REST, score_rest)          /* from the parts of all ranks; as HEAD_SCORE */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -307,7 +309,8 @@ struct sh_op_attr {
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {
             int64_t first;                         /* this rank's first word */
-        } part;                                    /* LOSS_PART, LOSS_REST */
+            int64_t all;                           /* EMBED*: words of all ranks; 0: the table has them all */
+        } part;                                    /* EMBED*, LOSS_PART, LOSS_REST */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */

@@ -27,7 +27,15 @@ static int64_t position(const int32_t *docs, int64_t n, int64_t T)
     return n % T - (docs ? docs[n] : 0);
 }
 
-/* x = wte row + wpe row, in pieces of the row. */
+/* The word's row of this rank's table; negative: it is another rank's. */
+static int64_t row_of(const struct sh_op_call *call, int32_t token, int64_t V)
+{
+    int64_t row = token - call->attr->part.first;
+
+    return row < V ? row : -1;
+}
+
+/* x = wte row, or 0, + wpe row, in pieces of the row. */
 static void add_rows(const struct sh_op_call *call, int64_t x_at, int64_t wte_at, int64_t wpe_at, int64_t C)
 {
     const struct sh_operand *wte = &call->in[1], *wpe = &call->in[2], *x = &call->out[0];
@@ -36,7 +44,10 @@ static void add_rows(const struct sh_op_call *call, int64_t x_at, int64_t wte_at
     for (int64_t p = 0; p < sh_cpu_pieces(C); p++) {
         int64_t at = p * SH_CPU_PIECE;
         struct sh_cpu_block row = {1, sh_cpu_piece_elems(C, p)};
-        sh_cpu_block_load(row, sum, row.cols, sh_cpu_at(wte->data, wte->dtype, wte_at + at), row.cols, wte->dtype);
+        if (wte_at < 0)
+            memset(sum, 0, sizeof sum);
+        else
+            sh_cpu_block_load(row, sum, row.cols, sh_cpu_at(wte->data, wte->dtype, wte_at + at), row.cols, wte->dtype);
         sh_cpu_block_add(row, sum, row.cols, sh_cpu_at(wpe->data, wpe->dtype, wpe_at + at), row.cols, wpe->dtype);
         sh_cpu_block_store(row, sh_cpu_at(x->data, x->dtype, x_at + at), row.cols, x->dtype, sum, row.cols);
     }
@@ -46,16 +57,20 @@ sh_rc sh_cpu_embed(const struct sh_op_call *call)
 {
     const struct sh_operand *wte = &call->in[1], *x = &call->out[0];
     const int32_t *tokens = call->in[0].data, *docs = call->in[3].data;
-    int64_t rows = sh_cpu_elems(&call->in[0]), T = call->in[0].dim[1], C = wte->dim[1];
+    int64_t rows = sh_cpu_elems(&call->in[0]), T = call->in[0].dim[1], C = wte->dim[1], V = wte->dim[0];
     size_t row_bytes = (size_t)(C * sh_dtype_bytes(wte->dtype));
 
-    SH_TRY(check_tokens(tokens, rows, wte->dim[0]));
+    SH_TRY(check_tokens(tokens, rows, call->attr->part.all ? call->attr->part.all : V));
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < rows; n++) {
+        int64_t row = row_of(call, tokens[n], V);
+
         if (call->in[2].data)
-            add_rows(call, n * C, tokens[n] * C, position(docs, n, T) * C, C);
+            add_rows(call, n * C, row * C, position(docs, n, T) * C, C);
+        else if (row >= 0)
+            memcpy(sh_cpu_at(x->data, x->dtype, n * C), sh_cpu_at(wte->data, wte->dtype, row * C), row_bytes);
         else
-            memcpy(sh_cpu_at(x->data, x->dtype, n * C), sh_cpu_at(wte->data, wte->dtype, tokens[n] * C), row_bytes);
+            memset(sh_cpu_at(x->data, x->dtype, n * C), 0, row_bytes);
     }
     return SH_OK;
 }
@@ -82,9 +97,13 @@ static void token_columns(const struct sh_op_call *call, int64_t c, int64_t n_co
     int64_t rows = sh_cpu_elems(&call->in[1]), C = dx->dim[dx->ndim - 1];
     float *dwte = call->out[0].data;
 
-    for (int64_t n = 0; n < rows; n++)
-        sh_cpu_block_add((struct sh_cpu_block){1, n_columns}, dwte + tokens[n] * C + c, C,
-                         sh_cpu_at(dx->data, dx->dtype, n * C + c), C, dx->dtype);
+    for (int64_t n = 0; n < rows; n++) {
+        int64_t row = row_of(call, tokens[n], call->out[0].dim[0]);
+
+        if (row >= 0)
+            sh_cpu_block_add((struct sh_cpu_block){1, n_columns}, dwte + row * C + c, C,
+                             sh_cpu_at(dx->data, dx->dtype, n * C + c), C, dx->dtype);
+    }
 }
 
 static void token_gradients(const struct sh_op_call *call)

@@ -1,5 +1,5 @@
 /* Loss of logits whose words are spread over ranks (kernels/op.h): each row is read twice by LOSS_PART, and once by
- * LOSS_REST, which may write its gradient over it. Pieces of a row are added in their order, so the number of threads
+ * LOSS_REST, which may write its gradient over it. SCORE_REST reads what LOSS_PART has made alone. Pieces of a row are added in their order, so the number of threads
  * does not show. Bound by memory and exponentials: 3 N V of them read, N V written. */
 #include "kernels/cpu/base/row.h"
 #include "kernels/cpu/base/stage.h"
@@ -22,15 +22,35 @@ static int64_t piece_of(int64_t V, int64_t at)
     return V - at < SH_CPU_PIECE ? V - at : SH_CPU_PIECE;
 }
 
+/* The first of n neighbours that is as large as `max`; 0 if none is. */
+static int64_t likeliest(const struct sh_operand *z, int64_t at, int64_t n, float max)
+{
+    float room[SH_CPU_PIECE];
+    const float *x = sh_cpu_stage_in(z, at, n, room);
+
+    for (int64_t i = 0; i < n; i++)
+        if (x[i] == max)
+            return i;
+    return 0;
+}
+
 static void part_of_row(const struct sh_op_call *call, int64_t row)
 {
     const struct sh_operand *z = &call->in[0];
     int64_t V = z->dim[1], first = row * V, target = ((const int32_t *)call->in[1].data)[row] - call->attr->part.first;
     float room[SH_CPU_PIECE], max = -INFINITY, *stat = (float *)call->out[0].data + 3 * row;
+    int64_t best = 0; /* where the piece with the largest begins */
     double sum = 0;
 
-    for (int64_t at = 0; at < V; at += SH_CPU_PIECE)
-        max = fmaxf(max, sh_cpu_row_max(sh_cpu_stage_in(z, first + at, piece_of(V, at), room), piece_of(V, at)));
+    for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
+        float most = sh_cpu_row_max(sh_cpu_stage_in(z, first + at, piece_of(V, at), room), piece_of(V, at));
+
+        best = most > max ? at : best;
+        max = fmaxf(max, most);
+    }
+    if (call->out[1].data)
+        ((int32_t *)call->out[1].data)[row] =
+            (int32_t)(call->attr->part.first + best + likeliest(z, first + best, piece_of(V, best), max));
     stat[2] = 0;
     for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
         copy_piece(z, first + at, piece_of(V, at), room);
@@ -50,19 +70,22 @@ sh_rc sh_cpu_loss_part(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* The parts of a row, put together: largest logit, sum of exponentials, target's logit. */
+/* The parts of a row, put together: largest logit, sum of exponentials, target's logit; the first rank whose largest that
+ * is. */
 struct whole {
     float max;
     double sum, at_target;
+    int64_t rank;
 };
 
-static struct whole whole_of(const struct sh_op_call *call, int64_t row)
+static struct whole whole_of(const struct sh_operand *parts, int64_t row)
 {
-    int64_t P = call->in[1].dim[0], N = call->in[1].dim[1];
-    const float *stats = (const float *)call->in[1].data + 3 * row;
+    int64_t P = parts->dim[0], N = parts->dim[1];
+    const float *stats = (const float *)parts->data + 3 * row;
     struct whole w = {.max = -INFINITY};
 
     for (int64_t p = 0; p < P; p++) {
+        w.rank = stats[3 * p * N] > w.max ? p : w.rank;
         w.max = fmaxf(w.max, stats[3 * p * N]);
         w.at_target += (double)stats[3 * p * N + 2];
     }
@@ -105,20 +128,36 @@ int64_t sh_cpu_loss_rest_work_bytes(const struct sh_op_call *call, int threads)
 sh_rc sh_cpu_loss_rest(const struct sh_op_call *call)
 {
     double *loss = call->work, *out = call->out[0].data, sum = 0;
-    int64_t N = call->in[0].dim[0], V = call->in[0].dim[1];
+    int64_t N = call->in[0].dim[0];
 
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < N; row++) {
         int32_t word = ((const int32_t *)call->in[2].data)[row];
-        int64_t target = word - call->attr->part.first;
-        struct whole w = whole_of(call, row);
+        struct whole w = whole_of(&call->in[1], row);
 
-        loss[row] = word >= 0 && target >= 0 && target < V ? log(w.sum) + (double)w.max - w.at_target : 0;
+        loss[row] = word >= 0 && call->attr->part.first == 0 ? log(w.sum) + (double)w.max - w.at_target : 0;
         if (call->out[1].data)
             write_gradient(call, row, w, word);
     }
     for (int64_t row = 0; row < N; row++)
         sum += loss[row];
     *out = sh_op_adds(call, 0) ? *out + sum : sum;
+    return SH_OK;
+}
+
+sh_rc sh_cpu_score_rest(const struct sh_op_call *call)
+{
+    const int32_t *words = call->in[1].data, *targets = call->in[2].data;
+    float *logprob = call->out[0].data;
+    int32_t *word = call->out[1].data;
+    int64_t N = call->in[0].dim[1];
+
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; row++) {
+        struct whole w = whole_of(&call->in[0], row);
+
+        logprob[row] = targets[row] < 0 ? 0 : (float)(w.at_target - (double)w.max - log(w.sum));
+        word[row] = words[w.rank * N + row];
+    }
     return SH_OK;
 }

@@ -18,19 +18,19 @@ namespace
 /* A token outside the vocabulary makes a row of NaN, which the guard finds; reading past wte could crash. */
 template <class T> struct embed {
     T *x;
-    const T *wte, *wpe;           /* wpe NULL: none */
-    const int32_t *tokens, *docs; /* docs NULL: positions of the sequence */
-    int64_t seq, V, C;
+    const T *wte, *wpe;            /* wpe NULL: none */
+    const int32_t *tokens, *docs;  /* docs NULL: positions of the sequence */
+    int64_t seq, V, C, first, all; /* words of wte, the first of them, and those of all ranks */
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
-        int64_t row = i / C, c = i - row * C, token = tokens[row];
+        int64_t row = i / C, c = i - row * C, token = tokens[row], word = token - first;
         float v[N], p[N] = {0};
-        if (token < 0 || token >= V)
-            for (int k = 0; k < N; k++)
-                v[k] = nanf("");
+        if (word >= 0 && word < V)
+            sh_load(v, wte + word * C + c);
         else
-            sh_load(v, wte + token * C + c);
+            for (int k = 0; k < N; k++)
+                v[k] = token < 0 || token >= all ? nanf("") : 0;
         if (wpe)
             sh_load(p, wpe + (row % seq - (docs ? docs[row] : 0)) * C + c);
         for (int k = 0; k < N; k++)
@@ -62,16 +62,16 @@ template <class T> struct positions {
 /* The rows in which each token, or each position of a document, occurs: order[start[v]] up to order[start[v + 1]]. */
 struct buckets {
     const int32_t *tokens, *docs; /* docs: the key of a row is its position */
-    int64_t rows, V, seq;
-    int32_t *start; /* [V+1] */
-    int32_t *next;  /* [V]: counts, then where the next row goes */
-    int32_t *loose; /* [rows]: by token, each token's rows in arrival order */
-    int32_t *order; /* [rows]: by token and row */
-    int32_t *total; /* [scan blocks]: rows of each block of tokens */
+    int64_t rows, V, seq, first;  /* first: the word of row 0 */
+    int32_t *start;               /* [V+1] */
+    int32_t *next;                /* [V]: counts, then where the next row goes */
+    int32_t *loose;               /* [rows]: by token, each token's rows in arrival order */
+    int32_t *order;               /* [rows]: by token and row */
+    int32_t *total;               /* [scan blocks]: rows of each block of tokens */
 
     __device__ __forceinline__ int32_t key(int64_t row) const
     {
-        return docs ? (int32_t)(row % seq) - docs[row] : tokens[row];
+        return docs ? (int32_t)(row % seq) - docs[row] : tokens[row] - (int32_t)first;
     }
 };
 
@@ -267,6 +267,7 @@ buckets buckets_of(const struct sh_op_call *call, int out)
     b.seq = call->in[1].dim[1];
     b.rows = sh_elems(&call->in[1]);
     b.V = call->out[out].dim[0];
+    b.first = call->attr->part.first;
     b.next = static_cast<int32_t *>(call->work);
     b.start = b.next + b.V;
     b.loose = b.start + b.V + 1;
@@ -318,7 +319,9 @@ extern "C" sh_rc sh_cuda_embed(const struct sh_op_call *call)
                       sh_data<int32_t>(&call->in[3]),
                       tokens->dim[1],
                       wte->dim[0],
-                      wte->dim[1]};
+                      wte->dim[1],
+                      call->attr->part.first,
+                      call->attr->part.all ? call->attr->part.all : wte->dim[0]};
         bool vectors = sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.wte, f.C) && sh_aligned<N>(f.wpe, f.C);
         return sh_map<N>("embed", f, sh_elems(x), vectors, call->queue);
     });

@@ -104,6 +104,17 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The likeliest word of a row; the first one on a tie. */
+static int64_t likeliest_of(const struct sh_operand *z, int64_t row)
+{
+    int64_t V = z->dim[1], best = 0;
+
+    for (int64_t v = 1; v < V; v++)
+        if (sh_ref_get(z, row * V + v) > sh_ref_get(z, row * V + best))
+            best = v;
+    return best;
+}
+
 static void set_stat(const struct sh_op_call *call, int64_t row, double max, double sum, double at_target)
 {
     sh_ref_set(&call->out[0], 3 * row, max);
@@ -124,15 +135,16 @@ sh_rc sh_ref_loss_part(const struct sh_op_call *call)
         max = (float)max; /* what the others will see */
         for (int64_t v = 0; v < V; v++)
             sum += exp(sh_ref_get(z, n * V + v) - max);
+        if (call->out[1].data)
+            sh_ref_set(&call->out[1], n, (double)(call->attr->part.first + likeliest_of(z, n)));
         set_stat(call, n, max, sum, target >= 0 && target < (double)V ? sh_ref_get(z, n * V + (int64_t)target) : 0);
     }
     return SH_OK;
 }
 
 /* Of the whole row: the log of the sum of exponentials; adds up what the parts say of the target's logit. */
-static double lse_of_parts(const struct sh_op_call *call, int64_t row, double *at_target)
+static double lse_of_parts(const struct sh_operand *stats, int64_t row, double *at_target)
 {
-    const struct sh_operand *stats = &call->in[1];
     int64_t P = stats->dim[0], N = stats->dim[1];
     double max = -INFINITY, sum = 0;
 
@@ -153,16 +165,34 @@ sh_rc sh_ref_loss_rest(const struct sh_op_call *call)
     double loss = 0;
 
     for (int64_t n = 0; n < z->dim[0]; n++) {
-        double word = sh_ref_get(&call->in[2], n), at_target, lse = lse_of_parts(call, n, &at_target);
+        double word = sh_ref_get(&call->in[2], n), at_target, lse = lse_of_parts(&call->in[1], n, &at_target);
         int64_t target = (int64_t)(word - (double)call->attr->part.first);
 
-        loss += word >= 0 && target >= 0 && target < V ? lse - at_target : 0;
+        loss += word >= 0 && call->attr->part.first == 0 ? lse - at_target : 0;
         for (int64_t v = 0; v < V && call->out[1].data; v++)
             sh_ref_set(&call->out[1], n * V + v,
                        word < 0 ? 0
                                 : (exp(sh_ref_get(z, n * V + v) - lse) - (v == target)) * call->scalars->loss_scale);
     }
     sh_ref_sum(call, 0, 0, loss);
+    return SH_OK;
+}
+
+sh_rc sh_ref_score_rest(const struct sh_op_call *call)
+{
+    const struct sh_operand *stats = &call->in[0];
+    int64_t P = stats->dim[0], N = stats->dim[1];
+
+    for (int64_t n = 0; n < N; n++) {
+        double at_target, lse = lse_of_parts(stats, n, &at_target);
+        int64_t best = 0;
+
+        for (int64_t p = 1; p < P; p++)
+            if (sh_ref_get(stats, 3 * (p * N + n)) > sh_ref_get(stats, 3 * (best * N + n)))
+                best = p;
+        sh_ref_set(&call->out[0], n, sh_ref_get(&call->in[2], n) < 0 ? 0 : at_target - lse);
+        sh_ref_set(&call->out[1], n, sh_ref_get(&call->in[1], best * N + n));
+    }
     return SH_OK;
 }
 

@@ -240,22 +240,6 @@ static void declare_final_norm(struct decoder *d)
     d->final_norm_b = n.b;
 }
 
-/* wte [V,C], wpe [max_seq_len,C]. A tied head is the embedding itself, so the final norm joins that unit: both are
- * needed at the same time. */
-static void declare_embed(struct decoder *d)
-{
-    const struct sh_model *m = d->m;
-
-    sh_emit_unit(&d->e, "embed");
-    d->wte = declare(d, SH_PARAM_EMBED, d->f->wte, 2, DIMS(m->vocab_size, m->dim));
-    d->wpe = SH_NONE;
-    if (d->f->learned_positions)
-        d->wpe = declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
-    d->head = d->wte;
-    if (m->tie_word_embeddings)
-        declare_final_norm(d);
-}
-
 /* This rank's words: as many as those of another, or one less. */
 static struct sh_band words_of(const struct decoder *d)
 {
@@ -264,18 +248,41 @@ static struct sh_band words_of(const struct decoder *d)
     return (struct sh_band){first, V * (d->tensor.place + 1) / d->tensor.ranks - first};
 }
 
+/* [V,C], or this rank's words of it. */
+static int declare_words(struct decoder *d, enum sh_param_role role, const char *module)
+{
+    struct sh_band words = words_of(d);
+    int w = declare(d, role, module, 2, DIMS(d->m->vocab_size, d->m->dim));
+
+    if (d->tensor.ranks > 1)
+        sh_emit_hold(&d->e, w, 0, 1, &words);
+    return w;
+}
+
+/* wte [V,C], wpe [max_seq_len,C]. A tied head is the embedding itself, so the final norm joins that unit: both are
+ * needed at the same time. */
+static void declare_embed(struct decoder *d)
+{
+    const struct sh_model *m = d->m;
+
+    sh_emit_unit(&d->e, "embed");
+    d->wte = declare_words(d, SH_PARAM_EMBED, d->f->wte);
+    d->wpe = SH_NONE;
+    if (d->f->learned_positions)
+        d->wpe = declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
+    d->head = d->wte;
+    if (m->tie_word_embeddings)
+        declare_final_norm(d);
+}
+
 /* head [V,C], its own unit when it is not tied. */
 static void declare_head(struct decoder *d)
 {
-    struct sh_band words = words_of(d);
-
     if (d->m->tie_word_embeddings)
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
-    d->head = declare(d, SH_PARAM_HEAD, d->f->head, 2, DIMS(d->m->vocab_size, d->m->dim));
-    if (d->tensor.ranks > 1)
-        sh_emit_hold(&d->e, d->head, 0, 1, &words);
+    d->head = declare_words(d, SH_PARAM_HEAD, d->f->head);
 }
 
 static struct sh_emit_norm norm_kind(const struct decoder *d)
@@ -559,12 +566,9 @@ static int ranks_of(const struct sh_model_batch *b)
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
-    /* Ranks share the words, or the rows if those are the embedding's too. */
-    bool by_rows = m->tie_word_embeddings;
-    int64_t words = by_rows ? m->vocab_size : (m->vocab_size + ranks_of(b) - 1) / ranks_of(b);
+    int64_t words = (m->vocab_size + ranks_of(b) - 1) / ranks_of(b);
     int64_t row_bytes = sh_dtype_bytes(act) * words, parts, rows;
-    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves
-                                   : (int64_t)b->batch * b->seq / parts_of(b) / (by_rows ? ranks_of(b) : 1);
+    int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves : (int64_t)b->batch * b->seq / parts_of(b);
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;
 
     most = most < enough ? enough : most;

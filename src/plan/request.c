@@ -274,11 +274,12 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
 {
-    if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.tensor_parallel_degree > 1)
-        return sh_fail(SH_E_USAGE,
-                       "parallelism.tensor_parallel_degree=%d cuts matrices for training and validation only; leave it "
-                       "out here, where any number of ranks loads the checkpoint",
-                       cfg->parallelism.tensor_parallel_degree);
+    if (purpose == SH_TO_GENERATE && cfg->parallelism.tensor_parallel_degree > 1)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.tensor_parallel_degree=%d cuts matrices for training, validation and scores only; leave it "
+            "out here, where any number of ranks loads the checkpoint",
+            cfg->parallelism.tensor_parallel_degree);
     if (purpose == SH_TO_TRAIN && cfg->parallelism.tensor_parallel_degree > 1 &&
         sh_optim_of(cfg->optimizer.name)->whole)
         return sh_fail(SH_E_USAGE,
@@ -342,9 +343,8 @@ static struct sh_strategy keeps(const struct sh_config *cfg)
 static int64_t chunk_rows(const struct sh_config *cfg, bool gpu)
 {
     enum { GPU_ROWS = 2048 };
-    int64_t all = (int64_t)cfg->training.local_batch_size * cfg->training.seq_len /
-                  cfg->parallelism.context_parallel_degree /
-                  (cfg->model.tie_word_embeddings ? cfg->parallelism.tensor_parallel_degree : 1);
+    int64_t all =
+        (int64_t)cfg->training.local_batch_size * cfg->training.seq_len / cfg->parallelism.context_parallel_degree;
 
     if (cfg->training.loss_chunk_rows || !gpu)
         return cfg->training.loss_chunk_rows;
@@ -567,13 +567,14 @@ sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, str
     return sh_model_check(&build->model, &build->batch);
 }
 
-/* Ranks have equal parts of a row. Only texts give places their positions: padding may lie past the last of a table. */
+/* Ranks have equal parts of a row, and of its parts if they share matrices. Only texts give places their positions: padding may lie past the last of a table. */
 sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build)
 {
-    int parts = sh_group_size(&build->options.mesh, build->options.mesh.context);
+    const struct sh_mesh_shape *mesh = &build->options.mesh;
+    int parts = sh_group_size(mesh, mesh->context), cut = parts * sh_group_size(mesh, mesh->tensor);
 
     build->batch.batch = score->rows;
-    build->batch.seq = (score->seq + parts - 1) / parts * parts;
+    build->batch.seq = (score->seq + cut - 1) / cut * cut;
     build->batch.parts = parts;
     build->batch.docs = score->docs;
     build->batch.anew |= !score->docs;

@@ -49,6 +49,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_BIAS] = sh_cuda_bias,
         [SH_OP_LOSS_PART] = sh_cuda_loss_part,
         [SH_OP_LOSS_REST] = sh_cuda_loss_rest,
+        [SH_OP_SCORE_REST] = sh_cuda_score_rest,
         [SH_OP_BIAS_BWD] = sh_cuda_bias_bwd,
         [SH_OP_ROPE_TABLE] = sh_cuda_rope_table,
         [SH_OP_ROPE] = sh_cuda_rope,

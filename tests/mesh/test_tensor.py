@@ -5,24 +5,20 @@ Losses, norms and validation are those of one rank to LOSS_BOUND; memory is what
 repeats operations on the same mesh changes no bit. A checkpoint is loaded and saved by 4 ranks with a part of each
 matrix, then by one, then by 2, with the same bytes. SHERD_TEST_FEW=1 leaves out most rows.
 """
-import functools
-import json
 import pathlib
-import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
-import test_memory
+job.need_launcher()
+job.need_modules('h5py', 'numpy')
+import checkpoint
+import cut
 import tiny
+from cut import APART, DOCUMENTS, FULL, INLINE, LOSS_BOUND, ONE, SELECTIVE, STATES, saved
 
-STEPS = 3
-LOSS_BOUND = 1e-5
 TP, CP = 'parallelism.tensor_parallel_degree', 'parallelism.context_parallel_degree'
-COMMON = {'model.n_heads': 4, 'training.global_batch_size': 12, 'training.local_batch_size': 3, 'training.steps': STEPS,
-          'lr_scheduler.total_steps': STEPS, 'validation.enable': True, 'validation.freq': STEPS,
-          'validation.sequences': 10, 'metrics.log_freq': 1, 'model.n_kv_heads': 4}
-DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
+COMMON = {**cut.COMMON, 'model.n_kv_heads': 4}
 WIDE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 128, 'model.head_dim': 32, 'model.ffn_dim': 256, 'model.init_std': 0.02}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON, 'model.dim': 16}
 KINDS = {
@@ -40,22 +36,11 @@ KINDS = {
     'adapters of biases in four bits': {**WIDE, 'model.family': 'qwen2', 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.n_kv_heads': 2},
 }
-APART = {'comm.shared_memory': 'off'}
-INLINE = {'comm.progress': 'inline'}
-FULL = {'activation_checkpoint.mode': 'full'}
-SELECTIVE = {'activation_checkpoint.mode': 'selective'}
-STATES = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
-ONE = {'training.local_batch_size': 1}
 SPILLED = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
 
 
-def on(kind, strategy, ranks, degree, *more):
-    found = {'parallelism.sharding_strategy': strategy, TP: degree}
-    for changes in more:
-        found |= changes
-    return kind, ranks, found
-
-
+AXIS = cut.Cut(TP, KINDS, WIDE)
+on, config = AXIS.on, AXIS.config
 MESHES = {
     'full_shard, 2 of 2': on('llama', 'full_shard', 2, 2),
     'full_shard, 4 of 4': on('llama', 'full_shard', 4, 4, FULL),
@@ -76,80 +61,20 @@ MESHES = {
 }
 # Changes that only move or repeat operations.
 MOVED = (INLINE, FULL, {**SELECTIVE, 'parallelism.forward_prefetch': 3, 'parallelism.backward_prefetch': 0}, SPILLED)
+# Scores: the kind, the ranks, the degree and more, as in test_context.py. Each row of texts is padded to a multiple of it.
+FLAT = {'parallelism.sharding_strategy': 'full_shard'}
+SCORED = {
+    '2 of 2': ('llama', 2, 2, {}),
+    'gpt2, all positions, 4 of 4': ('gpt2', 4, 4, APART),
+    'gemma3, 2 of 4': ('gemma3', 4, 2, {**FLAT, **INLINE}),
+    'qwen3, whose ranks cut sequences too': ('qwen3', 4, 2, {**FLAT, CP: 2}),
+    'adapters in four bits, 2 of 2': ('adapters in four bits', 2, 2, {'training.tile_rows': 64}),
+    'adapters of some, 4 of 4': ('adapters of some', 4, 4, FLAT),
+}
 if job.FEW:
+    SCORED = dict(list(SCORED.items())[1::4])
     MESHES = dict(list(MESHES.items())[::5])
     MOVED = MOVED[:1]
-
-
-def config(changes):
-    data = {'training.dataset_path': tokens, 'validation.dataset_path': tokens}
-    return {**data, **changes, **({'checkpoint.initial_load_path': base(changes['model.family'])} if 'lora.rank' in changes else {})}
-
-
-@functools.lru_cache(None)
-def base(family):
-    folder = 'base-' + family
-    job.train(folder, config({**WIDE, 'model.family': family, 'training.steps': 1}))
-    return str(saved(folder, 1).resolve().parent.parent)
-
-
-def saved(folder, step=STEPS):
-    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
-
-
-def train(name, changes, ranks=0):
-    """Returns losses, norms and the losses of validation; and the metrics of all steps."""
-    folder = pathlib.Path(name.replace(', ', '-').replace(' ', '-'))
-    steps = job.train(folder, changes, ranks)
-    lines = map(json.loads, (folder / 'out/metrics.jsonl').read_text().splitlines())
-    numbers = [step[key] for step in steps for key in ('loss', 'grad_norm')]
-    numbers += [line['validation_loss'] for line in lines if 'validation_loss' in line]
-    shutil.rmtree(folder)
-    return numbers, steps
-
-
-@functools.lru_cache(None)
-def one_rank(kind):
-    return train('one ' + kind, config(KINDS[kind]))[0]
-
-
-def case_mesh(name):
-    kind, ranks, changes = MESHES[name]
-    changes = config({**KINDS[kind], **changes})
-    numbers, steps = train('run ' + name, changes, ranks)
-    planned = test_memory.plan({'mesh.ranks_per_node': ranks, **changes}, ranks)[test_memory.ARENA]
-    wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {planned}'] * (steps[-1]['arena_bytes'] != planned)
-    return wrong + job.differ('losses and norms', numbers, one_rank(kind), LOSS_BOUND)
-
-
-def case_moved(number):
-    """Everything at another place: the same bytes."""
-    found = []
-    for i, more in enumerate(({}, MOVED[number])):
-        job.train(f'moved-{number}-{i}', config({**KINDS['llama, wide'], TP: 2, **more}), 4)
-        found.append(saved(f'moved-{number}-{i}').read_bytes())
-    return [] if found[0] == found[1] else [f'{MOVED[number]} changes bits']
-
-
-def case_resume():
-    """Each mesh loads what the one before has saved. The head is so large that no loss is finite, so a step is skipped."""
-    base = config({**KINDS['phi3'], 'model.n_kv_heads': 4, 'validation.enable': False, 'training.local_batch_size': 1, TP: 4})
-    job.train('resume', base, 4)
-    path, step, wrong = saved('resume'), STEPS, []
-    head = checkpoint.read(path)['lm_head.weight']
-    head[...] = 3e38
-    checkpoint.replace(path, {'lm_head.weight': head})
-    expected = tensors(path)
-    for ranks, degree in ((0, 1), (2, 2), (4, 2), (4, 4)):
-        step += 1
-        folder = job.prepare(f'resume-{ranks}-{degree}',
-                             {'job.dump_folder': 'out', **base, TP: degree, 'training.steps': step})
-        saved(folder, step - 1).parent.mkdir(parents=True)
-        shutil.copy(path, saved(folder, step - 1))
-        job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
-        path = saved(folder, step)
-        wrong += [f'degree {degree} saves other tensors'] * (tensors(path) != expected)
-    return wrong
 
 
 def case_parameters(kind):
@@ -162,18 +87,19 @@ def case_parameters(kind):
             if abs(cut[name] - whole[name]).max() > LOSS_BOUND * max(1, abs(whole[name]).max())]
 
 
-def case_folders():
+def case_folders(family):
     """A folder of transformers that 4 ranks write is the one that a single process makes of their checkpoint, and 2 ranks
     with halves of each matrix begin with its weights."""
-    changes = config({**LLAMA, 'model.family': 'phi3', TP: 4, 'checkpoint.last_save_in_hf': True})
-    job.train('written', changes, 4)
-    job.sherd('ckpt', 'export', saved('written'), '-o', 'exported')
+    written, exported = f'written-{family}', f'exported-{family}'
+    changes = {**LLAMA, 'model.family': family, 'model.tie_word_embeddings': family == 'qwen3'}
+    job.train(written, config({**changes, TP: 4, 'checkpoint.last_save_in_hf': True}), 4)
+    job.sherd('ckpt', 'export', saved(written), '-o', exported)
     names = ('model.safetensors',)
-    found = [next(pathlib.Path('written/out').rglob(name)).read_bytes() for name in names]
-    wrong = ['another folder'] * (found != [(pathlib.Path('exported') / name).read_bytes() for name in names])
+    found = [next(pathlib.Path(written, 'out').rglob(name)).read_bytes() for name in names]
+    wrong = ['another folder'] * (found != [pathlib.Path(exported, name).read_bytes() for name in names])
     other = {key: value for key, value in LLAMA.items() if not key.startswith('model.')}
-    start = {**config(other), 'model.hf': str(pathlib.Path('exported').resolve())}
-    runs = [job.losses(job.train(f'read-{degree}', {**start, TP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
+    start = {**config(other), 'model.hf': str(pathlib.Path(exported).resolve())}
+    runs = [job.losses(job.train(f'read-{family}-{degree}', {**start, TP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
     return wrong + job.differ('losses', runs[1], runs[0], LOSS_BOUND)
 
 
@@ -197,21 +123,17 @@ def case_announced():
             + [planned] * ('matrices of blocks are cut over 2 ranks, 18 rows on each' not in planned))
 
 
-def tensors(path):
-    return {(state, name): values.tobytes() for state in checkpoint.STATES
-            for name, values in checkpoint.read(path, state).items()}
-
-
 def cases():
-    return ([(name, case_mesh, name) for name in MESHES]
-            + [(f'moved, {number}', case_moved, number) for number in range(len(MOVED))]
-            + [('checkpoints do not show the degree', case_resume), ('announced', case_announced), ('folders', case_folders)]
-            + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'adapters')] + [('blocks', case_blocks)])
+    return ([(name, AXIS.case_mesh, name, *row) for name, row in MESHES.items()]
+            + [(f'moved, {number}', AXIS.case_moved, 'llama, wide', number, moved) for number, moved in enumerate(MOVED)]
+            + [(f'scores: {name}', AXIS.case_scores, *row) for name, row in SCORED.items()]
+            + [(f'checkpoints do not show the degree: {kind}', AXIS.case_resume, kind, large,
+                ((0, 1), (2, 2), (4, 2), (4, 4)), {'model.n_kv_heads': 4})
+               for kind, large in (('phi3', 'lm_head.weight'), ('gpt2', 'transformer.wte.weight'))]
+            + [('announced', case_announced)] + [(f'folders: {family}', case_folders, family) for family in ('phi3', 'qwen3')]
+            + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'adapters')]
+            + [('blocks', case_blocks)])
 
 
 if __name__ == '__main__':
-    job.need_launcher()
-    job.need_modules('h5py', 'numpy')
-    import checkpoint
-    tokens = tiny.write_tokens()
     sys.exit(job.run_cases(cases()))

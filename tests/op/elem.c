@@ -215,13 +215,22 @@ static void add_docs(struct optest *t, int i, int64_t B, int64_t T)
     }
 }
 
-static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool tokens, bool positions, bool docs)
+/* Words may be spread over ranks: this one has V of about twice as many, from the middle of its neighbours' on. */
+static int64_t words_of_ranks(struct optest *t, int64_t V, bool spread)
+{
+    t->attr.part.first = spread ? V / 3 : 0;
+    t->attr.part.all = spread ? 2 * V + 1 : 0;
+    return spread ? 2 * V + 1 : V;
+}
+
+static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool tokens, bool positions, bool docs,
+                            bool spread)
 {
     int64_t B = s[0], T = s[1], C = s[2], V = s[3];
     struct optest t;
     optest_begin(&t, SH_OP_EMBED_BWD);
     optest_in(&t, 0, act, DIMS(B, T, C));
-    add_tokens(&t, 1, V, B, T, (int)s[4]);
+    add_tokens(&t, 1, words_of_ranks(&t, V, spread), B, T, (int)s[4]);
     if (docs)
         add_docs(&t, 2, B, T);
     if (tokens)
@@ -234,12 +243,12 @@ static void check_embed_bwd(enum sh_dtype act, const int64_t *s, bool add, bool 
     elem_check(&t, TERMS((double)(B * T), (double)(docs ? B * T : B)));
 }
 
-static void check_embed(enum sh_dtype act, const int64_t *s, bool positions, bool docs)
+static void check_embed(enum sh_dtype act, const int64_t *s, bool positions, bool docs, bool spread)
 {
     int64_t B = s[0], T = s[1], C = s[2], V = s[3];
     struct optest t;
     optest_begin(&t, SH_OP_EMBED);
-    add_tokens(&t, 0, V, B, T, (int)s[4]);
+    add_tokens(&t, 0, words_of_ranks(&t, V, spread), B, T, (int)s[4]);
     optest_in(&t, 1, act, DIMS(V, C));
     if (positions)
         optest_in(&t, 2, act, DIMS(T + 2, C));
@@ -252,13 +261,15 @@ static void check_embed(enum sh_dtype act, const int64_t *s, bool positions, boo
 static void embed_in_all_ways(enum sh_dtype act, const int64_t *shape)
 {
     for (int on = elem.few; on < 2; on++) {
-        check_embed(act, shape, on, false);
-        check_embed_bwd(act, shape, on, true, true, false);
-        check_embed_bwd(act, shape, on, on, true, true);
+        check_embed(act, shape, on, false, false);
+        check_embed(act, shape, on, false, true);
+        check_embed_bwd(act, shape, on, true, true, false, false);
+        check_embed_bwd(act, shape, on, true, false, false, true);
+        check_embed_bwd(act, shape, on, on, true, true, false);
     }
-    check_embed(act, shape, true, true);
-    check_embed_bwd(act, shape, false, true, false, false);
-    check_embed_bwd(act, shape, true, false, true, false);
+    check_embed(act, shape, true, true, false);
+    check_embed_bwd(act, shape, false, true, false, false, false);
+    check_embed_bwd(act, shape, true, false, true, false, false);
 }
 
 /* B, T, C, V, how common one token is: alone, few, many, only that one; with more tokens than threads that scan. */
@@ -275,7 +286,7 @@ void elem_embed(void **state)
         for (int a = elem.half; a < ACTS; a++)
             embed_in_all_ways(acts[a], shapes[s]);
     for (int a = elem.half; a < ACTS && elem.few; a++)
-        check_embed_bwd(acts[a], shapes[2], true, true, true, false);
+        check_embed_bwd(acts[a], shapes[2], true, true, true, false, false);
 }
 
 static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs)
@@ -421,23 +432,43 @@ void elem_bias(void **state)
     }
 }
 
-/* Targets before, among and after this rank's words, and none. */
+/* Targets before, among and after this rank's words, and none; or it has the first words, and all losses. */
 static void add_targets(struct optest *t, int i, int64_t N, int64_t V)
 {
-    t->attr.part.first = V;
+    t->attr.part.first = N % 2 ? V : 0;
     optest_in_ints(t, i, -2, 3 * V, DIMS(N));
     for (int64_t n = 0; n < N; n += 4)
         optest_set(&t->call.in[i], n, (double)(V + n % V));
 }
 
-static void check_loss_part(enum sh_dtype act, int64_t N, int64_t V)
+static void check_loss_part(enum sh_dtype act, int64_t N, int64_t V, bool word)
 {
     struct optest t;
     optest_begin(&t, SH_OP_LOSS_PART);
     optest_in(&t, 0, act, DIMS(N, V));
     add_targets(&t, 1, N, V);
     optest_out(&t, 0, SH_F32, DIMS(N, 3));
+    if (word)
+        optest_out(&t, 1, SH_I32, DIMS(N));
     elem_check(&t, TERMS(16 + (double)V));
+}
+
+/* Every second row has equal largest logits on all ranks, of which the first counts. */
+static void check_score_rest(int64_t N, int64_t V, int64_t P)
+{
+    struct optest t;
+    optest_begin(&t, SH_OP_SCORE_REST);
+    optest_in(&t, 0, SH_F32, DIMS(P, N, 3));
+    for (int64_t i = 0; i < P * N; i++) {
+        optest_set(&t.call.in[0], 3 * i + 1, 1 + (double)V * fabs(optest_get(&t.call.in[0], 3 * i + 1)));
+        if (i % N % 2)
+            optest_set(&t.call.in[0], 3 * i, 0.5);
+    }
+    optest_in_ints(&t, 1, 0, (int)V, DIMS(P, N));
+    add_targets(&t, 2, N, V);
+    optest_out(&t, 0, SH_F32, DIMS(N));
+    optest_out(&t, 1, SH_I32, DIMS(N));
+    elem_check(&t, TERMS(64));
 }
 
 static void check_loss_rest(enum sh_dtype act, int64_t N, int64_t V, int64_t P, bool gradient)
@@ -467,7 +498,9 @@ void elem_loss(void **state)
     optest_seed(21);
     for (size_t s = 0; s < (elem.few ? 2 : sizeof shapes / sizeof *shapes); s++)
         for (int a = elem.half; a < ACTS; a++) {
-            check_loss_part(acts[a], shapes[s][0], shapes[s][1]);
+            check_loss_part(acts[a], shapes[s][0], shapes[s][1], false);
+            check_loss_part(acts[a], shapes[s][0], shapes[s][1], true);
+            check_score_rest(shapes[s][0], shapes[s][1], shapes[s][2]);
             for (int gradient = 0; gradient < 2; gradient++)
                 check_loss_rest(acts[a], shapes[s][0], shapes[s][1], shapes[s][2], gradient);
         }

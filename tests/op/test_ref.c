@@ -304,13 +304,15 @@ static void linear(void **state)
 }
 
 /* Embedding: the tables' gradients; token 0 occurs at least twice, one token never. With documents: one of two
- * tokens, then one of one, in the second row. */
-static void check_embed(bool docs)
+ * tokens, then one of one, in the second row. Or token 0 is a word of another rank. */
+static void check_embed(bool docs, int64_t first)
 {
     enum { B = 2, T = 3, V = 5, P = 4, C = 3 };
     struct optest f, b;
     optest_seed(3);
     pair_begin(&f, SH_OP_EMBED, &b, SH_OP_EMBED_BWD);
+    f.attr.part.first = b.attr.part.first = first;
+    f.attr.part.all = b.attr.part.all = first + V;
     optest_in_ints(&f, 0, 0, V - 1, DIMS(B, T));
     optest_set(&f.call.in[0], 0, 0);
     optest_set(&f.call.in[0], 4, 0);
@@ -338,8 +340,9 @@ static void check_embed(bool docs)
 static void embed(void **state)
 {
     (void)state;
-    check_embed(false);
-    check_embed(true);
+    check_embed(false, 0);
+    check_embed(true, 0);
+    check_embed(false, 1);
 }
 
 /* Three stretches of a stack, the last of which ends it; the forward computes u. */

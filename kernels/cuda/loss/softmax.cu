@@ -119,7 +119,8 @@ template <class T> struct part {
     const T *z;
     const float *stats; /* [P,rows,3] */
     const int32_t *targets;
-    float *stat; /* [rows,3] */
+    float *stat;   /* [rows,3] */
+    int32_t *word; /* [rows]; NULL: not wanted */
     T *dz;
     double *row_loss;
     int64_t rows, vocab, first;
@@ -141,45 +142,6 @@ template <class T> __device__ __forceinline__ soft soft_of_row(const T *row, int
     return {max[0], sum[0]};
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS) part_kernel(part<T> s)
-{
-    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
-        const T *row = s.z + r * s.vocab;
-        int64_t target = s.targets[r] - s.first;
-        soft of_row = soft_of_row(row, s.vocab);
-        if (threadIdx.x)
-            continue;
-        s.stat[3 * r] = of_row.max;
-        s.stat[3 * r + 1] = of_row.sum;
-        s.stat[3 * r + 2] = target >= 0 && target < s.vocab ? sh_widen(row[target]) : 0;
-    }
-}
-
-template <class T> __global__ void __launch_bounds__(THREADS) rest_kernel(part<T> s)
-{
-    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
-        int word = s.targets[r];
-        int64_t target = word - s.first;
-        float max = -INFINITY;
-        double sum = 0, at_target = 0;
-
-        for (int p = 0; p < s.parts; p++) {
-            max = fmaxf(max, s.stats[3 * (p * s.rows + r)]);
-            at_target += (double)s.stats[3 * (p * s.rows + r) + 2];
-        }
-        for (int p = 0; p < s.parts; p++)
-            sum += (double)s.stats[3 * (p * s.rows + r) + 1] * exp((double)s.stats[3 * (p * s.rows + r)] - (double)max);
-        if (threadIdx.x == 0)
-            s.row_loss[r] = word >= 0 && target >= 0 && target < s.vocab ? log(sum) + (double)max - at_target : 0;
-        float factor = word < 0 ? 0 : (float)(s.loss_scale / sum), scale = word < 0 ? 0 : (float)s.loss_scale;
-        for (int64_t v = threadIdx.x; s.dz && v < s.vocab; v += blockDim.x) {
-            float x = sh_widen(s.z[r * s.vocab + v]);
-            x = factor == 0 ? 0 : expf(x - max) * factor - (v == target ? scale : 0);
-            s.dz[r * s.vocab + v] = sh_narrow<T>(x);
-        }
-    }
-}
-
 struct sh_smaller {
     __device__ __forceinline__ int operator()(int a, int b) const
     {
@@ -188,15 +150,89 @@ struct sh_smaller {
 };
 
 /* The first word with the row's maximum; 0 if no word has it. */
-__device__ __forceinline__ int word_of(const float *row, int64_t vocab, float max)
+template <class T> __device__ __forceinline__ int word_of(const T *row, int64_t vocab, float max)
 {
     int first[1] = {INT32_MAX};
 
     for (int64_t v = threadIdx.x; v < vocab && first[0] == INT32_MAX; v += blockDim.x)
-        if (row[v] == max)
+        if (sh_widen(row[v]) == max)
             first[0] = (int)v;
     sh_block_reduce(first, INT32_MAX, sh_smaller());
     return first[0] == INT32_MAX ? 0 : first[0];
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS) part_kernel(part<T> s)
+{
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
+        const T *row = s.z + r * s.vocab;
+        int64_t target = s.targets[r] - s.first;
+        soft of_row = soft_of_row(row, s.vocab);
+        int word = s.word ? word_of(row, s.vocab, of_row.max) : 0;
+        if (threadIdx.x)
+            continue;
+        if (s.word)
+            s.word[r] = (int32_t)s.first + word;
+        s.stat[3 * r] = of_row.max;
+        s.stat[3 * r + 1] = of_row.sum;
+        s.stat[3 * r + 2] = target >= 0 && target < s.vocab ? sh_widen(row[target]) : 0;
+    }
+}
+
+/* The parts of a row, put together; and the first rank that has its largest. */
+struct whole {
+    float max;
+    double sum, at_target;
+    int rank;
+};
+
+/* stats [P,rows,3] */
+__device__ __forceinline__ whole whole_of(const float *stats, int parts, int64_t rows, int64_t r)
+{
+    whole w = {-INFINITY, 0, 0, 0};
+
+    for (int p = 0; p < parts; p++) {
+        const float *stat = stats + 3 * (p * rows + r);
+        w.rank = stat[0] > w.max ? p : w.rank;
+        w.max = fmaxf(w.max, stat[0]);
+        w.at_target += (double)stat[2];
+    }
+    for (int p = 0; p < parts; p++)
+        w.sum += (double)stats[3 * (p * rows + r) + 1] * exp((double)stats[3 * (p * rows + r)] - (double)w.max);
+    return w;
+}
+
+struct score_rest {
+    const float *stats;
+    const int32_t *words, *targets;
+    float *logprob;
+    int32_t *word;
+    int64_t rows;
+    int parts;
+
+    template <int N> __device__ __forceinline__ void at(int64_t r) const
+    {
+        whole w = whole_of(stats, parts, rows, r);
+        logprob[r] = targets[r] < 0 ? 0 : (float)(w.at_target - (double)w.max - log(w.sum));
+        word[r] = words[w.rank * rows + r];
+    }
+};
+
+template <class T> __global__ void __launch_bounds__(THREADS) rest_kernel(part<T> s)
+{
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
+        int word = s.targets[r];
+        int64_t target = word - s.first;
+        whole w = whole_of(s.stats, s.parts, s.rows, r);
+
+        if (threadIdx.x == 0)
+            s.row_loss[r] = word >= 0 && s.first == 0 ? log(w.sum) + (double)w.max - w.at_target : 0;
+        float factor = word < 0 ? 0 : (float)(s.loss_scale / w.sum), scale = word < 0 ? 0 : (float)s.loss_scale;
+        for (int64_t v = threadIdx.x; s.dz && v < s.vocab; v += blockDim.x) {
+            float x = sh_widen(s.z[r * s.vocab + v]);
+            x = factor == 0 ? 0 : expf(x - w.max) * factor - (v == target ? scale : 0);
+            s.dz[r * s.vocab + v] = sh_narrow<T>(x);
+        }
+    }
 }
 
 __global__ void __launch_bounds__(THREADS) scores_kernel(sh_cuda_scores s)
@@ -231,6 +267,7 @@ template <class T> part<T> part_of(const struct sh_op_call *call, const struct s
             nullptr,
             nullptr,
             nullptr,
+            nullptr,
             call->in[0].dim[0],
             call->in[0].dim[1],
             call->attr->part.first,
@@ -242,6 +279,7 @@ template <class T> sh_rc run_part(const struct sh_op_call *call)
 {
     part<T> s = part_of<T>(call, &call->in[1]);
     s.stat = sh_data<float>(&call->out[0]);
+    s.word = sh_data<int32_t>(&call->out[1]);
     return SH_LAUNCH(part_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s);
 }
 
@@ -271,6 +309,19 @@ extern "C" sh_rc sh_cuda_loss_part(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_loss_rest(const struct sh_op_call *call)
 {
     return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_rest<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_score_rest(const struct sh_op_call *call)
+{
+    score_rest f = {sh_data<const float>(&call->in[0]),
+                    sh_data<const int32_t>(&call->in[1]),
+                    sh_data<const int32_t>(&call->in[2]),
+                    sh_data<float>(&call->out[0]),
+                    sh_data<int32_t>(&call->out[1]),
+                    call->in[0].dim[1],
+                    (int)call->in[0].dim[0]};
+
+    return sh_map<1>("scores of words", f, f.rows, false, call->queue);
 }
 
 extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue)

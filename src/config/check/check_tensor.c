@@ -1,5 +1,6 @@
 /* Matrices cut over ranks: what each rank must have an equal part of, and what has no parts yet. */
 #include "src/config/check/check.h"
+#include "src/base/number/size.h"
 #include "src/config/family.h"
 #include "src/config/read/place.h"
 
@@ -56,9 +57,10 @@ static sh_rc refuse_other(struct sh_config_state *state)
                           "parallelism.context_parallel_degree, or shard alone"},
         {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,
          "sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
-        {c->training.reproducible == SH_REPRODUCIBLE_MESH,
-         "sums in another order than one rank does, but training.reproducible=mesh promises the bits of any mesh; leave "
-         "one of them out"},
+        {c->training.row_leaves > 1, "cuts rows flat, whatever leaf they are of; leave out training.row_leaves"},
+        {c->training.reproducible == SH_REPRODUCIBLE_MESH &&
+             !sh_size_is_power_of_two(c->parallelism.tensor_parallel_degree),
+         "is no power of two, which training.reproducible=mesh needs; leave one of them out"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

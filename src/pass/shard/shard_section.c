@@ -7,6 +7,8 @@
  * ranks. If parts of the rows of a micro-step are leaves too, their gradients are kept apart up to its end, and it brings
  * the sum of their tree.
  *
+ * Ranks that share matrices sum their parts of a gradient in each micro-step, before it meets those of others.
+ *
  * A rank that computes experts for others makes a gradient for each rank from which their rows come: a leaf of its own in
  * the tree, whose micro-steps come before those of the next rank.
  *
@@ -432,6 +434,26 @@ static void fold_leaves(struct shard *s, int unit, enum sh_phase phase)
         put_into(s, SH_OP_COPY, unit, s->grad[unit], shard, phase);
 }
 
+/* Ranks that share matrices have parts of the gradient of what each has whole. A micro-step is a leaf once these are
+ * summed; then each rank takes an equal share of the sum, which scales by a power of two and changes no bit, so that the
+ * reduction, which meets these ranks first, restores it. */
+static void fold_parts(struct shard *s, int unit, enum sh_phase phase)
+{
+    sh_group tensor = s->opt->mesh.tensor & s->out->units[unit].shard;
+    int ranks = sh_group_size(&s->opt->mesh, tensor), grad = s->grad[unit];
+    struct sh_op share = sh_program_op(SH_OP_SCALE);
+
+    if (ranks == 1 || !s->opt->reproducible)
+        return;
+    sh_program_append_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REDUCE, tensor, unit, SH_NONE, grad, SH_NONE,
+                                 phase);
+    share.in[0] = share.out[0] = grad;
+    share.attr.scale.by = 1.0f / (float)ranks;
+    share.phase = phase;
+    share.unit = unit;
+    sh_program_append(s->out, share);
+}
+
 static void cast_into(struct shard *s, int unit, int from, int to, enum sh_phase phase)
 {
     put_into(s, SH_OP_CAST, unit, from, to, phase);
@@ -626,6 +648,7 @@ static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
 
     for (int unit = reducing->first[op]; unit != SH_NONE; unit = reducing->next[unit]) {
         fold_rows(s, unit, phase);
+        fold_parts(s, unit, phase);
         add_pairs(s, unit, phase);
         fold_leaves(s, unit, phase);
         reduce(s, unit, phase);

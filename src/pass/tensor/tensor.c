@@ -6,7 +6,8 @@
  *
  * and so for the feed-forward part. A product that is cut along its outputs needs all rows, one that is cut along its
  * inputs makes a part of each; whatever lies between the two sees all rows of a part of the heads or widths, and
- * whatever lies outside sees its own rows. Shoeybi et al., Megatron-LM, arXiv:1909.08053; Korthikanti et al.,
+ * whatever lies outside sees its own rows. So are the words of the embedding: the ranks' rows are summed, of which one has
+ * each row. Shoeybi et al., Megatron-LM, arXiv:1909.08053; Korthikanti et al.,
  * arXiv:2205.05198.
  *
  * A parameter that is read outside is whole, and each rank has the gradient of its own rows: a part of the gradient, as
@@ -135,13 +136,18 @@ static bool is_cut_by_inputs(const struct tensor_pass *c, const struct sh_op *op
     return op->kind == SH_OP_LINEAR && param_of(c, op->in[1])->cut == (op->attr.linear.w_in_out ? 0 : 1);
 }
 
-/* A product that is cut along its outputs, or its adapter, needs all rows. */
+/* A product that is cut along its outputs, its adapter, or the loss or scores need all rows. */
 static void from_all_rows(struct tensor_pass *c, struct sh_op op)
 {
     int x = op.kind == SH_OP_LORA ? 1 : 0;
 
     op.in[x] = gather(c, &op, op.in[x]);
     sh_program_add_op(c->p, &op);
+}
+
+static bool needs_all_rows(enum sh_op_kind kind)
+{
+    return kind == SH_OP_LINEAR || kind == SH_OP_LORA || kind == SH_OP_HEAD_LOSS || kind == SH_OP_HEAD_SCORE;
 }
 
 static bool is_own(const struct tensor_pass *c, int t)
@@ -151,20 +157,31 @@ static bool is_own(const struct tensor_pass *c, int t)
     return root != SH_NONE && root < c->n_tensors && c->own[root];
 }
 
-/* An operation between products, or outside of them: its results have the rows that its operands have. */
+/* Each rank has the rows of its words, and 0 for the others: parts of a sum too. */
+static void embed_words(struct tensor_pass *c, struct sh_op op)
+{
+    const struct sh_param *table = param_of(c, op.in[1]);
+    int x = op.out[0];
+
+    op.attr.part.first = table->band[0].first;
+    op.attr.part.all = sh_saved_of(c->p, table)->dim[0];
+    op.out[0] = activation(c, &op, x, "embedded part");
+    sh_program_add_op(c->p, &op);
+    exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], x);
+    c->own[x] = true;
+}
+
+/* An operation between products, or outside of them: its results have the rows that its operands have. Positions are
+ * looked up outside. */
 static void other(struct tensor_pass *c, struct sh_op op)
 {
-    bool outside = op.kind == SH_OP_EMBED || op.kind == SH_OP_HEAD_LOSS;
+    bool outside = op.kind == SH_OP_EMBED;
 
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         outside = outside || is_own(c, op.in[k]);
     if (op.kind == SH_OP_EMBED)
         op.in[0] = rows_of(c, op.in[0]);
-    if (op.kind == SH_OP_HEAD_LOSS && param_of(c, op.in[1])->n_bands)
-        op.in[0] = gather(c, &op, op.in[0]);
-    else if (op.kind == SH_OP_HEAD_LOSS)
-        op.in[2] = rows_of(c, op.in[2]);
-    for (int k = 0; k < SH_OP_MAX_OUT && outside && op.kind != SH_OP_HEAD_LOSS; k++)
+    for (int k = 0; k < SH_OP_MAX_OUT && outside; k++)
         if (op.out[k] != SH_NONE)
             c->own[sh_tensor_root(c->p, op.out[k])] = true;
     sh_program_add_op(c->p, &op);
@@ -183,8 +200,10 @@ static void rewrite(struct tensor_pass *c)
 
             sum_parts(c, old[i], adapted ? &old[i + 1] : NULL);
             i += adapted;
-        } else if (old[i].kind == SH_OP_LINEAR || old[i].kind == SH_OP_LORA) {
+        } else if (needs_all_rows(old[i].kind)) {
             from_all_rows(c, old[i]);
+        } else if (old[i].kind == SH_OP_EMBED && param_of(c, old[i].in[1])->n_bands) {
+            embed_words(c, old[i]);
         } else {
             other(c, old[i]);
         }

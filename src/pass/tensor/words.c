@@ -1,12 +1,15 @@
-/* The output matrix on several ranks. Up to here the loss of a micro-step is one operation over x, which has all rows,
- * and over the words of this rank. A rank that has a part of the words makes logits of these; the largest, the sum of
+/* The output matrix on several ranks. Up to here the loss of a micro-step, or its scores, are one operation over x, which
+ * has all rows, and over the words of this rank. A rank that has a part of the words makes logits of these; the largest, the sum of
  * exponentials and the target's logit of each row go to the other ranks, 12 bytes a row; then each has what its part of
  * the gradient needs:
  *
  *     x [r,C], w [V/t,C] -> LINEAR -> z [r,V/t] -> LOSS_PART [r,3] -> ALL_GATHER [t,r,3]
  *             -> LOSS_REST -> dz [r,V/t] -> LINEAR_BWD_X dx [r,C], a part of a sum, and LINEAR_BWD_W dw [V/t,C]
  *
- * for r rows at a time, so that logits never exist as a whole. The rank that has a row's target adds its loss. */
+ * or, of scores, ALL_GATHER of the likeliest words too, and SCORE_REST,
+ *
+ * for r rows at a time, so that logits never exist as a whole. The rank with the first word adds the
+ * losses of all rows, in their order: other ranks add 0, and whatever sums over ranks has no other order to choose. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 
@@ -64,23 +67,35 @@ static int logits(struct words *c, int x)
     return op.out[0];
 }
 
-/* What all ranks say of the rows: [t,r,3]. */
-static int parts_of(struct words *c, int z, int targets, int64_t first)
+/* Those of all ranks, [t,...]. */
+static int gather(struct words *c, int part, const char *name)
 {
-    struct sh_op part = like(c, SH_OP_LOSS_PART), gather = like(c, SH_OP_ALL_GATHER);
-    int ranks = sh_group_size(c->mesh, c->mesh->tensor);
+    struct sh_op op = like(c, SH_OP_ALL_GATHER);
+    struct sh_tensor all = c->p->tensors[part];
+
+    memmove(all.dim + 1, all.dim, (size_t)all.ndim++ * sizeof *all.dim);
+    all.dim[0] = sh_group_size(c->mesh, c->mesh->tensor);
+    op.stream = c->stream;
+    op.attr.group = c->mesh->tensor;
+    op.in[0] = part;
+    op.out[0] = make(c, SH_MEM_ACT, all.dtype, all.ndim, all.dim, name);
+    sh_program_add_op(c->p, &op);
+    return op.out[0];
+}
+
+/* What this rank says of the rows: [r,3]; and their likeliest words [r] for scores. */
+static struct sh_op part_of(struct words *c, int z, int targets, int64_t first)
+{
+    struct sh_op part = like(c, SH_OP_LOSS_PART);
 
     part.attr.part.first = first;
     part.in[0] = z;
     part.in[1] = targets;
     part.out[0] = make(c, SH_MEM_ACT, SH_F32, 2, DIMS(c->n, 3), "part of loss");
+    if (c->loss.kind == SH_OP_HEAD_SCORE)
+        part.out[1] = make(c, SH_MEM_ACT, SH_I32, 1, DIMS(c->n), "likeliest of part");
     sh_program_add_op(c->p, &part);
-    gather.stream = c->stream;
-    gather.attr.group = c->mesh->tensor;
-    gather.in[0] = part.out[0];
-    gather.out[0] = make(c, SH_MEM_ACT, SH_F32, 3, DIMS(ranks, c->n, 3), "parts of loss");
-    sh_program_add_op(c->p, &gather);
-    return gather.out[0];
+    return part;
 }
 
 /* The first chunk writes what the others add to. */
@@ -104,16 +119,26 @@ static void gradients(struct words *c, int x, int dz)
         sh_program_add_op(c->p, &dw);
 }
 
-static void chunk(struct words *c)
+static void scores(struct words *c, const struct sh_op *part)
 {
-    const struct sh_param *head = &c->p->params[c->p->tensors[sh_tensor_root(c->p, c->loss.in[1])].param];
-    struct sh_op rest = like(c, SH_OP_LOSS_REST);
-    int x = view_rows(c, c->loss.in[0]), targets = view_rows(c, c->loss.in[2]);
+    struct sh_op rest = like(c, SH_OP_SCORE_REST);
 
-    rest.attr.part.first = head->band[0].first;
-    rest.in[0] = logits(c, x);
-    rest.in[1] = parts_of(c, rest.in[0], targets, rest.attr.part.first);
-    rest.in[2] = targets;
+    rest.in[0] = gather(c, part->out[0], "parts of loss");
+    rest.in[1] = gather(c, part->out[1], "likeliest of parts");
+    rest.in[2] = part->in[1];
+    for (int i = 0; i < 2; i++)
+        rest.out[i] = view_rows(c, c->loss.out[i]);
+    sh_program_add_op(c->p, &rest);
+}
+
+static void loss(struct words *c, int x, const struct sh_op *part)
+{
+    struct sh_op rest = like(c, SH_OP_LOSS_REST);
+
+    rest.attr.part.first = part->attr.part.first;
+    rest.in[0] = part->in[0];
+    rest.in[1] = gather(c, part->out[0], "parts of loss");
+    rest.in[2] = part->in[1];
     rest.out[0] = c->loss.out[0];
     if (c->loss.kind == SH_OP_HEAD_LOSS_GRAD)
         rest.out[1] = make(c, SH_MEM_ACT_GRAD, c->p->act, 2, c->p->tensors[rest.in[0]].dim, "d.logits");
@@ -123,9 +148,21 @@ static void chunk(struct words *c)
         gradients(c, x, rest.out[1]);
 }
 
+static void chunk(struct words *c)
+{
+    const struct sh_param *head = &c->p->params[c->p->tensors[sh_tensor_root(c->p, c->loss.in[1])].param];
+    int x = view_rows(c, c->loss.in[0]), targets = view_rows(c, c->loss.in[2]);
+    struct sh_op part = part_of(c, logits(c, x), targets, head->band[0].first);
+
+    if (c->loss.kind == SH_OP_HEAD_SCORE)
+        scores(c, &part);
+    else
+        loss(c, x, &part);
+}
+
 static bool has_parts(const struct sh_program *p, const struct sh_op *op)
 {
-    return (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD) &&
+    return (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD || op->kind == SH_OP_HEAD_SCORE) &&
            p->params[p->tensors[sh_tensor_root(p, op->in[1])].param].n_bands;
 }
 

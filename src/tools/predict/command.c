@@ -24,6 +24,8 @@ static int64_t loss_rows(const struct sh_program *p)
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == SH_OP_HEAD_LOSS || p->ops[i].kind == SH_OP_HEAD_LOSS_GRAD)
             return p->ops[i].attr.head.chunk_rows;
+        else if (p->ops[i].kind == SH_OP_LOSS_REST)
+            return p->tensors[p->ops[i].in[0]].dim[0];
     return 0;
 }
 
