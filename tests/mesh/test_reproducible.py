@@ -92,6 +92,24 @@ CUT = {
 }
 
 
+# Matrices in halves: the bits are those of two ranks.
+TP = 'parallelism.tensor_parallel_degree'
+PAIR = {**{key: value for key, value in PARTS.items() if key != 'training.row_leaves'}, TP: 2, 'training.global_batch_size': 12}
+HALVED_KINDS = {
+    'halves of llama, documents': ('llama', 'float32', {**PAIR, 'data.document_mask': True, 'data.document_separator': 7}),
+    'halves of gpt2, tied, bfloat16': ('gpt2', 'bfloat16', {**PAIR, 'model.dim': 16}),
+    'halves of adapters': ('llama', 'float32', {**{key: value for key, value in WIDE.items() if key != 'training.row_leaves'},
+                                      'training.global_batch_size': 12, TP: 2, 'lora.rank': 2}),
+}
+OF_PAIRS = {
+    'full_shard over 4': flat('full_shard', 4),
+    'full_shard over 8': flat('full_shard', 8),
+    'hybrid_shard 2 x 2': (8, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.replicate': 2, 'mesh.shard': 2}),
+    'no_shard, 4 ranks': flat('no_shard', 4),
+    'shard_optim, 4 ranks, full recompute': flat('shard_optim', 4, **FULL),
+}
+
+
 def config(family, precision, changes):
     return {'job.dump_folder': 'out', 'training.dataset_path': tokens, 'validation.dataset_path': tokens, **MODELS[family], **BATCH,
             'training.mixed_precision_param': precision, **changes}
@@ -139,7 +157,7 @@ def base():
 
 def cut(kind, changes):
     """One run of sequences in parts: all numbers, and the hash of its checkpoint."""
-    family, precision, more = KINDS[kind]
+    family, precision, more = {**KINDS, **HALVED_KINDS}[kind]
     start = {'checkpoint.initial_load_path': base()} if 'lora.rank' in more else {}
     ranks, mesh = changes
     folder = pathlib.Path(f'cut-{next(folders)}')
@@ -152,6 +170,15 @@ def cut(kind, changes):
 @functools.lru_cache(None)
 def cut_on_one(kind):
     return cut(kind, flat('full_shard', 1))
+
+
+@functools.lru_cache(None)
+def halved_on_two(kind):
+    return cut(kind, flat('full_shard', 2))
+
+
+def case_halved(kind, mesh):
+    return judge(cut(kind, OF_PAIRS[mesh]), halved_on_two(kind))
 
 
 def case_cut(kind, mesh):
@@ -209,6 +236,8 @@ def make_cases():
               for (family, precision), (first, second) in zip(itertools.cycle(kinds), pairs)]
     rows = itertools.product(KINDS, CUT) if LONG else zip(itertools.cycle(KINDS), CUT)
     cases += [(f'{kind}, in parts, {mesh}', case_cut, kind, mesh) for kind, mesh in rows]
+    rows = itertools.product(HALVED_KINDS, OF_PAIRS) if LONG else zip(itertools.cycle(HALVED_KINDS), OF_PAIRS)
+    cases += [(f'{kind}, {mesh}', case_halved, kind, mesh) for kind, mesh in rows]
     return cases + [(f'sherd eval on {ranks} ranks', case_eval, ranks) for ranks in (2, 8)]
 
 
