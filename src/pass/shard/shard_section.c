@@ -445,7 +445,7 @@ static void fold_parts(struct shard *s, int unit, enum sh_phase phase)
 
     if (ranks == 1 || !s->opt->reproducible)
         return;
-    sh_program_append_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REDUCE, tensor, unit, SH_NONE, grad, SH_NONE,
+    sh_program_append_collective(s->out, SH_OP_ALL_REDUCE, SH_STREAM_REDUCE, tensor, SH_NONE, SH_NONE, grad, SH_NONE,
                                  phase);
     share.in[0] = share.out[0] = grad;
     share.attr.scale.by = 1.0f / (float)ranks;
