@@ -63,6 +63,7 @@ static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave,
 static const struct sh_attr_field exchange_attrs[] = {
     FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
     FIELD(exchange, first_cut), FIELD(exchange, cuts), {0}};
+static const struct sh_attr_field link_attrs[] = {FIELD(link, peer), FIELD(link, micro), {0}};
 static const struct sh_attr_field row_attrs[] = {FIELD(rows, expected), {0}};
 static const struct sh_attr_field pair_attrs[] = {
     FIELD(pair, loss), FIELD(pair, beta), FIELD(pair, smoothing), FIELD(pair, gamma), FIELD(pair, sft),
@@ -300,6 +301,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ALL_TO_ALL] =
         {.shape = "x [n] any, parts [2,P,P] i32 opt -> y [m] any +=",
          .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_TO_ALL, .attrs = exchange_attrs, APART},
+    [SH_OP_SEND] = {.shape = "x [n] any ->", .async = true, .forward = true, .attrs = link_attrs, APART},
+    [SH_OP_RECEIVE] = {.shape = "-> y [n] any", .async = true, .forward = true, .attrs = link_attrs, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

@@ -191,7 +191,9 @@ extern "C" {
     KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
     KERNEL(ADAMW_CODED, adamw_coded)        /* as ADAMW, with states in blocks of 64 codes (code8.h). CPUs only */       \
     KERNEL(LION_CODED, lion_coded)                                                                                    \
-    KERNEL(SCORE_REST, score_rest)          /* from the parts of all ranks; as HEAD_SCORE */
+    KERNEL(SCORE_REST, score_rest)          /* from the parts of all ranks; as HEAD_SCORE */                               \
+    OTHER(SEND, send)                       /* a message to a neighbour on the axis; its RECEIVE meets it */           \
+    OTHER(RECEIVE, receive)                 /* from a neighbour */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -353,6 +355,10 @@ struct sh_op_attr {
                                                       of cuts, one more than ranks. A rank has an equal chunk of x, and
                                                       place j gets elements [cut j, cut j + 1) of the whole; or back */
         } exchange;                                /* ALL_TO_ALL */
+        struct {
+            int peer;                              /* places on the axis of the group from this rank to the other: 1, -1 */
+            int micro;                             /* the micro-step of which it is */
+        } link;                                    /* SEND, RECEIVE */
         struct {
             int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
         } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, ROW_ADD, UNPACK */

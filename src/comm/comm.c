@@ -198,12 +198,16 @@ static sh_rc check_parts(const struct sh_comm *c, const struct sh_coll *coll)
 /* Mistakes of a caller: bugs, not conditions of the run. */
 static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
 {
-    bool moves = coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_ALL_TO_ALL;
+    bool message = coll->kind == SH_OP_SEND || coll->kind == SH_OP_RECEIVE;
+    bool moves = coll->kind == SH_OP_ALL_GATHER || coll->kind == SH_OP_ALL_TO_ALL || message;
 
     SH_REQUIRE(moves || coll->kind == SH_OP_REDUCE_SCATTER || coll->kind == SH_OP_ALL_REDUCE);
     SH_REQUIRE((unsigned)coll->stream < (unsigned)c->opt.n_streams && is_named(c, coll));
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
     SH_REQUIRE(moves || coll->dtype == SH_F32 || coll->dtype == SH_F64 || coll->dtype == SH_BF16);
+    SH_REQUIRE(!message || (c->ops == &sh_comm_mpi && !c->blocks && !coll->queue));
+    SH_REQUIRE(!message || coll->peer != sh_group_index(&c->mesh->shape, coll->group));
+    SH_REQUIRE(!message || (coll->peer >= 0 && coll->peer < sh_group_size(&c->mesh->shape, coll->group)));
     SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);
     SH_REQUIRE(!coll->queue || c->events);
     SH_REQUIRE(coll->kind != SH_OP_ALL_TO_ALL || coll->count == 0 || coll->send != coll->recv);

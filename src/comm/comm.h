@@ -101,13 +101,17 @@ struct sh_coll {
                                over the ranks of the group (sum.h); nccl sums in its own order
                                ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group
                                ALL_TO_ALL: send [size*count], a part for each rank -> recv [size*count], the parts from
-                               each; or as `parts` says. Not in place; what recv holds outside the parts is left alone */
+                               each; or as `parts` says. Not in place; what recv holds outside the parts is left alone
+                               SEND, RECEIVE: `count` elements to or from one member. On one stream a rank sends to one
+                               member only, or receives from one only, and the other side does so as often and with the
+                               same counts; mpi, operands in host memory */
     int stream;
     sh_group group;         /* named in the options with this stream */
     enum sh_dtype dtype;    /* ALL_GATHER, ALL_TO_ALL any; reductions f32, f64, bf16. bf16 is summed in f32 and
                                rounded once, except that nccl rounds each addition to bf16 */
     const void *send;
     void *recv;
+    int peer;               /* SEND, RECEIVE: the other's place in the group */
     int64_t count;          /* elements of one rank's part; with `parts`, the most that a part has, equal on all ranks */
     const struct sh_coll_parts *parts; /* like the buffers, unchanged until it is complete; NULL: all are equal */
     int64_t after;          /* ticket that must be complete before this one starts; 0: none */
@@ -140,6 +144,7 @@ enum { SH_COMM_TEXT = 128 };
 const char *sh_comm_describe(const struct sh_comm *c, char text[SH_COMM_TEXT]);
 const char *sh_comm_group_name(const struct sh_comm *c, sh_group group); /* the group must be named */
 int sh_comm_group_size(const struct sh_comm *c, sh_group group);
+int sh_comm_place(const struct sh_comm *c, sh_group group); /* this rank's in the group */
 
 /* How many neighbouring ranks of a named group communicate with the others as one (SH_COMM_LEVELS_ABOVE); 1: each for
  * itself. Local. */

@@ -71,6 +71,11 @@ int sh_comm_group_size(const struct sh_comm *c, sh_group group)
     return sh_group_size(&c->mesh->shape, group);
 }
 
+int sh_comm_place(const struct sh_comm *c, sh_group group)
+{
+    return sh_group_index(&c->mesh->shape, group);
+}
+
 static double ms_before(int64_t now, int64_t then)
 {
     return (double)(now - then) * 1e-6;

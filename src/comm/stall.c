@@ -37,6 +37,14 @@ static int member(const struct sh_mpi *m, const struct sh_channel *ch, int index
     return sh_group_member(&m->c->mesh->shape, ch->group, index);
 }
 
+/* Whether a member takes part in the running collective of the channel, besides this rank; a message has one other
+ * side. */
+static bool takes_part(const struct sh_channel *ch, int index)
+{
+    bool message = ch->coll.kind == SH_OP_SEND || ch->coll.kind == SH_OP_RECEIVE;
+    return index != ch->rank && (!message || index == ch->coll.peer);
+}
+
 /* Ask all members how far they are. Until an answer arrives, a rank counts as silent. */
 static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
 {
@@ -48,7 +56,7 @@ static sh_rc begin(struct sh_mpi *m, struct sh_channel *ch)
     for (int i = 0; i < ch->size; i++)
         w->answer[member(m, ch, i)].entered = SH_WATCH_NO_ANSWER;
     for (int i = 0; i < ch->size; i++)
-        if (i != ch->rank)
+        if (takes_part(ch, i))
             SH_TRY(sh_watch_send_ask(m, member(m, ch, i)));
     return SH_OK;
 }
@@ -97,7 +105,7 @@ static struct findings evaluate(const struct sh_mpi *m)
     struct findings f = {0};
     for (int i = 0; i < w->channel->size; i++) {
         const struct sh_watch_answer *a = &w->answer[member(m, w->channel, i)];
-        if (i == w->channel->rank)
+        if (!takes_part(w->channel, i))
             continue;
         if (a->entered == SH_WATCH_NO_ANSWER)
             f.silent++;
@@ -118,7 +126,7 @@ static void print_missing(const struct sh_mpi *m, FILE *out)
     for (int i = 0; i < w->channel->size; i++) {
         int rank = member(m, w->channel, i);
         const struct sh_watch_answer *a = &w->answer[rank];
-        if (i == w->channel->rank || a->entered >= w->ask.sequence)
+        if (!takes_part(w->channel, i) || a->entered >= w->ask.sequence)
             continue;
         if (shown == MISSING_SHOWN) {
             more++;
@@ -144,6 +152,8 @@ static char *describe(struct sh_mpi *m, struct findings f)
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL)
         return sh_strdup("a collective is stalled; no memory to say more");
+    if (coll->kind == SH_OP_SEND || coll->kind == SH_OP_RECEIVE)
+        fprintf(out, "stage %d waits for stage %d: ", w->channel->rank, coll->peer);
     fprintf(out, "%s %s (ticket %lld, stream %s, axis %s of %d ranks) is not complete after %g s; ",
             sh_op_info(coll->kind)->name, coll->label != NULL ? coll->label : "", (long long)w->ticket,
             m->c->opt.streams[coll->stream].name, sh_comm_group_name(m->c, coll->group), w->channel->size,

@@ -46,6 +46,8 @@ double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes)
 {
     double bytes = whole_bytes * (ranks - 1) / ranks;
 
+    if (kind == SH_OP_SEND || kind == SH_OP_RECEIVE) /* between two, however many the group has */
+        return whole_bytes;
     return kind == SH_OP_ALL_REDUCE ? 2 * bytes : bytes;
 }
 
@@ -75,7 +77,7 @@ double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
         return counted_whole(p, op);
     if (sh_program_cuts(p, op)) /* the largest part of the whole takes longest */
         return largest_cut(p, op);
-    return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : op->out[0]]);
+    return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : sh_program_result(op)]);
 }
 
 /* Members are in the order of ranks, so the members of each node are consecutive. */

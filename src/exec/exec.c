@@ -236,7 +236,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     struct sh_coll coll = {.kind = op->kind,
                            .stream = op->stream,
                            .group = op->attr.group,
-                           .dtype = call->out[0].dtype,
+                           .dtype = e->p->tensors[sh_program_result(op)].dtype,
                            .send = call->in[0].data,
                            .recv = call->out[0].data,
                            .count = sh_program_part_elems(e->p, op, sh_comm_group_size(e->comm, op->attr.group)),
@@ -244,6 +244,8 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
                            .queue = e->queue,
                            .label = e->labels[i]};
 
+    if (sh_program_is_message(op))
+        coll.peer = sh_comm_place(e->comm, op->attr.group) + op->attr.link.peer;
     /* Positions in `after` and `waits_for` count from the section's first operation, tickets from the program's. */
     if (op->attr.after != SH_NONE)
         coll.after = e->tickets[s->first_op + op->attr.after];

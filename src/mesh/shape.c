@@ -23,10 +23,15 @@ static int tensor_of(const struct sh_mesh_request *req)
     return req->tensor > 1 ? req->tensor : 1;
 }
 
-/* What the axes other than tensor count. */
+static int pipeline_of(const struct sh_mesh_request *req)
+{
+    return req->pipeline > 1 ? req->pipeline : 1;
+}
+
+/* What the axes other than tensor and pipeline count. */
 static const char *noun_of(const struct sh_mesh_request *req)
 {
-    return tensor_of(req) > 1 ? "tensor group" : "rank";
+    return tensor_of(req) > 1 ? "tensor group" : pipeline_of(req) > 1 ? "stage rank" : "rank";
 }
 
 static sh_rc does_not_divide(const struct sh_mesh_request *req, const char *key, int value, int world)
@@ -34,9 +39,9 @@ static sh_rc does_not_divide(const struct sh_mesh_request *req, const char *key,
     char ranks[SH_STR_SHORT];
     int fits = nearest_divisor(world, value);
 
-    return sh_fail(SH_E_USAGE,
-                   "mesh: %s=%d does not divide the job's %s; choose %s=%d (or start a multiple of %d ranks)", key,
-                   value, sh_str_plural(world, noun_of(req), ranks), key, fits, value * tensor_of(req));
+    return sh_fail(
+        SH_E_USAGE, "mesh: %s=%d does not divide the job's %s; choose %s=%d (or start a multiple of %d ranks)", key,
+        value, sh_str_plural(world, noun_of(req), ranks), key, fits, value * tensor_of(req) * pipeline_of(req));
 }
 
 /* Errors that do not depend on the number of ranks; other checks need the chosen shard size. */
@@ -180,24 +185,31 @@ static sh_rc make_others(const struct sh_mesh_request *req, int world, int *rank
     return place_axes(req, world, shard, size);
 }
 
-/* Ranks with other parts of the same matrices are next to each other, and the other axes are as they are without
- * them. */
+/* An axis beside the others: the ranks that are left for them. */
+static sh_rc take_axis(const char *key, int size, int *world)
+{
+    char ranks[SH_STR_SHORT];
+
+    if (*world % size != 0)
+        return sh_fail(SH_E_USAGE,
+                       "mesh: %s=%d does not divide the job's %s; choose %d (or start a multiple of %d ranks)", key,
+                       size, sh_str_plural(*world, "rank", ranks), nearest_divisor(*world, size), size);
+    *world /= size;
+    return SH_OK;
+}
+
+/* Ranks with other parts of the same matrices are next to each other, those of other stages are furthest apart, and the
+ * other axes are as they are without them. */
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
 {
     int size[SH_AXES] = {1, 1, 1, 1, 1, 1, 1}, shard = 1;
 
     SH_TRY(check_numbers(req, world, rank));
     size[SH_AXIS_TENSOR] = tensor_of(req);
-    if (world % size[SH_AXIS_TENSOR] != 0) {
-        int fits = nearest_divisor(world, req->tensor);
-        char ranks[SH_STR_SHORT];
-
-        return sh_fail(SH_E_USAGE,
-                       "mesh: parallelism.tensor_parallel_degree=%d does not divide the job's %s; choose %d (or start "
-                       "a multiple of %d ranks)",
-                       req->tensor, sh_str_plural(world, "rank", ranks), fits, req->tensor);
-    }
-    SH_TRY(make_others(req, world / size[SH_AXIS_TENSOR], &shard, size));
+    size[SH_AXIS_PIPELINE] = pipeline_of(req);
+    SH_TRY(take_axis("parallelism.tensor_parallel_degree", size[SH_AXIS_TENSOR], &world));
+    SH_TRY(take_axis("parallelism.pipeline_parallel_degree", size[SH_AXIS_PIPELINE], &world));
+    SH_TRY(make_others(req, world, &shard, size));
     *out = sh_mesh_shape_of(size, rank);
     if (req->inner > 1)
         out->inner |= out->expert | out->context;

@@ -17,8 +17,7 @@
  *   pipeline   ranks with the same rows and different layers
  *   world      all axes: all ranks
  *
- * Ranks that differ on tensor only have the same sequences and layers, and different parts of each matrix. No
- * configuration makes pipeline larger than 1 yet.
+ * Ranks that differ on tensor only have the same sequences and layers, and different parts of each matrix.
  *
  * An axis of size 1 is an ordinary axis, and a group of one rank is an ordinary group. */
 #ifndef SH_MESH_SHAPE_H
@@ -72,6 +71,8 @@ struct sh_mesh_request {
                            those of the ranks with one place among them */
     int context;        /* ranks over which a sequence is cut; 0 and 1: each has whole sequences */
     int expert;         /* ranks over which experts are spread; 0 and 1: each has all */
+    int pipeline;       /* stages, each with other layers; 0 and 1: one. The numbers above are those of the ranks of one
+                           stage */
     int ranks_per_node; /* ranks of the smallest node; used by SH_MESH_NODE */
 };
 

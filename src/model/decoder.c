@@ -30,6 +30,7 @@ struct decoder {
     const struct sh_adapters *adapters;
     struct sh_model_spread spread;
     struct sh_model_cut tensor;
+    struct sh_model_stage stage;
     struct sh_emit_heads heads;
     struct sh_emit_route route;
     bool reports;
@@ -594,6 +595,74 @@ static struct sh_emit position(const struct sh_model_batch *b, struct sh_program
                             .anew = b->anew};
 }
 
+/* All blocks, unless ranks share them. */
+static struct sh_model_stage stage_of(const struct sh_model *m, const struct sh_model_batch *b)
+{
+    return b->stage.ranks > 1 ? b->stage : (struct sh_model_stage){1, 0, 0, m->n_layers};
+}
+
+static bool is_first(const struct decoder *d)
+{
+    return d->stage.place == 0;
+}
+
+static bool is_last(const struct decoder *d)
+{
+    return d->stage.place == d->stage.ranks - 1;
+}
+
+/* The rows with which the first block begins, or what the stage before made of them. */
+static int emit_embedding(struct decoder *d)
+{
+    int x;
+
+    d->e.elsewhere = !is_first(d);
+    declare_embed(d);
+    d->e.elsewhere = false;
+    emit_rope_tables(d);
+    if (!is_first(d))
+        return sh_emit_receive(&d->e, d->m->dim, -1);
+    x = sh_emit_embed(&d->e, d->wte, d->wpe);
+    if (d->f->scaled_embedding)
+        x = sh_emit_scale(&d->e, x, sqrtf((float)d->m->dim));
+    return scaled(d, x, d->m->embedding_multiplier);
+}
+
+/* Blocks of other stages are only listed. */
+static int emit_blocks(struct decoder *d, int x)
+{
+    for (d->e.block = 0; d->e.block < d->m->n_layers; d->e.block++) {
+        struct branch block[BRANCHES];
+        int in = x;
+
+        d->e.elsewhere = d->e.block < d->stage.first || d->e.block >= d->stage.last;
+        declare_block(d, block);
+        declare_router_bias(d);
+        for (int i = 0; i < BRANCHES && !d->e.elsewhere; i++)
+            x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
+    }
+    d->e.block = SH_NONE;
+    return x;
+}
+
+/* From the rows of the last block to what the program is for. */
+static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
+{
+    const struct sh_model *m = d->m;
+    int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, d->e.p->act);
+
+    if (b->cache)
+        x = sh_emit_pick(&d->e, x);
+    x = norm(d, x, (struct weights){.w = d->final_norm_w, .b = d->final_norm_b});
+    x = scaled(d, x, m->logits_scaling == 0 ? 0 : 1 / m->logits_scaling);
+    if (b->out == SH_MODEL_LOGITS)
+        sh_emit_logits(&d->e, x, d->head);
+    else if (b->out == SH_MODEL_SCORE)
+        sh_emit_head_score(&d->e, x, d->head, chunk_rows);
+    else
+        sh_objective_of(b->objective)->emit(&d->e, x, d->head, chunk_rows, &b->pairs);
+}
+
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
     struct decoder d = {.e = position(b, p),
@@ -602,6 +671,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                         .adapters = &b->adapters,
                         .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
                         .tensor = {ranks_of(b), b->tensor.place},
+                        .stage = stage_of(m, b),
                         .reports = b->reports && sh_family_of(m->family)->router,
                         .heads = {.heads = m->n_heads / ranks_of(b),
                                   .kv_heads = m->n_kv_heads / ranks_of(b),
@@ -619,39 +689,21 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                                   .aux = b->balance.aux,
                                   .z = b->balance.z,
                                   .forced = b->balance.forced}};
-    int64_t chunk_rows = b->chunk_rows ? b->chunk_rows : auto_chunk_rows(m, b, p->act);
     int x;
 
-    sh_emit_inputs(&d.e, b->out != SH_MODEL_LOGITS, b->docs);
+    sh_emit_inputs(&d.e, is_first(&d), b->out != SH_MODEL_LOGITS && is_last(&d), b->docs);
     if (d.reports)
         sh_emit_reports(&d.e, sh_family_blocks_with_experts(m), m->n_experts);
-    declare_embed(&d);
-    emit_rope_tables(&d);
-    x = sh_emit_embed(&d.e, d.wte, d.wpe);
-    if (d.f->scaled_embedding)
-        x = sh_emit_scale(&d.e, x, sqrtf((float)m->dim));
-    x = scaled(&d, x, m->embedding_multiplier);
-    for (d.e.block = 0; d.e.block < m->n_layers; d.e.block++) {
-        struct branch block[BRANCHES];
-        int in = x;
-
-        declare_block(&d, block);
-        declare_router_bias(&d);
-        for (int i = 0; i < BRANCHES; i++)
-            x = sh_emit_add(&d.e, x, emit_branch(&d, d.f->parallel ? in : x, &block[i]));
-    }
-    d.e.block = SH_NONE;
+    x = emit_blocks(&d, emit_embedding(&d));
+    d.e.elsewhere = !is_last(&d);
     declare_head(&d);
-    if (b->cache)
-        x = sh_emit_pick(&d.e, x);
-    x = norm(&d, x, (struct weights){.w = d.final_norm_w, .b = d.final_norm_b});
-    x = scaled(&d, x, m->logits_scaling == 0 ? 0 : 1 / m->logits_scaling);
-    if (b->out == SH_MODEL_LOGITS)
-        sh_emit_logits(&d.e, x, d.head);
-    else if (b->out == SH_MODEL_SCORE)
-        sh_emit_head_score(&d.e, x, d.head, chunk_rows);
-    else
-        sh_objective_of(b->objective)->emit(&d.e, x, d.head, chunk_rows, &b->pairs);
+    d.e.elsewhere = false;
+    if (is_last(&d)) {
+        emit_head(&d, x, b);
+    } else {
+        sh_emit_send(&d.e, x, 1);
+        sh_emit_no_loss(&d.e);
+    }
     if (b->adapters.rank)
         sh_adapt_freeze(p);
 }

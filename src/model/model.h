@@ -40,6 +40,13 @@ struct sh_model_cut {
     int ranks, place; /* 0 and 1 ranks: matrices are whole */
 };
 
+/* Layers cut over ranks: this one has the blocks [first, last), the first place also the embedding, and the last the head.
+ * Rows come from the place before and go to the one after it. */
+struct sh_model_stage {
+    int ranks, place; /* 0 and 1 ranks: all layers are here */
+    int first, last;
+};
+
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };
 
 struct sh_model_batch {
@@ -61,6 +68,7 @@ struct sh_model_batch {
     struct sh_model_balance balance;
     struct sh_model_spread spread; /* ranks and place are set by the model pass, by the mesh */
     struct sh_model_cut tensor;    /* set by the model pass, by the mesh */
+    struct sh_model_stage stage;   /* set by the model pass, by the mesh */
     bool reports;                  /* of LOSS: routers report their loads and losses (SH_PORT_ROUTERS) */
     int64_t chunk_rows;            /* rows of logits held at a time; 0: equal parts, see decoder.c */
 };

@@ -2,6 +2,7 @@
 
 #include "src/base/mem.h"
 #include "src/optim/update.h"
+#include "src/pass/pipeline/order.h"
 #include "src/program/saved.h"
 
 #include <stdlib.h>
@@ -119,8 +120,17 @@ static void order_params(const struct sh_build *b, struct sh_program *p)
     free(place);
 }
 
-/* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts and parts of matrices
- * are, and how many have a part of each sequence. */
+static struct sh_model_stage stage_of(const struct sh_build *b)
+{
+    const struct sh_pass_options *o = &b->options;
+    int stages = sh_group_size(&o->mesh, o->mesh.pipeline), place = sh_group_index(&o->mesh, o->mesh.pipeline);
+    struct sh_pipe_blocks blocks = sh_pipe_blocks(b->model.n_layers, stages, place, o->first_less, o->last_less);
+
+    return (struct sh_model_stage){stages, place, blocks.first, blocks.last};
+}
+
+/* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts, parts of matrices and
+ * layers are, and how many have a part of each sequence. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
@@ -133,6 +143,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
     batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
 
+    batch.stage = stage_of(b);
     batch.reports = b->options.training;
     batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);

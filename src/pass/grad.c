@@ -39,7 +39,7 @@ static void find_dependent(struct grad *g, int n_forward, int n_tensors)
         g->depends[t] = g->p->tensors[t].param != SH_NONE && g->p->params[g->p->tensors[t].param].trainable;
     for (int i = 0; i < n_forward; i++) {
         const struct sh_op *op = &g->p->ops[i];
-        bool any = false;
+        bool any = op->kind == SH_OP_RECEIVE; /* earlier stages train */
 
         for (int k = 0; k < SH_OP_MAX_IN && !sh_op_info(op->kind)->stops; k++)
             any = any || wanted(g, op->in[k]);
@@ -461,6 +461,24 @@ static void exchange_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* The gradient of what goes to the next stage comes back from there; that of what came goes back. */
+static void send_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_RECEIVE);
+
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+static void receive_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SEND);
+
+    op.in[0] = upstream(g, 0);
+    sh_program_add_op(g->p, &op);
+}
+
 /* Both get the same tensor. It is never written in place while the other still reads it, since lifetimes cover both. */
 static void add_rule(struct grad *g)
 {
@@ -511,6 +529,8 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_EXPERT_LINEAR] = expert_linear_rule,
     [SH_OP_SWIGLU_ROWS] = swiglu_rows_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
+    [SH_OP_SEND] = send_rule,
+    [SH_OP_RECEIVE] = receive_rule,
 };
 /* clang-format on */
 
@@ -532,7 +552,7 @@ bool sh_pass_grad_knows(enum sh_op_kind kind)
 /* Emit the backward of operation g->fwd: nothing if it depends on no trained parameter. */
 static sh_rc run_rule(struct grad *g)
 {
-    bool any = false;
+    bool any = g->fwd.kind == SH_OP_SEND && wanted(g, g->fwd.in[0]);
 
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         any = any || wanted(g, g->fwd.out[k]);

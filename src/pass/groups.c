@@ -1,11 +1,16 @@
 /* The groups of ranks with which a program communicates: one row each, so that a job connects exactly those. A gather
  * over one rank becomes a fetch (host.c). The host sums over all ranks what they agree on before a step. */
 #include "src/pass/build.h"
+#include "src/pass/pipeline/links.h"
 
 sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
 
+    /* All stages list the links of all, whether they have messages there or not. */
+    for (int link = 0; link < 2 && link < sh_group_size(mesh, mesh->pipeline) - 1; link++)
+        for (int back = 0; back < 2; back++)
+            sh_program_use_group(p, mesh, mesh->pipeline, sh_links_stream(p, link, back));
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->async && sh_group_size(mesh, p->ops[i].attr.group) > 1)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);

@@ -31,11 +31,14 @@ uint64_t sh_pass_hash(const struct sh_program *p)
                 h = mix(mix(h, op->tiles), p->tensors[op->in[0]].dim[0]);
             if (!sh_op_info(op->kind)->async)
                 continue;
+            if (sh_program_is_message(op))
+                h = mix(mix(h, op->attr.link.peer), op->attr.link.micro);
             h = mix(h, op->kind);
             h = mix(h, op->attr.group);
             h = mix(h, op->stream);
             h = mix(h, op->unit);
-            h = sh_program_cuts(p, op) ? mix_cuts(h, p, op) : mix(h, sh_tensor_bytes(&p->tensors[op->out[0]]));
+            h = sh_program_cuts(p, op) ? mix_cuts(h, p, op)
+                                       : mix(h, sh_tensor_bytes(&p->tensors[sh_program_result(op)]));
             if (sh_program_counts_rows(op))
                 h = mix(mix(h, op->attr.exchange.row_elems), op->attr.exchange.back);
         }

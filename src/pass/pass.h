@@ -29,6 +29,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(dispatch, false) /* if experts are spread over ranks: rows travel to them and back, in waves */               \
     PASS(words, false)    /* if matrices are cut over ranks: the loss from logits of parts of the words */             \
     PASS(tile, false)     /* sums over many rows are chains of blocks; if asked for: feed-forward parts by rows */     \
+    PASS(pipeline, false) /* if layers are cut over ranks: a stage's micro-steps in one list, and their messages */    \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \
     PASS(spill, false)    /* if asked for: activations of the first blocks to a lower tier until their backward */     \
@@ -89,6 +90,7 @@ struct sh_pass_options {
      * exists once for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
     int segment_ranks, segment_rank;
     int micro_steps;                 /* per training step */
+    int first_less, last_less;       /* blocks that the first and the last stage have less than others */
     bool training;                   /* gradients and optimizer state exist */
     const struct sh_optim *optim;    /* when training */
     char groups[SH_CONFIG_PATH_MAX]; /* optimizer.groups */

@@ -26,7 +26,7 @@ struct rows {
 
 static bool exchanges(const struct sh_op *op)
 {
-    return sh_op_info(op->kind)->async && op->unit == SH_NONE;
+    return sh_op_info(op->kind)->async && op->unit == SH_NONE && !sh_program_is_message(op);
 }
 
 /* The operation whose result a wait brings; any other operation is itself. */

@@ -1,10 +1,11 @@
 /* What has to be the same on all ranks of a job, and what has to fit together, found by planning every rank in turn.
- * All others are compared with rank 0, and only their parts are kept, so that thousands of ranks take little more
- * memory than one. */
+ * All others are compared with the first rank of their stage, which is rank 0 if there is one stage, and only their parts
+ * are kept, so that thousands of ranks take little more memory than one. Stages are compared by their messages. */
 #include "src/plan/ranks.h"
 
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
+#include "src/pass/pipeline/links.h"
 #include "src/pass/shard/shard.h"
 #include "src/program/saved.h"
 
@@ -37,9 +38,11 @@ struct coll {
 struct check {
     const struct sh_ranks *ranks;
     struct sh_ranks_found *out;
-    int rank;
+    int rank, first;            /* of the job; of its stage, the first */
     const struct sh_program *p; /* of `rank` */
     const struct sh_mesh_shape *mesh;
+    struct sh_link **links; /* [stages] their messages */
+    int *n_links;
 
     struct sh_mesh_shape first_mesh;
     struct coll *colls;
@@ -102,7 +105,7 @@ static sh_rc check_mesh(const struct check *c)
 static struct coll coll_of(const struct sh_program *p, int section, int op)
 {
     struct coll c = {.op = op, .section = section, .copy = p->ops[op]};
-    int in = c.copy.in[0], out = c.copy.out[0];
+    int in = c.copy.in[0], out = sh_program_result(&c.copy);
 
     c.in_elems = in == SH_NONE ? 0 : sh_tensor_elems(&p->tensors[in]);
     c.out_elems = sh_tensor_elems(&p->tensors[out]);
@@ -146,7 +149,7 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
     int64_t part = gather ? x->in_elems : x->out_elems, whole = gather ? x->out_elems : x->in_elems;
     char text[SH_OP_LABEL];
 
-    if (x->copy.kind == SH_OP_ALL_REDUCE)
+    if (x->copy.kind == SH_OP_ALL_REDUCE || sh_program_is_message(&x->copy))
         return x->out_elems > 0 ? SH_OK
                                 : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements", c->rank, x->op,
                                           label(c, &x->copy, text), (long long)x->out_elems);
@@ -175,7 +178,7 @@ static sh_rc compare(struct check *c, int at, const struct coll *x)
     const char *why;
 
     SH_TRY(check_sides(c, x));
-    if (c->rank == 0) {
+    if (c->rank == c->first) {
         c->colls = sh_grow(c->colls, c->n_colls, &c->cap_colls, sizeof *c->colls);
         c->colls[c->n_colls++] = *x;
         return SH_OK;
@@ -183,15 +186,15 @@ static sh_rc compare(struct check *c, int at, const struct coll *x)
     why = at < c->n_colls ? why_other(x, &c->colls[at]) : "one more collective";
     if (!why)
         return SH_OK;
-    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %s than on rank 0 (%s)", c->rank, x->op,
-                   label(c, &x->copy, mine), why,
+    return sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %s than on rank %d (%s)", c->rank, x->op,
+                   label(c, &x->copy, mine), why, c->first,
                    at < c->n_colls ? label(c, &c->colls[at].copy, its) : "it has none there");
 }
 
 /* Sections must run equally often on each rank, or one rank would leave the others in a collective. */
 static sh_rc check_sections(struct check *c)
 {
-    if (c->rank == 0) {
+    if (c->rank == c->first) {
         c->n_sections = c->p->n_sections;
         c->sections = sh_calloc((size_t)c->n_sections + 1, sizeof *c->sections);
         memcpy(c->sections, c->p->sections, (size_t)c->n_sections * sizeof *c->sections);
@@ -199,9 +202,9 @@ static sh_rc check_sections(struct check *c)
     for (int s = 0; s < c->p->n_sections || s < c->n_sections; s++)
         if (s >= c->p->n_sections || s >= c->n_sections || c->p->sections[s].kind != c->sections[s].kind ||
             c->p->sections[s].repeat != c->sections[s].repeat)
-            return sh_fail(SH_E_BUG, "rank %d, section %d (%s): runs %d times, not as on rank 0", c->rank, s,
+            return sh_fail(SH_E_BUG, "rank %d, section %d (%s): runs %d times, not as on rank %d", c->rank, s,
                            s < c->p->n_sections ? sh_section_name(c->p->sections[s].kind) : "missing",
-                           s < c->p->n_sections ? c->p->sections[s].repeat : 0);
+                           s < c->p->n_sections ? c->p->sections[s].repeat : 0, c->first);
     return SH_OK;
 }
 
@@ -220,8 +223,8 @@ static sh_rc check_collectives(struct check *c)
             SH_TRY(compare(c, n++, &x));
         }
     if (n != c->n_colls)
-        return sh_fail(SH_E_BUG, "rank %d: %d collectives, but rank 0 has %d; the first that it lacks is operation %d",
-                       c->rank, n, c->n_colls, c->colls[n].op);
+        return sh_fail(SH_E_BUG, "rank %d: %d collectives, but rank %d has %d; the first that it lacks is operation %d",
+                       c->rank, n, c->first, c->n_colls, c->colls[n].op);
     return SH_OK;
 }
 
@@ -230,21 +233,22 @@ static sh_rc check_collectives(struct check *c)
 /* Compare names, sizes and groups of units, and check that chunks reach to the last element. */
 static sh_rc check_units(struct check *c)
 {
-    if (c->rank == 0) {
+    if (c->rank == c->first) {
         c->n_units = c->p->n_units;
         c->units = sh_calloc((size_t)c->n_units + 1, sizeof *c->units);
         memcpy(c->units, c->p->units, (size_t)c->n_units * sizeof *c->units);
     }
     if (c->p->n_units != c->n_units)
-        return sh_fail(SH_E_BUG, "rank %d: %d units, but rank 0 has %d", c->rank, c->p->n_units, c->n_units);
+        return sh_fail(SH_E_BUG, "rank %d: %d units, but rank %d has %d", c->rank, c->p->n_units, c->first, c->n_units);
     for (int i = 0; i < c->n_units; i++) {
         const struct sh_unit *a = &c->p->units[i], *b = &c->units[i];
 
         if (strcmp(a->name, b->name) || a->room != b->room || (a->elems != b->elems && !a->split) ||
             a->chunk != b->chunk || a->shard != b->shard || a->replicate != b->replicate)
-            return sh_fail(
-                SH_E_BUG, "rank %d, unit %s: %lld elements in chunks of %lld, but on rank 0 %lld in chunks of %lld",
-                c->rank, a->name, (long long)a->elems, (long long)a->chunk, (long long)b->elems, (long long)b->chunk);
+            return sh_fail(SH_E_BUG,
+                           "rank %d, unit %s: %lld elements in chunks of %lld, but on rank %d %lld in chunks of %lld",
+                           c->rank, a->name, (long long)a->elems, (long long)a->chunk, c->first, (long long)b->elems,
+                           (long long)b->chunk);
         if (a->chunk * sh_group_size(c->mesh, a->shard) < a->elems)
             return sh_fail(SH_E_BUG, "rank %d, unit %s: chunks of %lld do not cover its %lld elements", c->rank,
                            a->name, (long long)a->chunk, (long long)a->elems);
@@ -413,13 +417,13 @@ static sh_rc check_covered(const struct check *c, struct parts *l, const char *w
 static sh_rc check_data(struct check *c)
 {
     int index = sh_group_index(c->mesh, c->mesh->data), parts = sh_group_size(c->mesh, c->mesh->data), micro = 0;
-    int64_t rows = (int64_t)c->ranks->batch * (c->ranks->runs > 1 ? c->ranks->runs : 1);
+    int64_t rows = (int64_t)c->ranks->batch * (c->ranks->runs > 1 ? c->ranks->runs : 1) * c->p->unrolled;
     const struct sh_tensor *tokens = c->p->port[SH_PORT_TOKENS] == SH_NONE ? NULL
                                                                            : &c->p->tensors[c->p->port[SH_PORT_TOKENS]];
 
     for (int s = 0; s < c->p->n_sections; s++)
         micro += c->p->sections[s].kind <= SH_SECTION_ONLY && c->p->sections[s].kind != SH_SECTION_INIT
-                     ? c->p->sections[s].repeat
+                     ? c->p->sections[s].repeat * c->p->unrolled
                      : 0;
     if (tokens && tokens->dim[0] != rows)
         return sh_fail(SH_E_BUG, "rank %d: a micro-step of %lld sequences, but the others have %lld", c->rank,
@@ -483,12 +487,48 @@ static void note_state(struct check *c)
         c->out->state_most = owned;
 }
 
+static int stages_of(const struct check *c)
+{
+    return sh_group_size(&c->first_mesh, c->first_mesh.pipeline);
+}
+
+/* Collectives of a step of the stage that has been checked; the most of all stages count. */
+static void end_stage(struct check *c)
+{
+    int n = 0;
+
+    for (int i = 0; i < c->n_colls; i++)
+        n += c->sections[c->colls[i].section].repeat;
+    c->out->collectives = n > c->out->collectives ? n : c->out->collectives;
+    free(c->units);
+    free(c->sections);
+    c->units = NULL;
+    c->sections = NULL;
+    c->n_colls = 0;
+}
+
+/* Stages are neighbouring ranks. The first rank of each is the one that the others are compared with. */
+static void begin_rank(struct check *c)
+{
+    int stage = sh_group_index(c->mesh, c->mesh->pipeline);
+
+    if (c->rank == 0) {
+        c->first_mesh = *c->mesh;
+        c->links = sh_calloc((size_t)stages_of(c), sizeof *c->links);
+        c->n_links = sh_calloc((size_t)stages_of(c), sizeof *c->n_links);
+    }
+    if (c->links[stage])
+        return;
+    end_stage(c);
+    c->first = c->rank;
+    c->n_links[stage] = sh_links_of(c->p, &c->links[stage]);
+}
+
 static sh_rc check_rank(struct check *c, int rank)
 {
     c->rank = rank;
     SH_TRY(c->ranks->get(c->ranks->from, rank, &c->p, &c->mesh));
-    if (rank == 0)
-        c->first_mesh = *c->mesh;
+    begin_rank(c);
     SH_TRY(check_mesh(c));
     SH_TRY(check_units(c));
     SH_TRY(check_saved(c));
@@ -513,13 +553,16 @@ sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out)
         rc = check_covered(&c, &c.updated, "updated");
     if (rc == SH_OK)
         rc = check_sequences(&c);
-    for (int i = 0; i < c.n_colls; i++)
-        out->collectives += c.sections[c.colls[i].section].repeat;
+    if (rc == SH_OK && stages_of(&c) > 1)
+        rc = sh_links_check((const struct sh_link *const *)c.links, c.n_links, stages_of(&c));
+    end_stage(&c);
+    for (int i = 0; c.links && i < stages_of(&c); i++)
+        free(c.links[i]);
+    free(c.links);
+    free(c.n_links);
     free(c.data);
     free(c.colls);
-    free(c.units);
     free(c.saved);
-    free(c.sections);
     free(c.squared.of);
     free(c.updated.of);
     return rc;
@@ -529,14 +572,14 @@ sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out)
 
 struct sh_ranks_built {
     struct sh_build b;
-    struct sh_program **of; /* [places in the groups tensor and inner together]; NULL: not built yet */
+    struct sh_program **of; /* [places in the groups tensor, inner and pipeline together]; NULL: not built yet */
     int n;
 };
 
 /* Ranks with the same place in it have the same program, but for views of their own elements (sh_pass_rank). */
 static sh_group of_programs(const struct sh_mesh_shape *mesh)
 {
-    return mesh->tensor | mesh->inner;
+    return mesh->tensor | mesh->inner | mesh->pipeline;
 }
 
 sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out)

@@ -26,14 +26,15 @@ struct sh_ranks_found {
     int64_t state_least, state_most; /* trained elements that a rank owns, its part of a checkpoint */
 };
 
-/* Compare each rank with rank 0: meshes and groups; collectives in their order, with sizes and types on both sides;
+/* Compare each rank with the first of its stage, or with rank 0: meshes and groups; collectives in their order, with sizes and types on both sides;
  * units and chunks. Then check all ranks together: every trained element of a saved tensor, whoever holds which
- * bands of it, has one owner, which updates it and squares it, and no other element is updated; every sequence of a step has one rank; memory is within the limits.
+ * bands of it, has one owner, which updates it and squares it, and no other element is updated; the messages of all
+ * stages meet, and none waits for another for ever; every sequence of a step has one rank; memory is within the limits.
  * Errors: SH_E_BUG with the rank, and the operation or unit; SH_E_MEMORY; those of get().
  * Cost: about 0.1 ms per rank for 12,000 operations. */
 sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out);
 
-/* The programs of a request, for get(): each is built once for each place in the group `inner`, and then adapted for
+/* The programs of a request, for get(): each is built once for each place on the axes that decide it, and then adapted for
  * the other ranks. */
 struct sh_ranks_built;
 sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out);

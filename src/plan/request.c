@@ -4,6 +4,7 @@
 #include "src/base/number/size.h"
 #include "src/config/family.h"
 #include "src/model/objective.h"
+#include "src/pass/pipeline/order.h"
 #include "src/plugin/plugin.h"
 
 #include <math.h>
@@ -54,6 +55,7 @@ struct sh_mesh_request sh_request_axes(const struct sh_config *cfg, const struct
                                 .tensor = cfg->parallelism.tensor_parallel_degree,
                                 .context = cfg->parallelism.context_parallel_degree,
                                 .expert = cfg->parallelism.expert_parallel_degree,
+                                .pipeline = cfg->parallelism.pipeline_parallel_degree,
                                 .ranks_per_node = at->ranks_per_node};
 
     if (r.shard == SH_CONFIG_UNSET)
@@ -250,6 +252,12 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
         {cfg->lora.rank > 0, "adapters (lora.rank) need a base in bfloat16 or float32; give one of these"},
     };
 
+    if (gpu && cfg->parallelism.pipeline_parallel_degree > 1)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_degree=%d: messages between stages are for CPUs so far, but the job "
+            "runs on GPUs; leave it out, or give training.device=cpu",
+            cfg->parallelism.pipeline_parallel_degree);
     if (gpu && sh_config_gathers(cfg))
         return sh_fail(
             SH_E_USAGE,
@@ -271,6 +279,22 @@ static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
     return SH_OK;
 }
 
+/* Refuse stages without a block. */
+static sh_rc check_stages(const struct sh_config *cfg)
+{
+    int stages = cfg->parallelism.pipeline_parallel_degree, layers = cfg->model.n_layers;
+    int first = cfg->parallelism.pipeline_parallel_first_stage_less_layers;
+    int last = cfg->parallelism.pipeline_parallel_last_stage_less_layers;
+
+    if (stages == 1 || sh_pipe_divides(layers, stages, first, last))
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %d and "
+        "last_stage_less_layers %d, not every stage has a block; give at most %d stages, or less of the others",
+        stages, layers, first, last, layers);
+}
+
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
 {
@@ -280,6 +304,12 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
             "parallelism.tensor_parallel_degree=%d cuts matrices for training, validation and scores only; leave it "
             "out here, where any number of ranks loads the checkpoint",
             cfg->parallelism.tensor_parallel_degree);
+    if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.pipeline_parallel_degree > 1)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_degree=%d cuts layers for training and validation only; leave it out "
+            "here, where any number of ranks loads the checkpoint",
+            cfg->parallelism.pipeline_parallel_degree);
     if (purpose == SH_TO_TRAIN && cfg->parallelism.tensor_parallel_degree > 1 &&
         sh_optim_of(cfg->optimizer.name)->whole)
         return sh_fail(SH_E_USAGE,
@@ -485,6 +515,8 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
         .segment_ranks = segment,
         .segment_rank = segment ? at->rank % segment : 0,
         .micro_steps = micro_steps,
+        .first_less = cfg->parallelism.pipeline_parallel_first_stage_less_layers,
+        .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers,
         .training = train,
         .optim = sh_optim_of(cfg->optimizer.name),
         .ortho = {.kind = cfg->optimizer.muon_coefficients,
@@ -522,6 +554,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 
     SH_TRY(check_device(cfg, gpu, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
+    SH_TRY(check_stages(cfg));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));

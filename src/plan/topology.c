@@ -146,7 +146,8 @@ sh_rc sh_topology_gpu_room(const struct sh_config *cfg, const struct sh_topology
 bool sh_topology_shares(const struct sh_config *cfg, const struct sh_topology *at)
 {
     return cfg->comm.shared_memory == SH_SHARED_MEMORY_AUTO && !at->gpu && at->in_blocks && at->ranks_per_node > 0 &&
-           at->world % at->ranks_per_node == 0 && cfg->parallelism.tensor_parallel_degree == 1;
+           at->world % at->ranks_per_node == 0 && cfg->parallelism.tensor_parallel_degree == 1 &&
+           cfg->parallelism.pipeline_parallel_degree == 1;
 }
 
 struct sh_comm_options sh_topology_comm(const struct sh_config *cfg, const struct sh_topology *at,

@@ -46,7 +46,8 @@ static struct sh_op make_op(const struct sh_emit *e, enum sh_op_kind kind)
 
 void sh_emit_unit(struct sh_emit *e, const char *name)
 {
-    sh_program_add_unit(e->p, name);
+    if (!e->elsewhere)
+        sh_program_add_unit(e->p, name);
 }
 
 void sh_emit_unit_beside(struct sh_emit *e, const char *name)
@@ -70,23 +71,24 @@ void sh_emit_unit_of_biases(struct sh_emit *e, const char *name)
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std)
 {
-    struct sh_unit *unit = &e->p->units[e->p->n_units - 1];
+    struct sh_unit *unit = e->elsewhere ? NULL : &e->p->units[e->p->n_units - 1];
     struct sh_saved saved = {
-        .role = role, .ndim = ndim, .elems = 1, .init = init, .init_std = std, .trainable = unit->trainable};
-    struct sh_param param = {.saved = e->p->n_saved,
-                             .ndim = ndim,
-                             .trainable = unit->trainable,
-                             .unit = e->p->n_units - 1,
-                             .unit_elems = unit->elems};
-    struct sh_tensor t = sh_tensor_make(SH_MEM_GATHERED, unit->balances ? SH_F32 : e->p->act, ndim, dim, "%s", name);
+        .role = role, .ndim = ndim, .elems = 1, .init = init, .init_std = std, .trainable = !unit || unit->trainable};
+    struct sh_param param = {.saved = e->p->n_saved, .ndim = ndim, .unit = e->p->n_units - 1};
+    struct sh_tensor t;
 
     snprintf(saved.name, sizeof saved.name, "%s", name);
     for (int i = 0; i < ndim; i++) {
         param.dim[i] = saved.dim[i] = dim[i];
         saved.elems *= dim[i];
     }
-    param.elems = saved.elems;
     sh_program_add_saved(e->p, &saved);
+    if (!unit)
+        return SH_NONE;
+    param.elems = saved.elems;
+    param.trainable = unit->trainable;
+    param.unit_elems = unit->elems;
+    t = sh_tensor_make(SH_MEM_GATHERED, unit->balances ? SH_F32 : e->p->act, ndim, dim, "%s", name);
     unit->n_params++;
     unit->elems += param.elems;
     t.param = sh_program_add_param(e->p, &param);
@@ -114,10 +116,12 @@ void sh_emit_hold(struct sh_emit *e, int t, int cut, int n, const struct sh_band
  * gate and up, are one product instead of three or two. The caller emits them one after the other. */
 int sh_emit_stack(struct sh_emit *e, int first, int n)
 {
-    int param = tensor(e, first)->param;
+    int param = first == SH_NONE ? SH_NONE : tensor(e, first)->param;
     int64_t rows = 0;
     struct sh_tensor t;
 
+    if (first == SH_NONE)
+        return SH_NONE;
     for (int i = 0; i < n; i++)
         rows += e->p->params[param + i].dim[0];
     t = sh_tensor_make(SH_MEM_GATHERED, e->p->act, e->p->params[param].ndim, DIMS(rows, e->p->params[param].dim[1]),
@@ -166,9 +170,10 @@ static int whole(const struct sh_emit *e)
 
 /* Tokens, targets and document starts, each [B,T] i32; documents are those of whole sequences, as attention sees them, or of the runs that a rank has. Without targets there is no loss (generation); without docs,
  * attention sees the whole sequence. */
-void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs)
+void sh_emit_inputs(struct sh_emit *e, bool tokens, bool targets, bool docs)
 {
-    add_port(e, SH_PORT_TOKENS);
+    if (tokens)
+        add_port(e, SH_PORT_TOKENS);
     if (targets)
         add_port(e, SH_PORT_TARGETS);
     if (docs)
@@ -657,6 +662,31 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq, SH_PAIR_NUMBERS);
     sh_program_add_op(e->p, &op);
     return sh_emit_view(e, op.out[0], 1, flat);
+}
+
+/* The group and the stream are the pipeline pass's to set. */
+int sh_emit_receive(struct sh_emit *e, int64_t width, int peer)
+{
+    struct sh_op op = make_op(e, SH_OP_RECEIVE);
+
+    op.attr.link.peer = peer;
+    op.out[0] = activation(e, 2, DIMS((int64_t)e->batch * e->seq, width), "received");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+void sh_emit_send(struct sh_emit *e, int x, int peer)
+{
+    struct sh_op op = make_op(e, SH_OP_SEND);
+
+    op.attr.link.peer = peer;
+    op.in[0] = x;
+    sh_program_add_op(e->p, &op);
+}
+
+void sh_emit_no_loss(struct sh_emit *e)
+{
+    sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, 1);
 }
 
 /* For generation: logits [B,V] of one position. */

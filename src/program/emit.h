@@ -20,6 +20,8 @@ struct sh_emit {
     int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
+    bool
+        elsewhere; /* what is declared belongs to other ranks: it is listed among the saved tensors, and not held here */
 };
 
 /* Parameters declared from here on belong to a new unit of this name. */
@@ -29,7 +31,8 @@ void sh_emit_unit(struct sh_emit *e, const char *name);
 void sh_emit_unit_beside(struct sh_emit *e, const char *name);
 void sh_emit_unit_of_biases(struct sh_emit *e, const char *name); /* `balances` of struct sh_unit */
 
-/* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type. */
+/* Declare a parameter; `name` is its Hugging Face name. Returns its tensor [dim...] in the compute type, or SH_NONE if it
+ * lies elsewhere. */
 int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, int ndim, const int64_t *dim,
                   enum sh_init init, float std);
 
@@ -43,9 +46,9 @@ int sh_emit_stack(struct sh_emit *e, int first, int n);
 /* The same storage in another shape with the same number of elements. */
 int sh_emit_view(struct sh_emit *e, int t, int ndim, const int64_t *dim);
 
-/* Inputs that the host fills: tokens and targets [B,T] i32, docs [B,T] i32 of whole sequences (when documents are
+/* Inputs that the host fills: if asked for, tokens and targets [B,T] i32, docs [B,T] i32 of whole sequences (when documents are
  * masked); with a cache also `at` [B,T] and `count` [B]. */
-void sh_emit_inputs(struct sh_emit *e, bool targets, bool docs);
+void sh_emit_inputs(struct sh_emit *e, bool tokens, bool targets, bool docs);
 
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe); /* [V,C], [P,C] or SH_NONE -> [N,C] */
 struct sh_emit_norm {
@@ -129,5 +132,11 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows);
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                         /* makes the logits */
+
+/* Messages [N,C] from and to a rank `peer` places further on the axis of stages. */
+int sh_emit_receive(struct sh_emit *e, int64_t width, int peer);
+void sh_emit_send(struct sh_emit *e, int x, int peer);
+/* Make the port of the loss although another rank makes the loss. */
+void sh_emit_no_loss(struct sh_emit *e);
 
 #endif

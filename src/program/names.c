@@ -85,19 +85,31 @@ static int wave_of(const struct sh_op *op)
     return sh_program_counts_rows(op) ? op->attr.exchange.wave : SH_NONE;
 }
 
+/* ", micro-step 3": of an operation of the model, if a section has several. */
+static const char *micro_step_of(const struct sh_program *p, const struct sh_op *op, char text[24])
+{
+    bool any = p->unrolled > 1 && op->unit == SH_NONE && op->phase != SH_PHASE_INIT && op->phase != SH_PHASE_UPDATE;
+
+    text[0] = '\0';
+    if (any)
+        snprintf(text, 24, ", micro-step %d", op->micro);
+    return text;
+}
+
 void sh_program_label(const struct sh_program *p, const struct sh_op *op, char label[SH_OP_LABEL])
 {
     const char *kind = sh_op_info(op->kind)->name, *phase = sh_phase_name(op->phase), *what = what_moves(p, op);
-    char wave[24] = "";
+    char wave[24] = "", micro[24];
 
     if (wave_of(op) != SH_NONE) {
         snprintf(wave, sizeof wave, " wave %d", wave_of(op));
         what = wave;
     }
+    micro_step_of(p, op, micro);
     if (op->unit != SH_NONE)
         snprintf(label, SH_OP_LABEL, "%s %.30s %s%s", phase, p->units[op->unit].name, kind, what);
     else if (op->block != SH_NONE)
-        snprintf(label, SH_OP_LABEL, "%s layers.%d %s%s", phase, op->block, kind, what);
+        snprintf(label, SH_OP_LABEL, "%s layers.%d %s%s%s", phase, op->block, kind, what, micro);
     else
-        snprintf(label, SH_OP_LABEL, "%s %s%s", phase, kind, what);
+        snprintf(label, SH_OP_LABEL, "%s %s%s%s", phase, kind, what, micro);
 }

@@ -33,6 +33,7 @@ struct sh_program *sh_program_create(enum sh_dtype act)
     struct sh_program *p = sh_calloc(1, sizeof *p);
 
     p->act = act;
+    p->unrolled = 1;
     sh_program_add_tier(p, "device", SH_TIER_DEVICE);
     memcpy(p->streams, sh_streams, sizeof sh_streams);
     p->n_streams = SH_STREAMS;
@@ -404,7 +405,8 @@ const int64_t *sh_program_cuts(const struct sh_program *p, const struct sh_op *o
 
 int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op, int ranks)
 {
-    int64_t elems = sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : op->out[0]]), sent;
+    int64_t elems = sh_tensor_elems(&p->tensors[op->kind == SH_OP_ALL_GATHER ? op->in[0] : sh_program_result(op)]),
+            sent;
 
     if (sh_program_counts_rows(op)) {
         sent = sh_tensor_elems(&p->tensors[op->in[0]]);

@@ -84,7 +84,7 @@ struct sh_stream {
     char name[16]; /* "compute", "gather" */
     enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES, SH_RUNS_MOVES } runs;
 };
-enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 8 };
+enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 12 };
 extern const struct sh_stream sh_streams[SH_STREAMS];
 
 /* A group of ranks over which collectives run, and the streams that carry them. */
@@ -109,6 +109,7 @@ struct sh_op {
     int block;              /* transformer block the operation belongs to; SH_NONE: outside of all */
     int unit;               /* collectives, release, adamw: the unit; else SH_NONE */
     int tiles;              /* in tiles of rows: the number of the run that it belongs to, from 1 on; else 0 */
+    int micro;              /* in a section of several micro-steps: the one that it belongs to */
 };
 
 /* Initial value of a tensor. Random values come from (seed, name, element index): the same on every mesh. */
@@ -261,6 +262,8 @@ struct sh_program {
     struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none if nothing is trained */
     enum sh_dtype act;     /* compute type */
     bool tree_sums;        /* micro-steps are summed in a binary tree; each writes its own loss */
+    int unrolled;          /* micro-steps of a training step that are one section, ONLY: the host fills the inputs of all,
+                              one after the other, before it runs. 1: each is a section of its own */
 
     int port[SH_PORTS];    /* tensors that the host fills or reads; SH_NONE if the program has no such tensor */
 
@@ -368,6 +371,16 @@ void sh_program_moved(const struct sh_program *p, int64_t *in_bytes, int64_t *ou
 
 int64_t sh_tensor_elems(const struct sh_tensor *t);
 int64_t sh_tensor_bytes(const struct sh_tensor *t);
+/* Whether it is a message between neighbours, which has one side only. */
+static inline bool sh_program_is_message(const struct sh_op *op)
+{
+    return op->kind == SH_OP_SEND || op->kind == SH_OP_RECEIVE;
+}
+/* The operand of a collective that has as many elements as it makes, or, of a SEND, as it gives. */
+static inline int sh_program_result(const struct sh_op *op)
+{
+    return op->kind == SH_OP_SEND ? op->in[0] : op->out[0];
+}
 /* Whether it is an ALL_TO_ALL of counted rows: an operation before it says how many each rank has for each. */
 bool sh_program_counts_rows(const struct sh_op *op);
 /* The cuts of an ALL_TO_ALL between equal chunks and other parts, one more than ranks; NULL: it is another. */

@@ -60,6 +60,15 @@ void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_NUMBERS])
     sh_exec_put(r->exec, SH_PORT_LOSS, held);
 }
 
+void sh_run_no_loss(struct sh_run *r)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    const double none[SH_PAIR_NUMBERS] = {0};
+
+    if (sh_group_index(m, m->pipeline) < sh_group_size(m, m->pipeline) - 1)
+        sh_run_put_losses(r, none);
+}
+
 void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS])
 {
     double held[HELD_MAX];
@@ -75,7 +84,8 @@ static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses
 {
     double numbers[SH_PAIR_NUMBERS] = {0};
 
-    sh_feed_put(r, f);
+    sh_feed_put(r, f, 0);
+    sh_run_no_loss(r);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
     sh_run_own_losses(r, numbers);
     if (held_of(r) > 1)

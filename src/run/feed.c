@@ -148,20 +148,30 @@ static int64_t begin_of(const struct part *p, int64_t run)
     return (run ? 2 * p->ranks - 1 - p->place : p->place) * p->rows;
 }
 
+/* Put the data of a micro-step, whose inputs lie behind those of the ones before it if a step is one section. */
+static void put(struct sh_run *r, enum sh_port port, int micro, const void *data)
+{
+    int tensor = r->p->port[port];
+    int64_t bytes = tensor == SH_NONE ? 0 : sh_tensor_bytes(&r->p->tensors[tensor]) / r->p->unrolled;
+
+    if (tensor != SH_NONE)
+        sh_exec_put_at(r->exec, (char *)sh_exec_data(r->exec, tensor) + micro % r->p->unrolled * bytes, data, bytes);
+}
+
 /* Put this rank's rows; whole: [sequences,T]. Targets and documents were made before the cut, so a row at its border
  * lacks nothing. */
-static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, const int32_t *whole)
+static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, int micro, const int32_t *whole)
 {
     struct part p = part_of(r);
 
     for (int64_t i = 0; i < p.runs * f->sequences; i++)
         memcpy(f->part + i * p.rows, whole + i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences),
                (size_t)p.rows * sizeof *whole);
-    sh_exec_put(r->exec, port, f->part);
+    put(r, port, micro, f->part);
 }
 
 /* Positions for tables that are looked up by them: they start again with each document if its rows were packed. */
-static void put_positions(struct sh_run *r, const struct sh_feed *f)
+static void put_positions(struct sh_run *r, const struct sh_feed *f, int micro)
 {
     struct part p = part_of(r);
     int64_t T = r->build.batch.seq;
@@ -173,7 +183,7 @@ static void put_positions(struct sh_run *r, const struct sh_feed *f)
 
         f->part[i] = (int32_t)(at - (r->build.batch.anew ? f->docs[b * T + at] : 0));
     }
-    sh_exec_put(r->exec, SH_PORT_AT, f->part);
+    put(r, SH_PORT_AT, micro, f->part);
 }
 
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked)
@@ -214,21 +224,21 @@ static void note_balance(const struct sh_run *r, const struct sh_feed *f)
                 (long long)p.ranks, most * (double)p.ranks / all);
 }
 
-void sh_feed_put(struct sh_run *r, struct sh_feed *f)
+void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
 {
     bool gathers = r->build.options.gather;
 
-    put_rows(r, f, SH_PORT_TOKENS, f->tokens);
-    put_rows(r, f, SH_PORT_TARGETS, f->targets);
+    put_rows(r, f, SH_PORT_TOKENS, micro, f->tokens);
+    put_rows(r, f, SH_PORT_TARGETS, micro, f->targets);
     if (f->with_docs && gathers)
-        put_rows(r, f, SH_PORT_DOCS, f->docs);
+        put_rows(r, f, SH_PORT_DOCS, micro, f->docs);
     else
-        sh_exec_put(r->exec, SH_PORT_DOCS, f->docs);
+        put(r, SH_PORT_DOCS, micro, f->docs);
     if (r->p->port[SH_PORT_REFERENCE] != SH_NONE)
-        sh_exec_put(r->exec, SH_PORT_REFERENCE, f->reference->places);
+        put(r, SH_PORT_REFERENCE, micro, f->reference->places);
     if (r->p->port[SH_PORT_LABELS] != SH_NONE)
-        sh_exec_put(r->exec, SH_PORT_LABELS, f->reference->label);
-    put_positions(r, f);
+        put(r, SH_PORT_LABELS, micro, f->reference->label);
+    put_positions(r, f, micro);
     if (f->with_docs && gathers && !f->noted)
         note_balance(r, f);
     f->noted = true;

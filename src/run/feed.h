@@ -35,7 +35,7 @@ void sh_feed_note_bytes(const struct sh_data *d, const char *path, int vocab_siz
 void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
 /* Read samples [first, first + n) of the run; *unmasked as from sh_data_read(). Local. */
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked);
-/* Copy the sequences that were read into the program's tensors. Local. */
-void sh_feed_put(struct sh_run *r, struct sh_feed *f);
+/* Copy the sequences that were read into the program's tensors, as those of micro-step `micro`. Local. */
+void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro);
 
 #endif

@@ -32,7 +32,7 @@ static sh_rc score_batch(struct sh_run *r, struct sh_feed *f, int64_t first, int
 
     if (n > 0)
         SH_TRY(sh_feed_read(f, first, n, &unmasked));
-    sh_feed_put(r, f);
+    sh_feed_put(r, f, 0);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
     sh_exec_get(r->exec, SH_PORT_SUMS, sums);
     for (int64_t i = 0; i < places && sh_mesh_speaks(&r->mesh->shape); i++)

@@ -12,6 +12,7 @@
 #include "src/plugin/plugin.h"
 #include "src/run/products.h"
 #include "src/run/save/map.h"
+#include "src/run/stages.h"
 #include "src/tier/tier.h"
 
 #include <stdlib.h>
@@ -93,10 +94,7 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
         return sh_fail(SH_E_DATA,
                        "plugin.files: the ranks have opened files with different bytes; is each node's copy the "
                        "same?");
-    if (!sh_mesh_same(sh_pass_hash(r->p)))
-        return sh_fail(SH_E_BUG,
-                       "the ranks have planned different collectives; are all of them the same build with the same "
-                       "configuration?");
+    SH_TRY(sh_stages_agree(r));
     return sh_comm_create(r->mesh, &opt, &r->comm);
 }
 
@@ -183,17 +181,18 @@ static const char *describe_device(const struct sh_run *r, char text[128])
 
 enum { RANKS_TEXT = 128 };
 
-/* "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2, matrices over 2". */
+/* "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2, matrices over 2", "2 stages of 1 x 4 ranks". */
 static const char *describe_ranks(const struct sh_run *r, char text[RANKS_TEXT])
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
     int experts = sh_group_size(m, m->expert), context = sh_group_size(m, m->context);
-    int tensor = sh_group_size(m, m->tensor), n;
+    int tensor = sh_group_size(m, m->tensor), stages = sh_group_size(m, m->pipeline), n;
 
     if (sh_mesh_ranks(m) == 1)
         return "1 rank";
-    n = snprintf(text, RANKS_TEXT, "%d x %d ranks (replicate x shard)", sh_group_size(m, m->replicate),
-                 sh_group_size(m, m->shard));
+    n = stages > 1 ? snprintf(text, RANKS_TEXT, "%d stages of ", stages) : 0;
+    n += snprintf(text + n, (size_t)(RANKS_TEXT - n), "%d x %d ranks (replicate x shard)",
+                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
     if (experts > 1)
         n += snprintf(text + n, (size_t)(RANKS_TEXT - n), ", experts over %d", experts);
     if (context > 1)

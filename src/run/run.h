@@ -116,7 +116,8 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own);
 
 /* eval.c: the numbers of pairs that a section leaves, or the loss as the first of them: one sum, or one for each leaf of
  * this rank's part of the sequences. own: their tree's sum; put: what LOSS sums over the ranks; losses: what it found.
- * Local. */
+ * Local. no_loss: a stage without the output matrix has none, so what is summed is 0; elsewhere without effect. */
+void sh_run_no_loss(struct sh_run *r);
 void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);
 void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_NUMBERS]);
 void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);

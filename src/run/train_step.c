@@ -37,7 +37,7 @@ static sh_rc read_micro_step(struct sh_train *t, int m, int64_t *first)
     t->read_targets += unmasked;
     sh_data_prefetch(f->data, last ? *first - at + t->global_batch : *first + f->sequences, f->sequences, f->with_docs,
                      last ? share : 0);
-    sh_feed_put(t->r, f);
+    sh_feed_put(t->r, f, m);
     t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
 }
@@ -137,10 +137,18 @@ static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
+/* If micro-steps are one section, it runs once the inputs of the last one are there. */
+static void run_section(struct sh_train *t, int m)
+{
+    const struct sh_program *p = t->r->p;
+
+    if ((m + 1) % p->unrolled == 0)
+        sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m / p->unrolled)]);
+}
+
 /* Past prepare() no rank may leave alone: the sections have collectives. A read that fails here ends the job. */
 static void run_micro_step(struct sh_train *t, int m)
 {
-    const struct sh_program *p = t->r->p;
     int64_t first;
     sh_rc rc = m == 0 ? SH_OK : read_micro_step(t, m, &first); /* prepare() has read the first */
 
@@ -148,7 +156,7 @@ static void run_micro_step(struct sh_train *t, int m)
         sh_stop(rc);
     if (m > 0)
         sh_fingerprint_micro_step(&t->fingerprint, first);
-    sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
+    run_section(t, m);
 }
 
 /* Run the micro-steps of a step that changes nothing again, to say where the first number that is not finite comes
@@ -179,6 +187,7 @@ static void micro_steps(struct sh_train *t)
     struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
     double numbers[SH_PAIR_NUMBERS];
 
+    sh_run_no_loss(r);
     for (int m = 0; m < r->build.options.micro_steps; m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)

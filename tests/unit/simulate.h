@@ -31,6 +31,7 @@ struct sim {
     struct sh_op_scalars scalars; /* of all ranks; set by the test */
     struct sh_op_scalars later;   /* of the update that is pending */
     bool pending;
+    bool last_first; /* ranks run from the last to the first, which changes who waits for whom */
 };
 
 /* Plan all ranks of the mesh, fill the parameters that they own like a run does, and run INIT. */

@@ -14,7 +14,7 @@
 
 enum { QUEUES = 32 };
 
-/* The collectives of one stream over one group, in rank 0's order. */
+/* The collectives of one stream over one group, in one order on all its ranks; stages have different ones. */
 struct queue {
     int stream;
     sh_group group;
@@ -53,20 +53,34 @@ static int queue_of(const struct queues *q, const struct sh_op *op)
     return i;
 }
 
-static struct queues list_queues(const struct sim_rank *r, const struct sh_section *section)
+/* Messages meet at one place in the order of their stream, but have no more than two sides. */
+static bool meets(const struct sim_rank *r, int i)
+{
+    return is_collective(r, i) && !sh_program_is_message(&r->p->ops[i]);
+}
+
+/* Of all stages: a queue has as many places as any of them needs. */
+static struct queues list_queues(const struct sim *s, int section)
 {
     struct queues q = {0};
     int before = 0;
 
-    for (int i = section->first_op; i < section->first_op + section->n_ops; i++) {
-        const struct sh_op *op = &r->p->ops[i];
-        int k = queue_of(&q, op);
+    for (int rank = 0; rank < s->world; rank++) {
+        const struct sim_rank *r = &s->ranks[rank];
+        const struct sh_section *own = &r->p->sections[section];
+        int n[QUEUES] = {0};
 
-        if (!is_collective(r, i))
-            continue;
-        assert_in_range(k, 0, QUEUES - 1);
-        q.n = k < q.n ? q.n : k + 1;
-        q.of[k] = (struct queue){op->stream, op->attr.group, 0, q.of[k].n + 1};
+        for (int i = own->first_op; i < own->first_op + own->n_ops; i++) {
+            const struct sh_op *op = &r->p->ops[i];
+            int k = queue_of(&q, op);
+
+            if (!meets(r, i))
+                continue;
+            assert_in_range(k, 0, QUEUES - 1);
+            q.n = k < q.n ? q.n : k + 1;
+            n[k]++;
+            q.of[k] = (struct queue){op->stream, op->attr.group, 0, n[k] > q.of[k].n ? n[k] : q.of[k].n};
+        }
     }
     for (int k = 0; k < q.n; before += q.of[k++].n)
         q.of[k].first = before;
@@ -102,20 +116,20 @@ static void come_to_all(struct sim *s, int rank, int section, const struct queue
     for (int i = own->first_op; i < own->first_op + own->n_ops; i++) {
         int k = queue_of(q, &r->p->ops[i]), first;
 
-        if (!is_collective(r, i))
+        if (!meets(r, i))
             continue;
         if (k == q->n || met[k] == q->of[k].n)
             fail_msg("operation %d of rank %d meets nothing on rank 0", i - own->first_op, rank);
         first = sh_group_member(&r->mesh, q->of[k].group, 0);
         come(s, rank, i, own, &s->meetings[(q->of[k].first + met[k]++) * s->world + first]);
     }
-    for (int k = 0; k < q->n; k++)
+    for (int k = 0; k < q->n && sh_group_size(&r->mesh, r->mesh.pipeline) == 1; k++)
         assert_int_equal(met[k], q->of[k].n);
 }
 
 void sim_meetings_open(struct sim *s, int section)
 {
-    struct queues q = list_queues(&s->ranks[0], &s->ranks[0].p->sections[section]);
+    struct queues q = list_queues(s, section);
 
     s->n_meetings = (q.n ? q.of[q.n - 1].first + q.of[q.n - 1].n : 0) * s->world;
     s->meetings = sh_calloc((size_t)s->n_meetings + 1, sizeof *s->meetings);
@@ -298,9 +312,74 @@ static bool can_complete(const struct sim *s, struct sim_meeting *m)
     return true;
 }
 
-bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i)
+/* The other side of message i, or NULL if it has not started it: of its messages on that stream, the one at the same
+ * place. */
+static struct sim_flight *other_side(const struct sim *s, const struct sim_rank *r, int i,
+                                     const struct sh_section *section)
 {
+    const struct sh_op *op = &r->p->ops[i];
+    sh_group group = op->attr.group;
+    const struct sim_rank *to =
+        &s->ranks[sh_group_member(&r->mesh, group, sh_group_index(&r->mesh, group) + op->attr.link.peer)];
+    const struct sh_section *its = &to->p->sections[section - r->p->sections];
+    int before = 0;
+
+    for (int k = section->first_op; k < i; k++)
+        before += r->p->ops[k].stream == op->stream && sh_program_is_message(&r->p->ops[k]);
+    for (int k = its->first_op; k < its->first_op + its->n_ops; k++) {
+        const struct sh_op *other = &to->p->ops[k];
+
+        if (!sh_program_is_message(other) || other->stream != op->stream || before--)
+            continue;
+        assert_int_equal(other->kind == SH_OP_SEND, op->kind == SH_OP_RECEIVE);
+        assert_int_equal(other->attr.link.micro, op->attr.link.micro);
+        assert_int_equal(other->attr.link.peer, -op->attr.link.peer);
+        return to->flights[k].started ? &to->flights[k] : NULL;
+    }
+    fail_msg("operation %d has no other side", i - section->first_op);
+    return NULL;
+}
+
+bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section)
+{
+    if (sh_program_is_message(&r->p->ops[i]))
+        return other_side(s, r, i, section) != NULL;
     return can_complete(s, r->flights[i].meeting);
+}
+
+/* What is sent must not change until the wait; what arrives is what the other side had at its start. */
+static void start_message(struct sim_rank *r, int i)
+{
+    const struct sh_op *op = &r->p->ops[i];
+    struct sim_flight *f = &r->flights[i];
+    int t = sh_program_result(op);
+    char *at = r->arena + r->p->tensors[t].offset_bytes;
+
+    assert_false(f->started);
+    f->started = true;
+    f->sent_bytes = bytes_of(r, t);
+    if (op->kind == SH_OP_RECEIVE) {
+        memset(at, SIM_POISON, (size_t)f->sent_bytes);
+        return;
+    }
+    f->sent = sh_calloc((size_t)f->sent_bytes + 1, 1);
+    memcpy(f->sent, at, (size_t)f->sent_bytes);
+    f->sent_hash = sh_hash64(at, (size_t)f->sent_bytes);
+}
+
+static void finish_message(const struct sim *s, struct sim_rank *r, int i, const struct sh_section *section)
+{
+    const struct sh_op *op = &r->p->ops[i];
+    struct sim_flight *f = &r->flights[i], *other = other_side(s, r, i, section);
+    char *at = r->arena + r->p->tensors[sh_program_result(op)].offset_bytes;
+
+    assert_false(f->waited);
+    f->waited = true;
+    assert_int_equal(f->sent_bytes, other->sent_bytes);
+    if (op->kind == SH_OP_RECEIVE)
+        memcpy(at, other->sent, (size_t)f->sent_bytes);
+    else if (sh_hash64(at, (size_t)f->sent_bytes) != f->sent_hash)
+        fail_msg("operation %d: what is sent changed under way", i - section->first_op);
 }
 
 void sim_coll_start(struct sim_rank *r, int i)
@@ -308,8 +387,14 @@ void sim_coll_start(struct sim_rank *r, int i)
     const struct sh_op *op = &r->p->ops[i];
     struct sim_flight *f = &r->flights[i];
     int from = op->kind == SH_OP_ALL_REDUCE ? op->out[0] : op->in[0];
-    char *in = r->arena + r->p->tensors[from].offset_bytes, *out = r->arena + r->p->tensors[op->out[0]].offset_bytes;
+    char *in, *out;
 
+    if (sh_program_is_message(op)) {
+        start_message(r, i);
+        return;
+    }
+    in = r->arena + r->p->tensors[from].offset_bytes;
+    out = r->arena + r->p->tensors[op->out[0]].offset_bytes;
     assert_false(f->started);
     f->started = true;
     f->meeting->started++;
@@ -341,11 +426,15 @@ static bool goes_on(const struct sim_rank *r, int i, const struct sh_section *se
     return false;
 }
 
-void sim_coll_finish(struct sim_rank *r, int i, const struct sh_section *section)
+void sim_coll_finish(const struct sim *s, struct sim_rank *r, int i, const struct sh_section *section)
 {
     const struct sh_op *op = &r->p->ops[i];
     struct sim_flight *f = &r->flights[i];
 
+    if (sh_program_is_message(op)) {
+        finish_message(s, r, i, section);
+        return;
+    }
     assert_false(f->waited);
     f->waited = true;
     if (op->kind != SH_OP_ALL_REDUCE &&

@@ -46,10 +46,10 @@ void sim_coll_start(struct sim_rank *r, int i);
 
 /* Whether all ranks that collective i needs have started it, and the collectives that must complete first
  * can complete. */
-bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i);
+bool sim_coll_can_complete(const struct sim *s, const struct sim_rank *r, int i, const struct sh_section *section);
 
 /* Hand out the result, unless another collective under way continues with it. The collective must be able
  * to complete. */
-void sim_coll_finish(struct sim_rank *r, int i, const struct sh_section *section);
+void sim_coll_finish(const struct sim *s, struct sim_rank *r, int i, const struct sh_section *section);
 
 #endif

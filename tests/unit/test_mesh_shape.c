@@ -85,6 +85,10 @@ static const struct misfit {
      "mesh: replicate 100000 x shard 100000 = 10000000000 ranks, but the job has 4; choose mesh.shard=4 mesh.replicate=1"},
     {{.shard = 4, .replicate = AUTO, .inner = 1}, 6,
      "mesh: mesh.shard=4 does not divide the job's 6 ranks; choose mesh.shard=3 (or start a multiple of 4 ranks)"},
+    {{.shard = ALL, .replicate = AUTO, .inner = 1, .pipeline = 4}, 6,
+     "mesh: parallelism.pipeline_parallel_degree=4 does not divide the job's 6 ranks; choose 3 (or start a multiple of 4 ranks)"},
+    {{.shard = 4, .replicate = AUTO, .inner = 1, .pipeline = 2}, 12,
+     "mesh: mesh.shard=4 does not divide the job's 6 stage ranks; choose mesh.shard=3 (or start a multiple of 8 ranks)"},
     {{.shard = 3, .replicate = AUTO, .inner = 1}, 1,
      "mesh: mesh.shard=3 does not divide the job's 1 rank; choose mesh.shard=1 (or start a multiple of 3 ranks)"},
     {{.shard = ALL, .replicate = 4, .inner = 1}, 6,
@@ -146,6 +150,23 @@ static void test_tensor(void **state)
 }
 
 /* Where nothing is sharded the ranks that share sequences are replicas; else they are the first of a shard group. */
+/* Stages are whole jobs of ranks side by side, the first one first. */
+static void test_pipeline(void **state)
+{
+    const struct sh_mesh_request req = {.shard = 3, .replicate = AUTO, .inner = 1, .pipeline = 2};
+    struct sh_mesh_shape s;
+
+    (void)state;
+    assert_int_equal(sh_mesh_shape_make(&req, 12, 7, &s), SH_OK);
+    assert_int_equal(sh_group_size(&s, s.pipeline), 2);
+    assert_int_equal(sh_group_index(&s, s.pipeline), 1);
+    assert_int_equal(sh_group_member(&s, s.pipeline, 0), 1);
+    assert_int_equal(sh_group_member(&s, s.shard, 2), 8);
+    assert_int_equal(sh_group_size(&s, s.replicate), 2);
+    assert_int_equal(sh_group_size(&s, s.data), 6);
+    assert_false(sh_mesh_speaks(&s)); /* rank 1 has the same sequences */
+}
+
 static void test_context(void **state)
 {
     const struct sh_mesh_request whole = {.shard = 1, .replicate = AUTO, .inner = 1, .context = 2};
@@ -369,10 +390,10 @@ static void test_blocks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fits),   cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
-        cmocka_unit_test(test_names),  cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
-        cmocka_unit_test(test_tensor), cmocka_unit_test(test_context),    cmocka_unit_test(test_more_axes),
-        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_fits),      cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
+        cmocka_unit_test(test_names),     cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
+        cmocka_unit_test(test_tensor),    cmocka_unit_test(test_pipeline),   cmocka_unit_test(test_context),
+        cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,7 @@ enum { WORLD = 2 };
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
 #define EXPERTS "model.n_experts=4 model.n_experts_per_token=2 model.expert_ffn_dim=8"
+#define STAGED "parallelism.sharding_strategy=shard_optim model.tie_word_embeddings=false"
 #define MOE "model.family=qwen2_moe " EXPERTS
 
 #define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
@@ -55,6 +56,10 @@ static const struct row machine[] = {
     {"parallelism.expert_parallel_degree", "2", MOE},
     {"parallelism.context_parallel_degree", "2", NULL},
     {"parallelism.tensor_parallel_degree", "2", NULL},
+    {"parallelism.pipeline_parallel_degree", "2", STAGED},
+    {"parallelism.pipeline_parallel_schedule", "1F1B", "parallelism.pipeline_parallel_degree=2 " STAGED},
+    {"parallelism.pipeline_parallel_first_stage_less_layers", "1", "parallelism.pipeline_parallel_degree=2 " STAGED},
+    {"parallelism.pipeline_parallel_last_stage_less_layers", "1", "parallelism.pipeline_parallel_degree=2 " STAGED},
     {"parallelism.context_parallel_method", "gather", "parallelism.context_parallel_degree=2"},
     {"moe.capacity_factor", "2", MOE " parallelism.expert_parallel_degree=2"},
     {"parallelism.forward_prefetch", "3", NULL},
@@ -275,7 +280,7 @@ static void give(const char *words[], int *n, const char *change)
 static void load(const char *needs, const char *change, struct sh_config *cfg)
 {
     /* clang-format off */
-    const char *words[20] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
+    const char *words[22] = {"model.family=llama", "model.n_layers=2", "model.dim=16", "model.n_heads=4",
                              "model.n_kv_heads=4", "model.head_dim=4", "model.vocab_size=256",
                              "model.max_seq_len=32", "training.seq_len=32", "training.local_batch_size=1",
                              "training.global_batch_size=4"};
@@ -418,6 +423,7 @@ static const char *need_of(const char *change)
                 {"parallelism.context_parallel_method=auto", "parallelism.context_parallel_degree=2"},
                 {"parallelism.context_parallel_method=ulysses", "parallelism.context_parallel_degree=2"},
                 {"parallelism.context_parallel_method=gather", "parallelism.context_parallel_degree=2"},
+                {"parallelism.pipeline_parallel_schedule=1f1b", "parallelism.pipeline_parallel_degree=2 " STAGED},
                 {"objective.loss_type=exo_pair", DPO " objective.label_smoothing=0.1"},
                 {"checkpoint.initial_load_in_hf=false", "model.hf_assets_path=/elsewhere"},
                 {"checkpoint.export_dtype=float32", "checkpoint.last_save_in_hf=true"},

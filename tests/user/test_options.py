@@ -34,6 +34,7 @@ ROPE = {'model.rope_factor': 8, 'model.rope_original_max_len': 16}
 YARN = {**ROPE, 'model.rope_type': 'yarn', 'model.rope_theta': 4}  # so that a head of 4 elements has a ramp
 LONGROPE = {**ROPE, 'model.rope_type': 'longrope', 'model.rope_short_factor': '1,2', 'model.rope_long_factor': '2,4'}
 MOE = {'model.family': 'qwen2_moe', 'model.n_experts': 4, 'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 8}
+STAGED = {'parallelism.sharding_strategy': 'shard_optim', 'model.tie_word_embeddings': False, 'model.n_layers': 3}
 SPREAD = {'parallelism.expert_parallel_degree': 4}
 GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
 WINDOW = {'model.attention_window': 5}
@@ -159,6 +160,10 @@ ROWS = {
     'data.document_separator': Row(8, 'steps', needs={'data.document_separator': 7, 'data.document_mask': True}),
     'parallelism.context_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4}),
     'parallelism.tensor_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4, 'model.n_kv_heads': 4}),
+    'parallelism.pipeline_parallel_degree': Row(2, 'plan', needs=STAGED),
+    'parallelism.pipeline_parallel_schedule': Row('1f1b', 'mesh/test_pipeline.py'),
+    'parallelism.pipeline_parallel_first_stage_less_layers': Row(1, 'plan', needs={**STAGED, 'parallelism.pipeline_parallel_degree': 2}),
+    'parallelism.pipeline_parallel_last_stage_less_layers': Row(1, 'plan', needs={**STAGED, 'model.n_layers': 4, 'parallelism.pipeline_parallel_degree': 2}),
     'parallelism.context_parallel_method': Row('gather', 'plan', needs={'model.n_heads': 4, 'parallelism.context_parallel_degree': 2}),
     'parallelism.expert_parallel_degree': Row(2, 'plan', needs={**MOE, **SPREAD}),
     'parallelism.sharding_strategy': Row('shard_grad_op', 'plan'),

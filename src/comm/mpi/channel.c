@@ -92,8 +92,8 @@ void sh_channel_set_segment(struct sh_channel *ch, const struct sh_mesh *mesh, c
  * is equal everywhere; direct takes all. */
 sh_rc sh_channel_begin(struct sh_channel *ch)
 {
-    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_alone,  &sh_algo_segment,
-                                                  &sh_algo_small,  &sh_algo_levels, &sh_algo_direct};
+    static const struct sh_algo *const algos[] = {&sh_algo_device, &sh_algo_message, &sh_algo_alone, &sh_algo_segment,
+                                                  &sh_algo_small,  &sh_algo_levels,  &sh_algo_direct};
     int i = 0;
     while (!algos[i]->fits(ch, &ch->coll))
         i++;

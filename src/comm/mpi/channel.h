@@ -73,6 +73,7 @@ extern const struct sh_algo sh_algo_small;
 extern const struct sh_algo sh_algo_direct;
 extern const struct sh_algo sh_algo_segment;
 extern const struct sh_algo sh_algo_levels;
+extern const struct sh_algo sh_algo_message;
 
 /* Open a channel. Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close the channel
  * even then. */

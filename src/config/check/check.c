@@ -719,6 +719,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_tiles,
         check_fingerprint,
         sh_config_check_tensor,
+        sh_config_check_pipeline,
         check_groups,
         sh_config_check_objective,
     };

@@ -49,6 +49,7 @@ static const struct {
 };
 
 /* Words of other trainers that have no counterpart here. */
+#define F1B "the one with the same numbers is 1F1B, whose stages wait for each other longer or keep less"
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
@@ -56,6 +57,13 @@ static const struct {
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"offload.parameters", "nvme",
      "a file can hold optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
+    {"parallelism.pipeline_parallel_schedule", "gpipe", F1B},
+    {"parallelism.pipeline_parallel_schedule", "loopedbfs", F1B},
+    {"parallelism.pipeline_parallel_schedule", "interleaved1f1b", F1B},
+    {"parallelism.pipeline_parallel_schedule", "interleavedzerobubble", F1B},
+    {"parallelism.pipeline_parallel_schedule", "zbvzerobubble", F1B},
+    {"parallelism.pipeline_parallel_schedule", "dualpipev", F1B},
+    {"parallelism.pipeline_parallel_schedule", "zbh1", F1B},
 };
 
 const char *sh_config_alias_advice(const char *key, const char *word)

@@ -11,7 +11,6 @@
 #include <string.h>
 
 /* Advice that several rows share. */
-#define ONLY_SHARDING "Sherd has no pipeline parallelism: leave it out, its ranks go to mesh.shard"
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
@@ -107,8 +106,11 @@ static const struct {
      "leave it out: exchanges always run beside what does not need their result"},
     {"parallelism.disable_loss_parallel",
      "leave it out: each rank has the logits of its own words, or those of its own rows if embeddings are tied"},
-    {"parallelism.pipeline_parallel_*", ONLY_SHARDING},
-    {"parallelism.module_fqns_per_model_part", ONLY_SHARDING},
+    {"parallelism.pipeline_parallel_layers_per_stage",
+     "leave it out: a stage is one row of blocks; parallelism.pipeline_parallel_degree says how many stages there are"},
+    {"parallelism.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_schedule: 1F1B"},
+    {"parallelism.module_fqns_per_model_part",
+     "parallelism.pipeline_parallel_first_stage_less_layers and _last_stage_less_layers shift blocks between stages"},
     {"parallelism.context_parallel_*",
      "leave it out: ranks have equal work, since each has all rows of its heads or, with "
      "parallelism.context_parallel_method: gather, pieces from either half"},

@@ -206,14 +206,14 @@ static sh_rc take_effect(struct sh_check *c, int i)
         c->gathered[sh_tensor_root(c->p, op->in[0])] = false;
     if (op->kind == SH_OP_WAIT) {
         const struct sh_op *done = sh_check_op(c, op->attr.waits_for);
-        int root = sh_tensor_root(c->p, done->out[0]);
+        int made = sh_tensor_root(c->p, sh_program_result(done));
 
         if (!end_collective(c, op->attr.waits_for))
             return sh_check_broken(c, i, "waits for a collective a second time");
-        c->gathered[root] = is_gathered_unit(c, root);
+        c->gathered[made] = is_gathered_unit(c, made);
         if (done->kind == SH_OP_FETCH) {
-            c->written[root] = true;
-            fill(c, done->out[0], root);
+            c->written[made] = true;
+            fill(c, done->out[0], made);
             return SH_OK;
         }
         op = done;

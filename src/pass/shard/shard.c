@@ -25,7 +25,7 @@ static void add_tree(const struct sh_build *b, const struct sh_program *micro, s
 }
 
 /* Truth table of sections by micro-steps n:
- *  n = 1             ONLY
+ *  n = 1, or all of them in one list   ONLY
  *  n = 2             FIRST, LAST
  *  n > 2             FIRST, MIDDLE x (n - 2), LAST
  *  tree of sums      FIRST, MIDDLE by place in the tree, LAST */
@@ -33,7 +33,7 @@ static void add_micro_steps(const struct sh_build *b, const struct sh_program *m
 {
     int n = b->options.micro_steps;
 
-    if (n == 1) {
+    if (n == micro->unrolled) {
         sh_shard_section(micro, &b->options, SH_SECTION_ONLY, 0, 1, p);
     } else if (p->tree_sums) {
         add_tree(b, micro, p);
@@ -138,6 +138,7 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
         SH_TRY_OUT(sh_groups_assign(micro, b->options.groups));
     SH_TRY_OUT(check_params(b, micro));
     p->tree_sums = b->options.reproducible;
+    p->unrolled = micro->unrolled;
     if (b->snapshot_on_host)
         sh_program_add_tier(p, "host", SH_TIER_HOST);
     options = b->options;

@@ -78,11 +78,10 @@ static void sum_over(struct sh_program *p, int scalar, sh_group group, const str
                                      SH_PHASE_UPDATE);
 }
 
-/* The ranks whose losses and loads add up: each has those of its own rows, or zero if another stage of the pipeline
- * makes them. */
+/* The ranks whose losses and loads add up: each has those of its own rows. */
 static sh_group whose_rows(const struct sh_pass_options *opt)
 {
-    return sh_group_widened(&opt->mesh, opt->mesh.rows | opt->mesh.pipeline);
+    return sh_group_widened(&opt->mesh, opt->mesh.rows);
 }
 
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
@@ -93,6 +92,8 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
         loss = sh_shard_view(out, loss, 0, 1, (const int64_t[]){1}, "loss");
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
     sum_over(out, loss, whose_rows(opt), opt);
+    /* Stages without a head have zero; apart, so that the sum over rows is that of one stage. */
+    sum_over(out, loss, opt->mesh.pipeline, opt);
 }
 
 /* Padding does not count. Returns the number of elements; *owned is the range in the unit. */

@@ -49,6 +49,7 @@ struct shard {
     int *full;      /* [units] gathered now, SH_NONE */
     int *secondary; /* [units] what the backward gathers from (inner axis), SH_NONE */
     int *grad;      /* [units] flat gradient of this section, SH_NONE */
+    int *placed;    /* [micro operations] messages: their index in the section */
     int *last_grad; /* [units] last operation that writes a gradient of the unit, SH_NONE */
     struct sh_shard_unpacked unpacked;
 };
@@ -595,7 +596,10 @@ static void emit(struct shard *s, int index)
     /* The ranks of a node fetch their parts from there. */
     if (op.kind == SH_OP_ALL_TO_ALL && s->opt->segment_ranks)
         s->out->tensors[sh_tensor_root(s->out, op.in[0])].space = SH_SPACE_PEERS;
-    if (sh_op_info(op.kind)->async)
+    if (op.kind == SH_OP_WAIT)
+        op.attr.waits_for = s->placed[op.attr.waits_for];
+    s->placed[index] = s->out->sections[s->out->n_sections - 1].n_ops;
+    if (sh_op_info(op.kind)->async && !sh_program_is_message(&op)) /* those have waits where they can be met */
         sh_program_append_waited(s->out, op);
     else
         sh_program_append(s->out, op);
@@ -722,6 +726,7 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
                       .unpacked = {.micro = micro, .out = out, .weight = filled(micro->n_tensors)},
                       .secondary = filled(micro->n_units),
                       .grad = filled(micro->n_units),
+                      .placed = filled(micro->n_ops),
                       .last_grad = filled(micro->n_units),
                       .newest = filled(micro->n_units)};
 
@@ -737,6 +742,7 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
     free(s.unpacked.weight);
     free(s.secondary);
     free(s.grad);
+    free(s.placed);
     free(s.last_grad);
     free(s.newest);
 }

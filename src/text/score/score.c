@@ -130,7 +130,7 @@ static void run_step(struct step *s)
 {
     struct sh_exec *e = s->r->exec;
 
-    sh_feed_put(s->r, &s->feed);
+    sh_feed_put(s->r, &s->feed, 0);
     sh_exec_run(e, SH_SECTION_SCORE);
     sh_exec_get(e, SH_PORT_LOGPROB, s->logprob);
     sh_exec_get(e, SH_PORT_LIKELIEST, s->word);

@@ -86,15 +86,25 @@ static void say_model(const struct sh_predict *l)
                m->n_experts ? " active" : "");
 }
 
+/* "4 stages of ", or nothing. */
+static const char *stages_text(const struct sh_mesh_shape *mesh, char text[32])
+{
+    int stages = sh_group_size(mesh, mesh->pipeline);
+
+    snprintf(text, 32, "%d stages of ", stages);
+    return stages > 1 ? text : "";
+}
+
 /* Users think in replicate times shard; resharding is printed with the strategy. */
 static void say_mesh(const struct sh_predict *l)
 {
     const struct sh_mesh_shape *mesh = &l->mesh;
+    char stages[32];
 
     if (l->at.world == 1)
         sh_str_say(stdout, "mesh", "1 rank%s", missing_nodes(l));
     else
-        sh_str_say(stdout, "mesh", "%d x %d ranks (replicate x shard), rank %d of %d%s",
+        sh_str_say(stdout, "mesh", "%s%d x %d ranks (replicate x shard), rank %d of %d%s", stages_text(mesh, stages),
                    sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
                    missing_nodes(l));
 }
@@ -207,8 +217,9 @@ static void print_request(const struct sh_predict *l)
     say_strategy(l);
     say_batch(l);
     sh_predict_say_updates(l);
-    sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
-               (long long)loss_rows(l->p));
+    if (loss_rows(l->p) || sh_group_size(&l->mesh, l->mesh.pipeline) == 1)
+        sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",
+                   (long long)loss_rows(l->p));
     say_tiles(l);
     if (l->at.gpu)
         sh_str_say(stdout, "device", "cuda: one GPU per rank");
@@ -422,7 +433,8 @@ static bool print_traffic(const struct sh_predict *l, enum sh_op_kind kind, cons
 /* In the order of a step: gathers, reductions, sums over replicas; then rows of the model that are exchanged. */
 static void print_collectives(const struct sh_predict *l)
 {
-    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL};
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL,
+                                            SH_OP_RECEIVE};
     int lines = 0;
 
     printf("\ncollectives of a training step, received by this rank\n");
@@ -528,6 +540,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     char why[256];
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
+    SH_TRY(sh_predict_check_stages(cmd, args, &l->cfg));
     SH_TRY(sh_feed_settle(&l->cfg, l->cfg.training.dataset_path));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");
@@ -681,6 +694,8 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         print(&l, sh_cmd_option(cmd, args, "--show") != NULL);
     fflush(stdout); /* so that an error comes after its plan, wherever the two go */
     rc = rc == SH_OK ? priced : rc;
+    if (rc == SH_OK)
+        rc = sh_predict_say_stages(&l);
     if (rc == SH_OK)
         look_at_data(&l);
     if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))

@@ -55,6 +55,11 @@ struct sh_cost_request sh_predict_request(const struct sh_predict *l);
 sh_rc sh_predict_json(const struct sh_predict *l, const struct sh_cost_request *r, const struct sh_predict_job *job,
                       const struct sh_cost_step *step, const char *path);
 
+/* stages.c: refuse options that know one program for all ranks; print what each stage takes. No effect without stages.
+ * Errors: SH_E_USAGE; those of the passes. */
+sh_rc sh_predict_check_stages(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg);
+sh_rc sh_predict_say_stages(const struct sh_predict *l);
+
 /* check.c: compare the programs of all ranks. Errors: those of sh_ranks_check(). */
 sh_rc sh_predict_check(const struct sh_predict *l);
 

@@ -1,0 +1,89 @@
+/* Layers cut over ranks: what is not combined with stages, or not yet, and what works instead. */
+#include "src/config/check/check.h"
+#include "src/config/family.h"
+#include "src/config/read/place.h"
+
+static const char key[] = "parallelism.pipeline_parallel_degree";
+
+/* A unit is gathered once for the whole step and reduced once; that is what stages are for. */
+static bool gathers_once(const struct sh_config *c)
+{
+    int s = c->parallelism.sharding_strategy;
+
+    return s == SH_SHARD_OPTIM || s == SH_SHARD_GRAD_OP || s == SH_HYBRID_SHARD_ZERO2;
+}
+
+static bool offloads(const struct sh_config *c)
+{
+    return c->offload.mode == SH_OFFLOAD_BUDGET || c->offload.optimizer != SH_OFFLOAD_NONE ||
+           c->offload.gradients != SH_OFFLOAD_NONE || c->offload.parameters != SH_OFFLOAD_NONE ||
+           c->offload.activations != SH_OFFLOAD_NONE;
+}
+
+/* The first row that applies is refused. */
+static sh_rc refuse_other(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        bool there;
+        const char *what;
+    } rows[] = {
+        {!gathers_once(c),
+         "stages keep their parameters for a whole step, and full_shard would gather each block twice "
+         "in every micro-step; give parallelism.sharding_strategy=shard_grad_op, shard_optim or "
+         "hybrid_shard_zero2"},
+        {c->model.tie_word_embeddings,
+         "stages have the embedding on the first and the head on the last, but this "
+         "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
+        {sh_family_of(c->model.family)->router, "stages have dense blocks only; give "
+                                                "parallelism.expert_parallel_degree for a model with experts"},
+        {c->parallelism.tensor_parallel_degree > 1, "stages have whole matrices; leave out "
+                                                    "parallelism.tensor_parallel_degree"},
+        {c->parallelism.context_parallel_degree > 1, "stages have whole sequences; leave out "
+                                                     "parallelism.context_parallel_degree"},
+        {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
+        {c->objective.name == SH_OBJECTIVE_DPO, "stages train on the next token; leave out objective.name=dpo"},
+        {c->optimizer.name == SH_OPTIM_MUON, "stages update element by element; give optimizer.name=adamw"},
+        {c->training.reproducible == SH_REPRODUCIBLE_MESH,
+         "stages add micro-steps one by one, but training.reproducible=mesh sums them in a tree; leave it out: the bits "
+         "are those of one stage"},
+        {c->parallelism.gradient_sync == SH_GRAD_SYNC_EVERY,
+         "stages reduce gradients once, after the last micro-step; leave out parallelism.gradient_sync"},
+        {c->parallelism.resident_units > 0, "stages keep all their units through a step; leave out "
+                                            "parallelism.resident_units"},
+        {c->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
+         "stages need unequal memory, and no search of a budget knows all of them; give activation_checkpoint.mode=full, "
+         "selective or none"},
+        {offloads(c), "stages keep everything on the device; leave out offload"},
+        {c->comm.progress == SH_PROGRESS_INLINE,
+         "messages between stages travel while they compute, which a thread sees to; leave out comm.progress=inline"},
+        {c->debug.fingerprint[0] != '\0',
+         "stages have no sums of a whole model's tensors; leave out debug.fingerprint"},
+        {c->debug.find_nan,
+         "the micro-steps of a stage are one list, and no single one of them can be run again; leave "
+         "out debug.find_nan"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, key, "%d %s", c->parallelism.pipeline_parallel_degree, rows[i].what);
+    return SH_OK;
+}
+
+/* What says how stages work is typed in vain without them. */
+static sh_rc refuse_idle(struct sh_config_state *state)
+{
+    static const char *const keys[] = {"parallelism.pipeline_parallel_schedule",
+                                       "parallelism.pipeline_parallel_first_stage_less_layers",
+                                       "parallelism.pipeline_parallel_last_stage_less_layers"};
+
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (sh_config_place_typed(sh_config_place_of(state, keys[i])))
+            return sh_config_refuse(state, keys[i], "has no effect without %s above 1", key);
+    return SH_OK;
+}
+
+sh_rc sh_config_check_pipeline(struct sh_config_state *state)
+{
+    return (state->cfg.parallelism.pipeline_parallel_degree == 1 ? refuse_idle : refuse_other)(state);
+}

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Layers cut over ranks (parallelism.pipeline_parallel_degree): the bits of one stage. Prints TAP.
+
+Losses, norms, validation and checkpoints are those of one stage, whatever the strategy, the micro-steps, what is
+recomputed, and however late messages are; memory is what the plan says. A checkpoint of 4 stages is loaded by one, then by
+2. What stages are not combined with is refused by name, and a stage that stands still is named with its micro-step.
+SHERD_TEST_FEW=1 leaves out most rows.
+"""
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import live
+import test_memory
+import tiny
+
+STEPS = 3
+PP, STRATEGY = 'parallelism.pipeline_parallel_degree', 'parallelism.sharding_strategy'
+FIRST, LAST = (f'parallelism.pipeline_parallel_{which}_stage_less_layers' for which in ('first', 'last'))
+COMMON = {'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
+          'training.local_batch_size': 2, 'training.global_batch_size': 24, 'validation.enable': True,
+          'validation.freq': STEPS, 'validation.sequences': 10, 'metrics.log_freq': 1, STRATEGY: 'shard_optim',
+          'comm.shared_memory': 'off'}
+DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
+LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON}
+KINDS = {
+    'llama': LLAMA,
+    'gpt2, documents': {**GPT2, **DOCUMENTS},
+    'gemma3': {**LLAMA, 'model.family': 'gemma3_text'},
+    'qwen3, bfloat16': {**LLAMA, 'model.family': 'qwen3', 'training.mixed_precision_param': 'bfloat16',
+                        'training.mixed_precision_reduce': 'bfloat16'},
+    'gpt2, float16': {**GPT2, 'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 64},
+}
+FULL = {'activation_checkpoint.mode': 'full'}
+SELECTIVE = {'activation_checkpoint.mode': 'selective'}
+GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
+# Kind, ranks, stages, changes. The job of one stage has as many ranks as each stage here.
+MESHES = {
+    '2 stages': ('llama', 2, 2, {'parallelism.pipeline_parallel_schedule': '1F1B'}),
+    '2 stages, gradients sharded': ('llama', 4, 2, {**GRADS, **FULL}),
+    '2 stages of replicas': ('llama', 4, 2, {**HYBRID, **SELECTIVE}),
+    '4 stages': ('gpt2, documents', 4, 4, FULL),
+    '4 stages, 3 micro-steps': ('gemma3', 4, 4, {**GRADS, 'training.local_batch_size': 8}),
+    '2 stages, 1 micro-step': ('gpt2, documents', 2, 2, {'training.local_batch_size': 24}),
+    '2 stages in bfloat16': ('qwen3, bfloat16', 4, 2, {**SELECTIVE, FIRST: 1}),
+    '2 stages in float16': ('gpt2, float16', 2, 2, {LAST: 1}),
+    '2 stages, tiles': ('llama', 2, 2, {**FULL, 'training.tile_rows': 64, 'training.local_batch_size': 12}),
+}
+if job.FEW:
+    MESHES = dict(list(MESHES.items())[::4])
+# What stages cannot be combined with, and a word of what is given instead.
+REFUSED = {
+    'full_shard': ({STRATEGY: 'full_shard'}, 'shard_grad_op, shard_optim or hybrid_shard_zero2'),
+    'tied': ({'model.tie_word_embeddings': True}, 'one matrix'),
+    'tensor': ({'model.n_heads': 4, 'model.n_kv_heads': 4, 'parallelism.tensor_parallel_degree': 2}, 'whole matrices'),
+    'context': ({'model.n_heads': 4, 'parallelism.context_parallel_degree': 2}, 'whole sequences'),
+    'experts': ({key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))}, 'dense blocks only'),
+    'adapters': ({'lora.rank': 2}, 'leave out lora.rank'),
+    'muon': ({'optimizer.name': 'muon'}, 'give optimizer.name=adamw'),
+    'mesh': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16}, 'the bits are those of one stage'),
+    'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
+    'resident': ({'parallelism.resident_units': 1}, 'leave out parallelism.resident_units'),
+    'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
+    'offload': ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload'),
+    'inline': ({'comm.progress': 'inline'}, 'leave out comm.progress=inline'),
+    'fingerprint': ({'debug.fingerprint': 'f'}, 'leave out debug.fingerprint'),
+    'find_nan': ({'debug.find_nan': True}, 'leave out debug.find_nan'),
+    'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
+    'machine': ({}, 'plan it without --machine', 'plan', 'c.yaml', '--ranks', 4, '--machine', 'h100-80x8-ndr400'),
+    'longest': ({}, 'plan it without --longest', 'plan', 'c.yaml', '--ranks', 4, '--longest'),
+    'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
+               '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
+    'another schedule': ({'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}, 'the one with the same numbers is 1F1B'),
+    'too many stages': ({PP: 4, 'model.n_layers': 3}, 'at most 3 stages'),
+    'too few blocks': ({PP: 4, FIRST: 4}, 'not every stage has a block'),
+    'ranks': ({PP: 3}, "does not divide the job's 4 ranks"),
+}
+
+
+def config(changes):
+    return {'training.dataset_path': tokens, 'validation.dataset_path': tokens, **changes}
+
+
+def saved(folder, step=STEPS):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def train(name, changes, ranks, **env):
+    """Returns what must not differ: losses, norms, losses of validation and the bytes of the checkpoint; and the steps."""
+    folder = job.prepare(name.replace(', ', '-').replace(' ', '-'), {'job.dump_folder': 'out', **changes})
+    done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, env={**job.environment(ranks), **env},
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=job.SECONDS, check=False)
+    if done.returncode:
+        raise job.Failed(f'{name}: exit {done.returncode}\n{done.stderr}')
+    lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
+    steps = [line for line in lines if 'loss' in line]
+    found = [step[key] for step in steps for key in ('loss', 'grad_norm')]
+    found += [line['validation_loss'] for line in lines if 'validation_loss' in line]
+    found.append(saved(folder).read_bytes())
+    shutil.rmtree(folder)
+    return found, steps
+
+
+@functools.lru_cache(None)
+def one_stage(kind, ranks, changes):
+    last = {'parallelism.gradient_sync': 'last_micro_step'}
+    found = train(f'one {kind} {ranks}', config({**KINDS[kind], **dict(changes), **last}), ranks)[0]
+    return found[:-1], tensors_in(found[-1])
+
+
+def tensors_in(data):
+    """The tensors of a checkpoint; its other contents are the configuration, in which the degree does not show."""
+    path = pathlib.Path('checkpoint.h5')
+    path.write_bytes(data)
+    return {(state, name): values.tobytes() for state in checkpoint.STATES
+            for name, values in checkpoint.read(path, state).items()}
+
+
+def case_mesh(name):
+    kind, ranks, stages, changes = MESHES[name]
+    mesh = {key: value for key, value in changes.items() if not key.startswith('parallelism.pipeline')}
+    expected, tensors = one_stage(kind, ranks // stages, tuple(mesh.items()))
+    changes = config({**KINDS[kind], **changes, PP: stages})
+    found, steps = train('run ' + name, changes, ranks)
+    planned = test_memory.plan(changes, ranks)[test_memory.ARENA]
+    wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {planned}'] * (steps[-1]['arena_bytes'] != planned)
+    wrong += ['other tensors are saved'] * (tensors_in(found[-1]) != tensors)
+    return wrong + job.differ('losses and norms', found[:-1], expected, 0)
+
+
+def case_late():
+    """Messages that are late, each by up to 20 ms, change nothing."""
+    shim = pathlib.Path(os.environ['SHERD_BUILDDIR']) / 'tests/mesh/slow.so'
+    changes = config({**LLAMA, PP: 4})
+    found = [train('late', changes, 4, **env)[0] for env in
+             ({}, {'LD_PRELOAD': job.launcher.preload(shim), 'SLOW_US': '20000'})]
+    return [] if found[0] == found[1] else ['late messages change bits']
+
+
+def case_resume():
+    """Each mesh loads what the one before has saved. The head is so large that no loss is finite, so a step is skipped."""
+    base = config({**LLAMA, 'validation.enable': False, PP: 4})
+    job.train('resume', base, 4)
+    path, step, wrong = saved('resume'), STEPS, []
+    head = checkpoint.read(path)['lm_head.weight']
+    head[...] = 3e38
+    checkpoint.replace(path, {'lm_head.weight': head})
+    expected = tensors_in(path.read_bytes())
+    for ranks, degree in ((0, 1), (2, 2), (4, 2), (4, 4)):
+        step += 1
+        folder = job.prepare(f'resume-{ranks}-{degree}',
+                             {'job.dump_folder': 'out', **base, PP: degree, 'training.steps': step})
+        saved(folder, step - 1).parent.mkdir(parents=True)
+        shutil.copy(path, saved(folder, step - 1))
+        job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+        path = saved(folder, step)
+        wrong += [f'degree {degree} saves other tensors'] * (tensors_in(path.read_bytes()) != expected)
+    return wrong
+
+
+def case_folders():
+    """A folder of transformers that 4 stages write is the one that a single process makes of their checkpoint, and 2 stages
+    begin with its weights."""
+    job.train('written', config({**LLAMA, PP: 4, 'checkpoint.last_save_in_hf': True}), 4)
+    job.sherd('ckpt', 'export', saved('written'), '-o', 'exported')
+    wrong = [f'another {name}' for name in ('model.safetensors',)
+             if next(pathlib.Path('written/out').rglob(name)).read_bytes() != (pathlib.Path('exported') / name).read_bytes()]
+    start = {**config({key: value for key, value in LLAMA.items() if not key.startswith('model.')}),
+             'model.hf': str(pathlib.Path('exported').resolve())}
+    runs = [job.losses(job.train(f'read-{degree}', {**start, PP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
+    return wrong + job.differ('losses', runs[1], runs[0], 0)
+
+
+def case_evaluated():
+    """A checkpoint's loss over 2 stages is that of one rank."""
+    job.train('evaluated', config({**LLAMA, PP: 2}), 2)
+    words = ['eval', '--checkpoint', saved('evaluated'), f'--validation.dataset_path={tokens}', '--validation.sequences=10']
+    found = [re.findall(r'loss \d\S+', job.sherd(*words, *more, ranks=ranks)) for ranks, more in
+             ((0, [f'--{PP}=1']), (2, [f'--{PP}=2', f'--{STRATEGY}=shard_optim']))]
+    return [] if found[0] and found[0] == found[1] else [str(found)]
+
+
+def case_refused(name):
+    changes, says, *words = REFUSED[name]
+    folder = job.prepare('refused', {'job.dump_folder': 'out', **config({**LLAMA, PP: 2, **changes})})
+    try:
+        return [job.sherd(*(words or ('train', 'c.yaml')), ranks=0 if words[:1] == ['plan'] else 4, folder=folder)]
+    except job.Failed as refusal:
+        said = ' '.join(str(refusal).split())
+    named = re.search(r'parallelism\.pipeline_parallel_(degree=|degree: |schedule: )', said)
+    return [] if says in said and named else [said]
+
+
+def case_announced():
+    """The lines that announce a run and its plan say what is cut over its ranks, and what each stage takes."""
+    changes = config({**LLAMA, PP: 2, 'training.steps': 1, 'validation.enable': False, 'mesh.ranks_per_node': 4})
+    folder = job.prepare('said', {'job.dump_folder': 'out', **changes})
+    said = job.launch('train', 'c.yaml', ranks=4, folder=folder)[1]
+    planned = job.sherd('plan', 'c.yaml', '--ranks', 4, '--check', folder=folder)
+    wrong = [said] * ('2 stages of 1 x 2 ranks (replicate x shard), ' not in said)
+    for words in ('2 stages of 1 x 2 ranks (replicate x shard), rank 0 of 4', '4 ranks agree',
+                  'if all are equally fast: 16.7 % of the time that a stage works'):
+        wrong += [planned] * (words not in planned)
+    arenas = re.findall(r'^  (\d): layers\.(\d) \.\. layers\.(\d)(?:, \w+)* +(\d+) ', planned, re.M)
+    wrong += [planned] * ([row[:3] for row in arenas] != [('0', '0', '2'), ('1', '3', '4')])
+    return wrong + [f'stage {row[0]}: {row[3]} bytes' for row, rank in zip(arenas, (1, 3))
+                    if int(row[3]) != test_memory.plan(changes, 4, rank)[test_memory.ARENA]]
+
+
+def case_traced():
+    """A trace shows messages with their micro-step, and their bytes."""
+    changes = config({**LLAMA, PP: 2, 'training.steps': 2, 'profiling.trace': 'out/trace.json', 'profiling.trace_steps': 1})
+    job.train('traced', changes, 2)
+    events = json.loads(pathlib.Path('traced/out/trace.json').read_text())['traceEvents']
+    sent = [event for event in events if event.get('name') == 'forward send, micro-step 3']
+    rows = 2 * tiny.SEQ_LEN * tiny.COMMON['model.dim'] * 4
+    return [] if [event['args']['bytes'] for event in sent] == [rows] else [str(sent), str(rows)]
+
+
+def case_stalled():
+    """The line says which stage waits for which, and for which micro-step."""
+    program, os.environ['SHERD'] = os.environ['SHERD'], os.environ['SHERD_BUILDDIR'] + '/tests/fault/sherd_dies'
+    place, limit = 'forward layers.3 attention, micro-step 7', job.stretch(2)
+    changes = config({**LLAMA, PP: 2, 'training.steps': 1000000, 'comm.train_timeout_seconds': limit})
+    child = live.start(pathlib.Path('stalled'), changes, 2, DIES_AT=place, DIES_SAVE='2', DIES_RANK='1', DIES_HOW='hang',
+                       DIES_SECONDS=str(limit / 2))
+    os.environ['SHERD'] = program
+    try:
+        status = child.wait(job.SECONDS)
+        said = live.said(pathlib.Path('stalled'))
+    finally:
+        job.launcher.stop(child)
+    line = (r'stage 0 waits for stage 1: (send|receive) \w+ \w+, micro-step \d+ \(ticket \d+, stream (ahead|back) 0, axis '
+            rf'pipeline of 2 ranks\) is not complete after \S+ s; not in it: rank 1 on \S+ \(step \d+, {place}\)')
+    return [] if status == 5 and re.search(line, said) else [f'exit {status}'] + said.splitlines()[-5:]
+
+
+def cases():
+    return ([(name, case_mesh, name) for name in MESHES]
+            + [('late messages', case_late), ('checkpoints do not show the degree', case_resume),
+               ('folders', case_folders), ('evaluated', case_evaluated), ('announced', case_announced),
+               ('traced', case_traced), ('stalled', case_stalled)]
+            + [(f'refused: {name}', case_refused, name) for name in REFUSED])
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import checkpoint
+    tokens = tiny.write_tokens()
+    job.write_examples('examples.bin', [([1, 2], [[3], [4, 5]])])
+    sys.exit(job.run_cases(cases()))
