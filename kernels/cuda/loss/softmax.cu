@@ -3,6 +3,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/gemm/head.h"
+#include "kernels/cuda/map.cuh"
 
 namespace
 {
