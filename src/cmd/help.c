@@ -48,10 +48,9 @@ void sh_cmd_help_short(FILE *out)
             }
     }
     fputs("\n"
-          "sherd help COMMAND    options of a command\n"
+          "sherd help COMMAND    options of a command, or of all of them: sherd help all\n"
           "sherd help --config   keys of a CONFIG, a YAML file or the name of an example\n"
-          "sherd help KEY        one of them, such as training.steps\n"
-          "sherd help all        all commands with all options\n",
+          "sherd help KEY        one of them, such as training.steps\n",
           out);
 }
 
