@@ -160,7 +160,8 @@ def survive(name, ranks, changes, whole_ranks):
 
 
 def leftovers():
-    names = [line for line in pathlib.Path('/proc/net/unix').read_text().splitlines() if f'sherd-keep.{os.getuid()}.' in line]
+    mine = f'@sherd-keep.{os.getuid()}.{os.environ.get("SLURM_JOB_ID", "")}.'
+    names = [line for line in pathlib.Path('/proc/net/unix').read_text().splitlines() if mine in line]
     return [f'left behind: {names}'] if names else []
 
 
