@@ -19,6 +19,7 @@
  *             each round: base + log2(n/k) a_in + log2 k a_net + (n-1) s / B, with s bytes of a rank
  *     parts   all_to_all: base + (n-k) a_in + (k-1) a_net + S/n max((n/k-1) / B_in, (n/k) (n-n/k) rings / B_net): what
  *             leaves a node shares its network, while a ring crosses it once
+ *     message between two stages: base + a + S / B, with a and B those of the link between the two ranks
  *     B       inside a node that of the ring; between nodes the lesser of that and the node's network x share /
  *             (1 + crowding log2 k) / rings that share it
  *
@@ -97,6 +98,16 @@ struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group gr
     if (at.rings < 1)
         at.rings = 1;
     return at;
+}
+
+/* Stages are side by side, so the ranks that send over the network of a node are a stage, or the node. */
+struct sh_coll_place sh_message_place(const struct sh_mesh_shape *mesh, int peer, int ranks_per_node)
+{
+    int each = sh_mesh_ranks(mesh) / sh_group_size(mesh, mesh->pipeline), to = mesh->rank + peer * each;
+
+    return (struct sh_coll_place){.ranks = 2,
+                                  .nodes = to / ranks_per_node == mesh->rank / ranks_per_node ? 1 : 2,
+                                  .rings = each < ranks_per_node ? each : ranks_per_node};
 }
 
 static double hops(const struct sh_machine *m, double inside, double between)
@@ -255,10 +266,17 @@ static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, d
     return (struct way){m->inside.barrier_seconds, times * bytes / (m->memory.bytes_per_second * m->memory.share)};
 }
 
+static struct way message(const struct sh_machine *m, const struct sh_coll_place *at, double bytes)
+{
+    return (struct way){m->network.base_seconds + hops(m, at->nodes == 1, at->nodes > 1), bytes / rate(m, at)};
+}
+
 static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at, double bytes)
 {
     struct way best;
 
+    if (kind == SH_OP_SEND || kind == SH_OP_RECEIVE)
+        return message(m, at, bytes);
     if (at->segment)
         return in_segment(m, kind, bytes);
     if (kind == SH_OP_ALL_TO_ALL)

@@ -29,6 +29,7 @@ const char *sh_cost_class_name(enum sh_cost_class c)
                                                        [SH_COST_REDUCE_SCATTER] = "reduce_scatter",
                                                        [SH_COST_ALL_REDUCE] = "all_reduce",
                                                        [SH_COST_ALL_TO_ALL] = "all_to_all",
+                                                       [SH_COST_MESSAGES] = "messages",
                                                        [SH_COST_MOVES] = "moves"};
     return names[c];
 }
@@ -54,6 +55,8 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     case SH_OP_REDUCE_SCATTER: return SH_COST_REDUCE_SCATTER;
     case SH_OP_ALL_REDUCE: return SH_COST_ALL_REDUCE;
     case SH_OP_ALL_TO_ALL: return SH_COST_ALL_TO_ALL;
+    case SH_OP_SEND:
+    case SH_OP_RECEIVE: return SH_COST_MESSAGES;
     case SH_OP_FETCH:
     case SH_OP_EVICT: return SH_COST_MOVES;
     default: return SH_COST_OTHER;

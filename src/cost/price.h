@@ -16,7 +16,8 @@ enum sh_cost_class {
     SH_COST_REDUCE_SCATTER,
     SH_COST_ALL_REDUCE,
     SH_COST_ALL_TO_ALL,
-    SH_COST_MOVES, /* between memory and a file */
+    SH_COST_MESSAGES, /* between stages */
+    SH_COST_MOVES,    /* between memory and a file */
     SH_COST_CLASSES
 };
 const char *sh_cost_class_name(enum sh_cost_class c);
@@ -72,8 +73,11 @@ struct sh_coll_place {
 };
 /* For a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);
+/* For a message between the rank of the mesh and that rank of the stage `peer` places on. All ranks of a stage send at
+ * once. */
+struct sh_coll_place sh_message_place(const struct sh_mesh_shape *mesh, int peer, int ranks_per_node);
 
-/* The price of a collective. kind: one of the four collectives; bytes: of the whole. */
+/* The price of a collective. kind: one of the four collectives, or a message; bytes: of the whole. */
 struct sh_price sh_price_coll(const struct sh_machine *m, const struct sh_cost_faster *f, enum sh_op_kind kind,
                               const struct sh_coll_place *at, double bytes);
 

@@ -65,6 +65,8 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
                 (uint64_t)op->attr.ortho.steps);
     else if (sh_program_cuts(p, op))
         h = mix(h, (uint64_t)op->attr.exchange.first_cut);
+    else if (sh_program_is_message(op))
+        h = mix(h, (uint64_t)op->attr.link.peer);
     for (int i = 0; i < info->n_in; i++)
         h = mix_tensor(h, p, op->in[i]);
     for (int i = 0; i < info->n_out; i++)
@@ -93,11 +95,15 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
 
     if (is_idle(op))
         return (struct sh_price){0};
+    if (sh_program_is_message(op)) {
+        at = sh_message_place(r->mesh, op->attr.link.peer, r->ranks_per_node);
+        return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
+    }
     if (sh_op_info(op->kind)->async) {
         at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
         at.segment = in_segment(r, op);
         at.levels = r->shares;
-        at.half = r->p->tensors[op->out[0]].dtype == SH_BF16;
+        at.half = r->p->tensors[sh_program_result(op)].dtype == SH_BF16;
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
     }
     if (sh_op_info(op->kind)->moves && sh_program_file_tier(r->p) == SH_NONE)

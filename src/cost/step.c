@@ -9,11 +9,16 @@
  *   - a move between memory and a file is like a collective on a separate link, and slows nothing down
  *
  * A section starts and ends with nothing in flight, since each collective has its wait in the same section. So a
- * section is simulated once and counted as often as a step runs it. */
+ * section is simulated once and counted as often as a step runs it.
+ *
+ * Stages of a pipeline have a clock each. One runs until it waits for a message that the other side has not started;
+ * then the others run. A message slows no computation and shares no link but as its price says: it is small. */
 #include "src/cost/step.h"
 
 #include "src/base/mem.h"
+#include "src/cost/meet.h"
 #include "src/cost/prices.h"
+#include "src/pass/pipeline/stages.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,13 +39,18 @@ struct channel {
 
 struct sim {
     const struct sh_cost_request *r;
-    const struct sh_prices *prices;
+    struct sh_prices prices;
+    struct sh_meets *meets; /* NULL: one stage */
+    int stage;
+    int section, run, at; /* the section, how often it was run before, the operation in it that is next */
     const struct sh_section *s;
     struct sh_cost_trace *trace; /* NULL: none */
     struct channel channels[CHANNELS];
     int n_channels, n_moving;
     bool *complete; /* [operations of the section] */
-    double now, weight;
+    int *met;       /* [operations of the section] the number of a meeting */
+    bool blocked;   /* it waits for a stage that has not come as far */
+    double now, begin, weight;
     double exposed_by[SH_COST_CLASSES][2]; /* of the first call of the step, of the last */
     struct sh_cost_step *out;
 };
@@ -48,7 +58,7 @@ struct sim {
 /* The slow-down of computation during a collective of this kind, measured for the kind if there is a measurement. */
 static double slowdown_of(const struct sim *s, enum sh_op_kind kind)
 {
-    return s->prices->slowdown[sh_cost_class_of(kind)];
+    return s->prices.slowdown[sh_cost_class_of(kind)];
 }
 
 /* Operations are numbered within the section, like waits_for and after. */
@@ -59,7 +69,7 @@ static const struct sh_op *op_at(const struct sim *s, int i)
 
 static const struct sh_price *price_at(const struct sim *s, int i)
 {
-    return &s->prices->of[s->prices->index[s->s->first_op + i]];
+    return &s->prices.of[s->prices.index[s->s->first_op + i]];
 }
 
 /* Created at the first collective; a section has few channels. */
@@ -219,12 +229,17 @@ static void enqueue(struct sim *s, int i)
     const struct sh_op *op = op_at(s, i);
     const struct sh_price *price = price_at(s, i);
     struct sh_cost_row *row = &s->out->row[sh_cost_class_of(op->kind)];
-    struct channel *c = channel_of(s, op);
+    struct channel *c;
 
     row->alone += s->weight * price->seconds;
     row->latency += s->weight * price->latency;
     row->bytes += s->weight * price->bytes;
     row->calls += (int64_t)s->weight;
+    if (s->meets && sh_meets_at(s->r->mesh, op)) {
+        s->met[i] = sh_meets_start(s->meets, s->stage, op, s->now, price->seconds);
+        return;
+    }
+    c = channel_of(s, op);
     if (c->first + c->n == c->cap) {
         c->cap = c->cap ? 2 * c->cap : 64;
         c->queue = sh_realloc(c->queue, (size_t)c->cap, sizeof *c->queue);
@@ -238,13 +253,32 @@ static void note_exposed(struct sim *s, int waited, double seconds)
 {
     const struct sh_op *op = op_at(s, waited);
     enum sh_cost_class class = sh_cost_class_of(op->kind);
-    int at = s->prices->place[s->s->first_op + waited];
+    int at = s->prices.place[s->s->first_op + waited];
 
     s->out->row[class].exposed += s->weight * seconds;
     if (at & SH_PLACE_FIRST)
         s->exposed_by[class][0] += s->weight * seconds;
     if (at & SH_PLACE_LAST)
         s->exposed_by[class][1] += s->weight * seconds;
+}
+
+/* Of the time until another stage comes, the seconds of the message itself are exposed; the rest is its fault. */
+static void meet(struct sim *s, int i, int waited)
+{
+    const struct sh_price *price = price_at(s, waited);
+    double end, seconds, begin = s->now;
+
+    s->blocked = !sh_meets_end(s->meets, s->stage, op_at(s, waited), s->met[waited], &end);
+    if (s->blocked)
+        return;
+    while (s->now < end && s->n_moving)
+        move(s, end - s->now);
+    s->now = fmax(s->now, end);
+    seconds = s->now - begin;
+    note_exposed(s, waited, fmin(seconds, price->seconds));
+    s->out->bubble += s->weight * fmax(0, seconds - price->seconds);
+    note_event(s, waited, end - price->seconds);
+    note_event(s, i, begin);
 }
 
 /* Nothing is computed during a wait: all of this time is exposed. */
@@ -265,20 +299,38 @@ static sh_rc wait_for(struct sim *s, int i)
     return SH_OK;
 }
 
-/* At the end of a section all queues are empty: each collective has a wait. */
-static sh_rc run_section(struct sim *s)
+static sh_rc run_op(struct sim *s, int i)
+{
+    const struct sh_op *op = op_at(s, i);
+
+    if (op->kind == SH_OP_WAIT && s->meets && sh_meets_at(s->r->mesh, op_at(s, op->attr.waits_for)))
+        meet(s, i, op->attr.waits_for);
+    else if (op->kind == SH_OP_WAIT)
+        return wait_for(s, i);
+    else if (sh_op_starts(sh_op_info(op->kind)))
+        enqueue(s, i);
+    else if (!sh_op_info(op->kind)->marker)
+        compute(s, i);
+    return SH_OK;
+}
+
+static void open_section(struct sim *s)
 {
     s->n_channels = s->n_moving = 0;
+    s->begin = s->now;
     memset(s->complete, 0, (size_t)s->s->n_ops * sizeof *s->complete);
-    for (int i = 0; i < s->s->n_ops; i++) {
-        const struct sh_op *op = op_at(s, i);
+    sh_cost_trace_section(s->trace, s->s, s->now);
+}
 
-        if (op->kind == SH_OP_WAIT)
-            SH_TRY(wait_for(s, i));
-        else if (sh_op_starts(sh_op_info(op->kind)))
-            enqueue(s, i);
-        else if (!sh_op_info(op->kind)->marker)
-            compute(s, i);
+/* To its end, where all queues are empty, as each collective has a wait; or until it is blocked. */
+static sh_rc run_section(struct sim *s)
+{
+    if (s->at == 0)
+        open_section(s);
+    for (; s->at < s->s->n_ops; s->at++) {
+        SH_TRY(run_op(s, s->at));
+        if (s->blocked)
+            return SH_OK;
     }
     return SH_OK;
 }
@@ -292,26 +344,32 @@ static void free_channels(struct sim *s)
     }
 }
 
-/* With a trace every repetition is simulated, so that the rows are those of a real step. */
+static void close_section(struct sim *s)
+{
+    free_channels(s);
+    sh_cost_trace_section_end(s->trace, s->now);
+    s->out->seconds += s->weight * (s->now - s->begin);
+    s->at = 0;
+    s->run++;
+}
+
+/* With a trace every repetition is simulated, so that the rows are those of a real step; and where stages meet, so that
+ * all count alike. Returns at the end of the step, or when it is blocked. */
 static sh_rc run_step(struct sim *s)
 {
     const struct sh_program *p = s->r->p;
 
-    for (int i = 0; i < p->n_sections; i++) {
-        int times = s->r->trace ? p->sections[i].repeat : p->sections[i].repeat > 0;
+    for (s->blocked = false; s->section < p->n_sections; s->section++, s->run = 0) {
+        bool each = s->r->trace || s->meets;
+        int repeat = p->sections[s->section].repeat, times = each ? repeat : repeat > 0;
 
-        s->s = &p->sections[i];
-        s->weight = times ? (double)p->sections[i].repeat / times : 0;
-        for (int k = 0; k < times; k++) {
-            double begin = s->now;
-            sh_rc rc;
-
-            sh_cost_trace_section(s->trace, s->s, s->now);
-            rc = run_section(s);
-            free_channels(s);
-            SH_TRY(rc);
-            sh_cost_trace_section_end(s->trace, s->now);
-            s->out->seconds += s->weight * (s->now - begin);
+        s->s = &p->sections[s->section];
+        s->weight = times ? (double)repeat / times : 0;
+        while (s->run < times) {
+            SH_TRY(run_section(s));
+            if (s->blocked)
+                return SH_OK;
+            close_section(s);
         }
     }
     return SH_OK;
@@ -338,8 +396,9 @@ sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per
         m->name, ranks, ranks_per_node);
 }
 
-/* Nodes differ in speed, and a step waits for the slowest of them; the host's share is added to each step. */
-static void sum_up(struct sim *s)
+/* Nodes differ in speed, and a step waits for the slowest of them, and a stage for the last one; the host's share is
+ * added to each step. */
+static void sum_up(struct sim *s, double last)
 {
     struct sh_cost_step *out = s->out;
     const struct sh_machine *m = s->r->machine;
@@ -349,32 +408,113 @@ static void sum_up(struct sim *s)
         out->row[c].first = s->exposed_by[c][0] > out->row[c].exposed / 2;
         out->row[c].last = s->exposed_by[c][1] > out->row[c].exposed / 2;
     }
+    if (s->meets) {
+        out->bubble += last - s->now;
+        out->seconds = last;
+    }
     out->spread = out->seconds * m->spread.node * sh_cost_slowest(nodes) / s->r->faster.spread;
     out->host = m->host.step_seconds / s->r->faster.host;
     out->seconds += out->spread + out->host;
 }
 
 /* The marks of complete operations have room for the longest section and are reused by all sections. */
+static void open_stage(struct sim *s, const struct sh_cost_request *r, struct sh_meets *meets, int stage,
+                       struct sh_cost_step *out)
+{
+    int most = 1;
+
+    *s = (struct sim){.r = r, .out = out, .meets = meets, .stage = stage};
+    memset(out, 0, sizeof *out);
+    sh_prices_make(r, &s->prices);
+    for (int i = 0; i < r->p->n_sections; i++)
+        most = r->p->sections[i].n_ops > most ? r->p->sections[i].n_ops : most;
+    s->complete = sh_calloc((size_t)most, sizeof *s->complete);
+    s->met = meets ? sh_calloc((size_t)most, sizeof *s->met) : NULL;
+    s->trace = sh_cost_trace_begin(r);
+}
+
+static void close_stage(struct sim *s)
+{
+    free_channels(s);
+    sh_cost_trace_end(s->trace, s->now);
+    free(s->complete);
+    free(s->met);
+    sh_prices_free(&s->prices);
+}
+
+/* In turn, each until it is blocked. That they do not block each other for ever is checked by the passes (links.h). */
+static sh_rc run_all(struct sim *of, int n)
+{
+    bool any = true;
+    int left = n;
+
+    while (any && left) {
+        any = false;
+        left = n;
+        for (int i = 0; i < n; i++) {
+            double before = of[i].now;
+            int section = of[i].section, at = of[i].at;
+
+            SH_TRY(run_step(&of[i]));
+            any |= of[i].section != section || of[i].at != at || of[i].now > before;
+            left -= of[i].section == of[i].r->p->n_sections;
+        }
+    }
+    SH_REQUIRE(!left);
+    return SH_OK;
+}
+
+static sh_rc simulate(const struct sh_cost_request *requests, int n, struct sh_cost_step *out)
+{
+    struct sh_meets *meets = n > 1 ? sh_meets_create(n) : NULL;
+    struct sim *of = sh_calloc((size_t)n, sizeof *of);
+    double last = 0;
+    sh_rc rc;
+
+    for (int i = 0; i < n; i++)
+        open_stage(&of[i], &requests[i], meets, i, &out[i]);
+    rc = run_all(of, n);
+    for (int i = 0; i < n; i++)
+        last = fmax(last, of[i].now);
+    for (int i = 0; i < n; i++) {
+        sum_up(&of[i], last);
+        close_stage(&of[i]);
+    }
+    free(of);
+    sh_meets_free(meets);
+    return rc;
+}
+
+sh_rc sh_cost_stages(const struct sh_cost_request *r, struct sh_cost_step *out)
+{
+    int n = r->stages->n;
+    struct sh_cost_request *of = sh_calloc((size_t)n, sizeof *of);
+    sh_rc rc = sh_cost_check_network(r->machine, sh_mesh_ranks(r->mesh), r->ranks_per_node);
+
+    for (int i = 0; i < n; i++) {
+        of[i] = *r;
+        of[i].p = r->stages->p[i];
+        of[i].mesh = &r->stages->mesh[i];
+        of[i].trace = i == sh_group_index(r->mesh, r->mesh->pipeline) ? r->trace : NULL;
+    }
+    if (rc == SH_OK)
+        rc = simulate(of, n, out);
+    free(of);
+    return rc;
+}
+
 sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
 {
-    struct sim s = {.r = r, .out = out};
-    struct sh_prices prices;
-    int most = 1;
+    struct sh_cost_step *each;
     sh_rc rc;
 
     SH_TRY(sh_cost_check_network(r->machine, sh_mesh_ranks(r->mesh), r->ranks_per_node));
-    memset(out, 0, sizeof *out);
-    sh_prices_make(r, &prices);
-    for (int i = 0; i < r->p->n_sections; i++)
-        most = r->p->sections[i].n_ops > most ? r->p->sections[i].n_ops : most;
-    s.prices = &prices;
-    s.complete = sh_calloc((size_t)most, sizeof *s.complete);
-    s.trace = sh_cost_trace_begin(r);
-    rc = run_step(&s);
-    sh_cost_trace_end(s.trace, s.now);
-    sum_up(&s);
-    free(s.complete);
-    sh_prices_free(&prices);
+    if (!r->stages)
+        return simulate(r, 1, out);
+    each = sh_calloc((size_t)r->stages->n, sizeof *each);
+    rc = sh_cost_stages(r, each);
+    *out = each[sh_group_index(r->mesh, r->mesh->pipeline)];
+    free(each);
     return rc;
 }
 

@@ -1,15 +1,18 @@
 /* The predicted seconds of a training step: its program is simulated as events on the streams of one rank. All ranks
- * run the same program, so one is enough; differences between them are a factor. Local, pure: no clock, no MPI. */
+ * of a stage run the same program, so one is enough; differences between them are a factor. Stages are simulated
+ * together. Local, pure: no clock, no MPI. */
 #ifndef SH_COST_STEP_H
 #define SH_COST_STEP_H
 
 #include "src/cost/price.h"
 
-struct sh_trace; /* src/metrics/trace.h */
+struct sh_pipe_stages; /* src/pass/pipeline/stages.h */
+struct sh_trace;       /* src/metrics/trace.h */
 
 struct sh_cost_request {
     const struct sh_program *p;
     const struct sh_mesh_shape *mesh;
+    const struct sh_pipe_stages *stages; /* of a pipeline, of which p is one; NULL: p is the program of all ranks */
     const struct sh_machine *machine;
     int ranks_per_node;           /* at least 1 */
     bool shares;                  /* ranks of a node can share memory (src/plan/topology.h) */
@@ -30,11 +33,14 @@ struct sh_cost_row {
 struct sh_cost_step {
     double seconds; /* all of it */
     double spread, host;
+    double bubble; /* this stage has nothing to do until another one comes as far; without the messages themselves */
     struct sh_cost_row row[SH_COST_CLASSES];
 };
 
-/* Errors: those of sh_cost_check_network(). Cost: about 0.2 us an operation. */
+/* *out is that of the rank of r->mesh. Errors: those of sh_cost_check_network(). Cost: about 0.2 us an operation. */
 sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out);
+/* The same for all stages: r->stages->n steps of equal length. */
+sh_rc sh_cost_stages(const struct sh_cost_request *r, struct sh_cost_step *out);
 
 /* Errors: SH_E_USAGE: the job spans nodes and the machine has no network. */
 sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per_node);

@@ -242,17 +242,18 @@ static enum sh_dtype dtype_of(int precision)
 }
 
 /* Refuse what does not work with float16, or not yet on GPUs. */
-static sh_rc check_device(const struct sh_config *cfg, bool gpu, bool train)
+static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology *at, bool train)
 {
     const struct {
         bool there;
         const char *what;
     } bars[] = {
-        {gpu, "its kernels are for CPUs, but the job runs on GPUs; give bfloat16, or training.device=cpu"},
+        {at->gpu, "its kernels are for CPUs, but the job runs on GPUs; give bfloat16, or training.device=cpu"},
         {cfg->lora.rank > 0, "adapters (lora.rank) need a base in bfloat16 or float32; give one of these"},
     };
+    const bool gpu = at->gpu;
 
-    if (gpu && cfg->parallelism.pipeline_parallel_degree > 1)
+    if (gpu && !at->on_paper && cfg->parallelism.pipeline_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,
             "parallelism.pipeline_parallel_degree=%d: messages between stages are for CPUs so far, but the job "
@@ -552,7 +553,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     /* `parts`: the number of ranks with different data. These, not all ranks, divide the batch. */
     int micro_steps = 1, parts = sh_group_size(mesh, mesh->data);
 
-    SH_TRY(check_device(cfg, gpu, purpose == SH_TO_TRAIN));
+    SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
     SH_TRY(check_stages(cfg));
     SH_TRY(sh_plugin_open(cfg, gpu));

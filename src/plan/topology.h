@@ -15,6 +15,7 @@ struct sh_topology {
     int ranks_per_node; /* mesh.ranks_per_node, else of the smallest node; 0: not known to a plan */
     bool gpu;           /* every rank computes on a GPU */
     bool in_blocks;     /* nodes of ranks_per_node hold neighbouring ranks */
+    bool on_paper;      /* a plan for a machine that is not here, which may have what its devices lack so far */
 
     int node_rank, node_size; /* as found by MPI; no plan depends on them */
 };

@@ -73,7 +73,6 @@ REFUSED = {
     'fingerprint': ({'debug.fingerprint': 'f'}, 'leave out debug.fingerprint'),
     'find_nan': ({'debug.find_nan': True}, 'leave out debug.find_nan'),
     'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
-    'machine': ({}, 'plan it without --machine', 'plan', 'c.yaml', '--ranks', 4, '--machine', 'h100-80x8-ndr400'),
     'longest': ({}, 'plan it without --longest', 'plan', 'c.yaml', '--ranks', 4, '--longest'),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),

@@ -14,6 +14,7 @@ static const double worth = 1.01;
 struct sh_cost_request sh_predict_request(const struct sh_predict *l)
 {
     return (struct sh_cost_request){.p = l->p,
+                                    .stages = l->stages.n ? &l->stages : NULL,
                                     .mesh = &l->mesh,
                                     .machine = &l->machine,
                                     .ranks_per_node = l->at.ranks_per_node,
@@ -55,12 +56,15 @@ static sh_rc build_and_price(const struct sh_predict *l, struct other *o)
     plan.ask.limit_bytes = plan.cfg.memory.limit_bytes;
     plan.ask.weigh = true;
     SH_TRY(sh_plan_make(&plan.ask, &plan.build, &plan.p));
+    rc = sh_predict_make_stages(&plan, true);
     r = sh_predict_request(&plan);
-    rc = sh_cost_step(&r, &step);
+    if (rc == SH_OK)
+        rc = sh_cost_step(&r, &step);
     o->seconds = rc == SH_OK ? step.seconds : 0;
-    o->bytes = plan.p->arena_bytes;
+    o->bytes = rc == SH_OK ? sh_predict_bytes(&plan) : 0;
     snprintf(o->recompute, sizeof o->recompute, "%s",
              sh_recompute_text(&plan.build.recompute, plan.build.model.n_layers, text));
+    sh_pipe_stages_free(&plan.stages);
     sh_program_destroy(plan.p);
     return rc;
 }
@@ -138,7 +142,7 @@ static sh_rc find_cure(const struct sh_predict *l, bool fits, char *text, size_t
 static sh_rc say_recompute(const struct sh_predict *l)
 {
     struct other none = other_of(l);
-    double spare = room_of(l) - (double)l->p->arena_bytes;
+    double spare = room_of(l) - (double)sh_predict_bytes(l);
     bool fits = !l->at.gpu || spare >= 0;
     char own[SH_RECOMPUTE_TEXT], bytes[SH_STR_SHORT];
     char rest[SH_STR_SHORT + 64] = "", cure[SH_RECOMPUTE_TEXT + 160] = "";

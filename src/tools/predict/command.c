@@ -129,14 +129,43 @@ static void say_context(const struct sh_predict *l)
                    over);
 }
 
+static double received(const struct sh_predict *l, const struct sh_op *op)
+{
+    return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
+}
+
+/* What this rank receives of rows for one block in one micro-step, forward and backward. */
+static double block_bytes(const struct sh_predict *l, sh_group group)
+{
+    int block = SH_NONE;
+    double bytes = 0;
+    const struct sh_section *s = l->p->sections;
+
+    while (s->repeat == 0)
+        s++;
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        const struct sh_op *op = &l->p->ops[i];
+
+        if (!sh_op_info(op->kind)->async || op->attr.group != group || op->unit != SH_NONE || op->micro > 0)
+            continue;
+        block = block == SH_NONE ? op->block : block;
+        bytes += op->block != SH_NONE && op->block == block ? received(l, op) : 0;
+    }
+    return bytes;
+}
+
 static void say_tensor(const struct sh_predict *l)
 {
     int ranks = sh_group_size(&l->mesh, l->mesh.tensor);
     long long rows = (long long)l->cfg.training.local_batch_size * l->cfg.training.seq_len;
+    char bytes[SH_STR_SHORT];
 
     if (ranks > 1)
-        sh_str_say(stdout, "tensor", "matrices of blocks are cut over %d ranks, %lld rows on each", ranks,
-                   rows / ranks / sh_group_size(&l->mesh, l->mesh.context));
+        sh_str_say(stdout, "tensor",
+                   "matrices of blocks are cut over %d ranks, %lld rows on each; a block moves %s of them in a "
+                   "micro-step",
+                   ranks, rows / ranks / sh_group_size(&l->mesh, l->mesh.context),
+                   sh_str_sum_of_bytes(block_bytes(l, l->mesh.tensor), bytes));
 }
 
 static void say_tiles(const struct sh_predict *l)
@@ -222,7 +251,8 @@ static void print_request(const struct sh_predict *l)
                    (long long)loss_rows(l->p));
     say_tiles(l);
     if (l->at.gpu)
-        sh_str_say(stdout, "device", "cuda: one GPU per rank");
+        sh_str_say(stdout, "device", "cuda: one GPU per rank%s",
+                   l->stages.n ? "; messages between stages are for CPUs so far, so a run refuses this" : "");
     else
         sh_str_say(stdout, "threads", "%d per rank%s", l->ask.threads,
                    l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");
@@ -397,11 +427,6 @@ struct traffic {
     double bytes; /* received by this rank */
 };
 
-static double received(const struct sh_predict *l, const struct sh_op *op)
-{
-    return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
-}
-
 /* `repeat` counts how often a step runs the section; init and evaluation have 0 and add nothing. */
 static void add_section(const struct sh_predict *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
                         struct traffic *sum)
@@ -555,12 +580,14 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     l->at = (struct sh_topology){.rank = (int)rank,
                                  .world = (int)ranks,
                                  .ranks_per_node = l->cfg.mesh.ranks_per_node ? l->cfg.mesh.ranks_per_node : ranks == 1,
-                                 .in_blocks = true};
+                                 .in_blocks = true,
+                                 .on_paper = machine};
     SH_TRY(sh_request_gpu(&l->cfg, true, &l->at.gpu, why));
     if (is_search(cmd, args) || sh_cmd_option(cmd, args, "--longest"))
         return SH_OK;
     SH_TRY(sh_predict_settle(l));
     SH_TRY(sh_plan_make(&l->ask, &l->build, &l->p));
+    SH_TRY(sh_predict_make_stages(l, false));
     return check_pinned(l);
 }
 
@@ -599,6 +626,8 @@ static void free_plan(struct sh_predict *l)
 {
     sh_program_destroy(l->after);
     sh_program_destroy(l->p);
+    sh_pipe_stages_free(&l->stages);
+    free(l->each);
     sh_machine_close(&l->machine);
 }
 
@@ -695,7 +724,7 @@ sh_rc sh_cmd_plan(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     fflush(stdout); /* so that an error comes after its plan, wherever the two go */
     rc = rc == SH_OK ? priced : rc;
     if (rc == SH_OK)
-        rc = sh_predict_say_stages(&l);
+        sh_predict_say_stages(&l);
     if (rc == SH_OK)
         look_at_data(&l);
     if (rc == SH_OK && sh_cmd_option(cmd, args, "--check"))

@@ -4,6 +4,7 @@
 
 #include "src/cmd/cmd.h"
 #include "src/pass/build.h"
+#include "src/pass/pipeline/stages.h"
 #include "src/plan/make.h"
 #include "src/plan/request.h"
 #include "src/tools/predict/say.h"
@@ -16,11 +17,13 @@ struct sh_predict {
     struct sh_plan_request ask; /* what follows was made from this */
     struct sh_build build;
     struct sh_program *p;
-    struct sh_program *after; /* the program to show; NULL: p */
-    bool priced;              /* --machine was given */
+    struct sh_pipe_stages stages; /* all of a pipeline, p among them; n 0: there is none */
+    struct sh_program *after;     /* the program to show; NULL: p */
+    bool priced;                  /* --machine was given */
     struct sh_machine machine;
     struct sh_predict_job job; /* with the next, if priced and built */
     struct sh_cost_step step;
+    struct sh_cost_step *each; /* [stages.n] the steps of the stages; NULL: not priced */
 };
 
 /* moves.c: what this rank moves in a training step, between the device and the next lower tier. */
@@ -55,10 +58,13 @@ struct sh_cost_request sh_predict_request(const struct sh_predict *l);
 sh_rc sh_predict_json(const struct sh_predict *l, const struct sh_cost_request *r, const struct sh_predict_job *job,
                       const struct sh_cost_step *step, const char *path);
 
-/* stages.c: refuse options that know one program for all ranks; print what each stage takes. No effect without stages.
+/* stages.c: refuse options that know one program for all ranks; build the programs of all stages (weigh: unchecked); the
+ * bytes of the rank that takes most; print what each stage takes. No effect without stages.
  * Errors: SH_E_USAGE; those of the passes. */
 sh_rc sh_predict_check_stages(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg);
-sh_rc sh_predict_say_stages(const struct sh_predict *l);
+sh_rc sh_predict_make_stages(struct sh_predict *l, bool weigh);
+int64_t sh_predict_bytes(const struct sh_predict *l);
+void sh_predict_say_stages(const struct sh_predict *l);
 
 /* check.c: compare the programs of all ranks. Errors: those of sh_ranks_check(). */
 sh_rc sh_predict_check(const struct sh_predict *l);

@@ -23,8 +23,22 @@ static json_t *step_of(const struct sh_cost_step *step)
 
     for (int c = 0; c < SH_COST_CLASSES; c++)
         json_object_set_new(rows, sh_cost_class_name((enum sh_cost_class)c), row_of(&step->row[c]));
-    return json_pack("{s:f, s:f, s:f, s:o}", "seconds", step->seconds, "spread", step->spread, "host", step->host,
-                     "split", rows);
+    return json_pack("{s:f, s:f, s:f, s:f, s:o}", "seconds", step->seconds, "spread", step->spread, "host", step->host,
+                     "bubble", step->bubble, "split", rows);
+}
+
+/* One row for each stage of a pipeline; none without stages. */
+static json_t *stages_of(const struct sh_predict *l)
+{
+    json_t *rows = json_array();
+
+    for (int s = 0; s < l->stages.n; s++) {
+        json_t *row = step_of(&l->each[s]);
+
+        json_object_set_new(row, "arena_bytes", json_integer((json_int_t)l->stages.p[s]->arena_bytes));
+        json_array_append_new(rows, row);
+    }
+    return rows;
 }
 
 /* Each figure with its origin: a reader can tell which parts of a prediction rest on measurements. */
@@ -87,15 +101,16 @@ static json_t *all_of(const struct sh_predict *l, const struct sh_cost_request *
 {
     const struct sh_machine *m = &l->machine;
 
-    return json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:o}", "model", l->cfg.model.name,
-        "ranks", l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate",
-        sh_group_size(&l->mesh, l->mesh.replicate), "shard", sh_group_size(&l->mesh, l->mesh.shard), "tokens",
-        (json_int_t)job->tokens, "tokens_per_second", sh_predict_tokens_per_second(job, step), "mfu_causal",
-        sh_predict_mfu(job, step, m, l->p->act, job->flops_causal), "mfu_full",
-        sh_predict_mfu(job, step, m, l->p->act, job->flops_full), "arena_bytes", (json_int_t)l->p->arena_bytes, "fits",
-        (int)((double)l->p->arena_bytes <= m->device.memory_bytes - m->device.reserved_bytes), "step", step_of(step),
-        "failures", goodput_of(r, job, step), "tiers", tiers_of(l, step), "machine", machine_of(m));
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:o, s:o}", "model",
+                     l->cfg.model.name, "ranks", l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate",
+                     sh_group_size(&l->mesh, l->mesh.replicate), "shard", sh_group_size(&l->mesh, l->mesh.shard),
+                     "tokens", (json_int_t)job->tokens, "tokens_per_second", sh_predict_tokens_per_second(job, step),
+                     "mfu_causal", sh_predict_mfu(job, step, m, l->p->act, job->flops_causal), "mfu_full",
+                     sh_predict_mfu(job, step, m, l->p->act, job->flops_full), "arena_bytes",
+                     (json_int_t)l->p->arena_bytes, "fits",
+                     (int)((double)sh_predict_bytes(l) <= m->device.memory_bytes - m->device.reserved_bytes), "step",
+                     step_of(step), "stages", stages_of(l), "failures", goodput_of(r, job, step), "tiers",
+                     tiers_of(l, step), "machine", machine_of(m));
 }
 
 /* Limits are simulated, which may fail; the rest is packed first. json_pack() returns NULL for a number that is not

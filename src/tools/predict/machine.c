@@ -73,10 +73,10 @@ static void say_machine(const struct sh_predict *l)
 static const char *memory_text(const struct sh_predict *l, char *text, size_t size)
 {
     double all = l->machine.device.memory_bytes, room = all - l->machine.device.reserved_bytes;
-    double spare = room - (double)l->p->arena_bytes;
+    double spare = room - (double)sh_predict_bytes(l);
     char needs[SH_STR_SHORT], has[SH_STR_SHORT], kept[SH_STR_SHORT], rest[SH_STR_SHORT];
 
-    sh_str_bytes(l->p->arena_bytes, needs);
+    sh_str_bytes(sh_predict_bytes(l), needs);
     if (!l->at.gpu)
         snprintf(text, size, "%s per rank", needs);
     else if (spare < 0)
@@ -111,6 +111,10 @@ sh_rc sh_predict_answer(const struct sh_cmd *cmd, const struct sh_cmd_args *args
         SH_TRY(sh_predict_tokens(tokens, &n));
     l->job = job_of(l);
     SH_TRY(sh_cost_step(&r, &l->step));
+    if (r.stages) {
+        l->each = sh_calloc((size_t)l->stages.n, sizeof *l->each);
+        SH_TRY(sh_cost_stages(&r, l->each));
+    }
     SH_TRY(sh_predict_say_answer(&r, &l->job, &l->step, memory_text(l, memory, sizeof memory), stdout));
     if (tokens) {
         spent = sh_predict_spend(&l->machine, &l->job, sh_predict_tokens_per_second(&l->job, &l->step), n);

@@ -71,8 +71,7 @@ const char *sh_predict_spent_text(const struct sh_machine *m, const struct sh_pr
     return text;
 }
 
-/* A few digits, in the unit that reads best. */
-static const char *seconds_text(double s, char text[SH_STR_SHORT])
+const char *sh_predict_seconds(double s, char text[SH_STR_SHORT])
 {
     if (s >= 1)
         snprintf(text, SH_STR_SHORT, "%.3f s", s);
@@ -92,7 +91,7 @@ static void say_step(const struct sh_cost_request *r, const struct sh_predict_jo
 
     sh_str_say(
         out, "step", "%s, %s tokens/s per rank, %s in all; MFU %.1f %% (6LHDT), %.1f %% (12LHDT) of %.4g TFLOP/s",
-        seconds_text(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
+        sh_predict_seconds(step->seconds, seconds), sh_str_count(llround(rate / job->ranks), each),
         sh_str_count(llround(rate), all), 100 * sh_predict_mfu(job, step, r->machine, r->p->act, job->flops_causal),
         100 * sh_predict_mfu(job, step, r->machine, r->p->act, job->flops_full), peak_of(r->machine, r->p->act) / 1e12);
 }
@@ -107,8 +106,9 @@ static void say_computation(const struct sh_cost_request *r, const struct sh_cos
 
     if (!row->calls)
         return;
-    fprintf(out, "  %-16s %10s %10s %10s  %.0f %% of the step", sh_cost_class_name(c), seconds_text(row->alone, alone),
-            row->slowed > 0 ? seconds_text(row->slowed, slowed) : "-", "-", 100 * row->alone / step->seconds);
+    fprintf(out, "  %-16s %10s %10s %10s  %.0f %% of the step", sh_cost_class_name(c),
+            sh_predict_seconds(row->alone, alone), row->slowed > 0 ? sh_predict_seconds(row->slowed, slowed) : "-", "-",
+            100 * row->alone / step->seconds);
     if (c == SH_COST_OTHER)
         fprintf(out, ", memory at %.4g GB/s\n", row->bytes / row->alone / 1e9);
     else
@@ -125,9 +125,10 @@ static void say_collective(const struct sh_cost_step *step, enum sh_cost_class c
     if (!row->calls)
         return;
     fprintf(out, "  %-16s %10s %10s %10s  %lld of %s, %s of that latency%s\n", sh_cost_class_name(c),
-            seconds_text(row->alone, alone), "-", row->exposed > 0 ? seconds_text(row->exposed, exposed) : "-",
-            (long long)row->calls, seconds_text(row->alone / (double)row->calls, one),
-            seconds_text(row->latency / (double)row->calls, latency),
+            sh_predict_seconds(row->alone, alone), "-",
+            row->exposed > 0 ? sh_predict_seconds(row->exposed, exposed) : "-", (long long)row->calls,
+            sh_predict_seconds(row->alone / (double)row->calls, one),
+            sh_predict_seconds(row->latency / (double)row->calls, latency),
             row->exposed <= 0 ? ""
             : row->first      ? "; the first one is exposed"
             : row->last       ? "; the last one is exposed"
@@ -139,9 +140,12 @@ static void say_rest(const struct sh_cost_step *step, FILE *out)
 {
     char spread[SH_STR_SHORT], host[SH_STR_SHORT];
 
+    if (step->bubble > 0)
+        fprintf(out, "  %-16s %10s %10s %10s  this stage waits for others, %.0f %% of the step\n", "bubble", "-", "-",
+                sh_predict_seconds(step->bubble, spread), 100 * step->bubble / step->seconds);
     fprintf(out, "  %-16s %10s %10s %10s  spread of the nodes %s, host %s\n", "waiting", "-", "-",
-            seconds_text(step->spread + step->host, (char[SH_STR_SHORT]){0}), seconds_text(step->spread, spread),
-            seconds_text(step->host, host));
+            sh_predict_seconds(step->spread + step->host, (char[SH_STR_SHORT]){0}),
+            sh_predict_seconds(step->spread, spread), sh_predict_seconds(step->host, host));
 }
 
 /* The two parts whose removal would help most, with what a user can do about each. */
@@ -243,7 +247,7 @@ sh_rc sh_predict_say_answer(const struct sh_cost_request *r, const struct sh_pre
     struct sh_predict_limit limits[2];
 
     SH_TRY(sh_predict_limits(r, step->seconds, limits));
-    sh_str_say(out, "step time", "%s on %s: %s tokens/s, %s per rank", seconds_text(step->seconds, seconds),
+    sh_str_say(out, "step time", "%s on %s: %s tokens/s, %s per rank", sh_predict_seconds(step->seconds, seconds),
                r->machine->name, sh_str_count(llround(rate), all), sh_str_count(llround(rate / job->ranks), each));
     sh_str_say(out, "MFU", "%.1f %% of %.4g TFLOP/s",
                100 * sh_predict_mfu(job, step, r->machine, r->p->act, job->flops_causal),

@@ -2,6 +2,7 @@
 #ifndef SH_PREDICT_SAY_H
 #define SH_PREDICT_SAY_H
 
+#include "src/base/string/str.h"
 #include "src/cost/step.h"
 #include "src/tools/predict/fail.h"
 
@@ -15,6 +16,9 @@ struct sh_predict_job {
     double save_seconds;             /* that a save stops training; 0: not known */
     double save_steps;               /* from one save to the next in this run; 0: it saves none */
 };
+
+/* A few digits, in the unit that reads best; returns text. */
+const char *sh_predict_seconds(double seconds, char text[SH_STR_SHORT]);
 
 /* Tokens per second over all ranks, and utilization of the peak of the machine. */
 double sh_predict_tokens_per_second(const struct sh_predict_job *job, const struct sh_cost_step *step);

@@ -3,62 +3,94 @@
 
 #include "src/base/string/str.h"
 #include "src/pass/pipeline/order.h"
-#include "src/plan/ranks.h"
 
 #include <stdio.h>
 
-static int stages_of(const struct sh_predict *l)
-{
-    return sh_group_size(&l->mesh, l->mesh.pipeline);
-}
-
 sh_rc sh_predict_check_stages(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg)
 {
-    static const char *const options[] = {"--machine", "--search", "--longest"};
-
-    for (size_t i = 0; cfg->parallelism.pipeline_parallel_degree > 1 && i < sizeof options / sizeof *options; i++)
-        if (sh_cmd_option(cmd, args, options[i]))
-            return sh_fail(
-                SH_E_USAGE,
-                "sherd plan: %s predicts a job whose ranks all run one program, but each stage runs its own; "
-                "leave out parallelism.pipeline_parallel_degree=%d, or plan it without %s",
-                options[i], cfg->parallelism.pipeline_parallel_degree, options[i]);
-    return SH_OK;
+    if (cfg->parallelism.pipeline_parallel_degree == 1 || !sh_cmd_option(cmd, args, "--longest"))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "sherd plan: --longest plans the program of one rank for all, but each stage has its own; leave out "
+                   "parallelism.pipeline_parallel_degree=%d, or plan it without --longest",
+                   cfg->parallelism.pipeline_parallel_degree);
 }
 
-static void say_stage(const struct sh_predict *l, int stage, const struct sh_program *p)
+sh_rc sh_predict_make_stages(struct sh_predict *l, bool weigh)
+{
+    return sh_group_size(&l->mesh, l->mesh.pipeline) > 1 ? sh_pipe_stages_build(&l->build, weigh, &l->stages) : SH_OK;
+}
+
+int64_t sh_predict_bytes(const struct sh_predict *l)
+{
+    return (l->stages.n ? l->stages.p[sh_pipe_stages_largest(&l->stages)] : l->p)->arena_bytes;
+}
+
+/* Computation and what it waits for inside the stage; messages; and what is left: other stages. */
+static void say_times(const struct sh_cost_step *step)
+{
+    double exposed = 0;
+    char text[3][SH_STR_SHORT];
+
+    for (int c = 0; c < SH_COST_CLASSES; c++)
+        exposed += step->row[c].exposed;
+    printf(" %12s %12s %12s %7.1f %%", sh_predict_seconds(step->seconds - step->bubble - exposed, text[0]),
+           sh_predict_seconds(exposed, text[1]), sh_predict_seconds(step->bubble, text[2]),
+           100 * step->bubble / (step->seconds - step->bubble));
+}
+
+static void say_stage(const struct sh_predict *l, int stage)
 {
     const struct sh_pass_options *o = &l->build.options;
     struct sh_pipe_blocks blocks =
-        sh_pipe_blocks(l->build.model.n_layers, stages_of(l), stage, o->first_less, o->last_less);
+        sh_pipe_blocks(l->build.model.n_layers, l->stages.n, stage, o->first_less, o->last_less);
+    const struct sh_program *p = l->stages.p[stage];
     char name[64], bytes[SH_STR_SHORT];
 
     snprintf(name, sizeof name, "%d: layers.%d .. layers.%d%s%s", stage, blocks.first, blocks.last - 1,
-             stage == 0 ? ", embed" : "", stage == stages_of(l) - 1 ? ", head" : "");
-    printf("  %-40s %15lld %13s\n", name, (long long)p->arena_bytes, sh_str_bytes(p->arena_bytes, bytes));
+             stage == 0 ? ", embed" : "", stage == l->stages.n - 1 ? ", head" : "");
+    printf("  %-40s %15lld %13s", name, (long long)p->arena_bytes, sh_str_bytes(p->arena_bytes, bytes));
+    if (l->each)
+        say_times(&l->each[stage]);
+    putchar('\n');
 }
 
-sh_rc sh_predict_say_stages(const struct sh_predict *l)
+/* Rows of a micro-step, or their gradients. */
+static int64_t message_bytes(const struct sh_program *p)
 {
-    int stages = stages_of(l), each = l->at.world / stages;
-    struct sh_ranks_built *built;
-    sh_rc rc = SH_OK;
+    for (int i = 0; i < p->n_ops; i++)
+        if (sh_program_is_message(&p->ops[i]))
+            return sh_tensor_bytes(&p->tensors[sh_program_result(&p->ops[i])]);
+    return 0;
+}
 
-    if (stages == 1)
-        return SH_OK;
-    SH_TRY(sh_ranks_build(&l->build, &built));
-    printf("\nstages                                       arena of a rank\n");
-    for (int s = 0; s < stages && rc == SH_OK; s++) {
-        const struct sh_program *p;
-        const struct sh_mesh_shape *mesh;
+/* All stages together: idle time over busy time. */
+static double bubble_of(const struct sh_predict *l)
+{
+    double idle = 0, busy = 0;
 
-        rc = sh_ranks_get(built, s * each, &p, &mesh);
-        if (rc == SH_OK)
-            say_stage(l, s, p);
+    for (int s = 0; s < l->stages.n; s++) {
+        idle += l->each[s].bubble;
+        busy += l->each[s].seconds - l->each[s].bubble;
     }
-    sh_ranks_free(built);
-    if (rc == SH_OK)
-        printf("  waits for other stages, if all are equally fast: %.1f %% of the time that a stage works\n",
-               100 * sh_pipe_bubble(stages, l->build.options.micro_steps));
-    return rc;
+    return idle / busy;
+}
+
+void sh_predict_say_stages(const struct sh_predict *l)
+{
+    int n = l->stages.n;
+    char bytes[SH_STR_SHORT];
+
+    if (n == 0)
+        return;
+    printf("\nstages                                       arena of a rank%s\n",
+           l->each ? "                      busy      exposed  waits for other stages" : "");
+    for (int s = 0; s < n; s++)
+        say_stage(l, s);
+    printf("  waits for other stages, if all are equally fast: %.1f %% of the time that a stage works\n",
+           100 * sh_pipe_bubble(n, l->build.options.micro_steps));
+    if (l->each)
+        printf("  waits for other stages, as predicted: %.1f %% of the time that they work\n", 100 * bubble_of(l));
+    printf("  a message has the rows of a micro-step, or their gradients: %s\n",
+           sh_str_bytes(message_bytes(l->stages.p[0]), bytes));
 }

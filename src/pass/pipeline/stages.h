@@ -1,0 +1,24 @@
+/* The programs of all stages of a pipeline, one rank of each: for prices, which know what each stage waits for. Local. */
+#ifndef SH_PASS_PIPELINE_STAGES_H
+#define SH_PASS_PIPELINE_STAGES_H
+
+#include "src/mesh/shape.h"
+#include "src/program/program.h"
+
+struct sh_build;
+
+struct sh_pipe_stages {
+    int n;                      /* 0: not made */
+    struct sh_program **p;      /* [n] */
+    struct sh_mesh_shape *mesh; /* [n] of the first rank of each */
+};
+
+/* Build them, whatever the limits; `weigh`: leave out the pass that checks. *out is freed by the caller, whatever is
+ * returned. Errors: those of the passes. */
+sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_pipe_stages *out);
+void sh_pipe_stages_free(struct sh_pipe_stages *s);
+
+/* The stage whose rank takes most. */
+int sh_pipe_stages_largest(const struct sh_pipe_stages *s);
+
+#endif
