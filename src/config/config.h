@@ -145,6 +145,10 @@ sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST
 /* Whether that many ranks can share each sequence (parallelism.context_parallel_degree). Local. */
 bool sh_config_cuts_sequences(const struct sh_config *cfg, int degree);
 
+/* Whether its degrees of tensor and of pipeline fit the model and all other keys. */
+bool sh_config_cuts_matrices(const struct sh_config *cfg);
+bool sh_config_cuts_layers(const struct sh_config *cfg);
+
 /* The value of "section.key" as one line without YAML's quotes, for scripts; *text freed with free().
  * Errors: SH_E_USAGE: no such key, or one that only sets another. */
 sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text);

@@ -97,9 +97,11 @@ int sh_emit_param(struct sh_emit *e, enum sh_param_role role, const char *name, 
 
 void sh_emit_hold(struct sh_emit *e, int t, int cut, int n, const struct sh_band *band)
 {
-    struct sh_param *param = &e->p->params[e->p->n_params - 1];
+    struct sh_param *param = t == SH_NONE ? NULL : &e->p->params[e->p->n_params - 1];
     int64_t held = 0, elems;
 
+    if (!param) /* of another stage */
+        return;
     for (int i = 0; i < n; i++) {
         param->band[i] = band[i];
         held += band[i].n;

@@ -3,6 +3,7 @@
 #include "src/tools/predict/search.h"
 
 #include "src/cost/step.h"
+#include "src/pass/pipeline/stages.h"
 #include "src/plan/request.h"
 
 #include <math.h>
@@ -54,13 +55,14 @@ struct planned {
 
 static struct planned plan_of(const struct sh_config *cfg, const struct sh_machine *m, int64_t limit)
 {
-    struct sh_topology at = {.world = RANKS, .ranks_per_node = NODE, .in_blocks = true, .gpu = true};
+    struct sh_topology at = {.world = RANKS, .ranks_per_node = NODE, .in_blocks = true, .gpu = true, .on_paper = true};
     struct sh_mesh_shape mesh;
     struct sh_build b;
     struct sh_cost_request r = {.mesh = &mesh, .machine = m, .ranks_per_node = NODE, .faster = sh_cost_as_is};
     struct sh_cost_step step = {.seconds = INFINITY};
     struct planned out = {0};
     struct sh_program *p = NULL;
+    struct sh_pipe_stages stages = {0};
     int64_t rows = INT64_MAX;
     int level = 0;
 
@@ -68,7 +70,12 @@ static struct planned plan_of(const struct sh_config *cfg, const struct sh_machi
         sh_request_build(cfg, &at, &mesh, SH_TO_TRAIN, 1, limit, &b) == SH_OK && sh_pass_fit(&b, &level) == SH_OK &&
         sh_pass_widen(&b, &rows) == SH_OK && sh_pass_build(&b, &p) == SH_OK) {
         r.p = p;
+        if (sh_group_size(&mesh, mesh.pipeline) > 1) {
+            assert_int_equal(sh_pipe_stages_build(&b, false, &stages), SH_OK);
+            r.stages = &stages;
+        }
         assert_int_equal(sh_cost_step(&r, &step), SH_OK);
+        sh_pipe_stages_free(&stages);
         out = (struct planned){.bytes = p->arena_bytes, .chunk_rows = b.batch.chunk_rows};
     }
     sh_program_destroy(p);
@@ -186,6 +193,7 @@ static void a_file_makes_room(void **state)
     assert_int_equal(sh_machine_preset("cpux4-eth100", &m), SH_OK);
     cfg.training.device = SH_DEVICE_CPU;
     cfg.training.mixed_precision_param = SH_F32; /* its kernels need the same scratch on any CPU */
+    cfg.model.ffn_dim = 1023;                    /* has no equal parts for ranks that share matrices */
     cfg.offload.buffer_count = 2;
     assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
     assert_int_equal(n, 0);
@@ -260,7 +268,7 @@ static void batches_that_do_not_divide_are_refused(void **state)
     assert_non_null(strstr(sh_error_text(), "9 is not a multiple of 8 ranks"));
 }
 
-/* Fewer sequences than ranks: these share them, as few as possible unless more are faster; what is found is planned as
+/* Fewer sequences than ranks: these share them or their matrices, as few as possible unless more are faster; what is found is planned as
  * found. Where the configuration says how many, no fewer do. */
 static void ranks_share_sequences(void **state)
 {
@@ -275,7 +283,9 @@ static void ranks_share_sequences(void **state)
     assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
     assert_true(n > 0);
     for (int i = 0; i < n; i++) {
-        least = found[i].context < least ? found[i].context : least;
+        int share = found[i].context * found[i].tensor;
+
+        least = share < least ? share : least;
         sh_search_apply(&s, &found[i], &best);
         assert_int_equal(best.training.global_batch_size, 4);
         assert_int_equal(best.parallelism.context_parallel_degree, found[i].context);
@@ -287,6 +297,42 @@ static void ranks_share_sequences(void **state)
     assert_true(n > 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(found[i].context, 4);
+}
+
+/* Layers over stages, with parts of matrices: what is found is planned as found, whatever was priced by shorter steps. */
+static void stages_are_priced_as_planned(void **state)
+{
+    struct sh_config cfg = config(64), best;
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg,
+                          .machine = &m,
+                          .ranks = RANKS,
+                          .ranks_per_node = NODE,
+                          .limit_bytes = 1ll << 30,
+                          .may_stage = true};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n, staged = 0;
+
+    (void)state;
+    m.network.bytes_per_second = 1e8; /* so gathers are to be avoided */
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    for (int i = 0; i < n; i++) {
+        if (found[i].pipeline == 1)
+            continue;
+        staged++;
+        sh_search_apply(&s, &found[i], &best);
+        assert_int_equal(best.parallelism.pipeline_parallel_degree, found[i].pipeline);
+        assert_int_equal(best.parallelism.tensor_parallel_degree, found[i].tensor);
+        assert_int_equal(best.training.global_batch_size, 64);
+        if (fabs(seconds_of(&best, &m, s.limit_bytes) / found[i].seconds - 1) > 0.01)
+            fail_msg("%d stages, matrices over %d: found %g s, planned %g s", found[i].pipeline, found[i].tensor,
+                     found[i].seconds, seconds_of(&best, &m, s.limit_bytes));
+    }
+    assert_true(staged > 1);
+    s.may_stage = false;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(found[i].pipeline, 1);
 }
 
 /* Long sequences that do not fit whole: tiles where they make the difference. */
@@ -385,6 +431,7 @@ int main(void)
         cmocka_unit_test(search_is_as_good_as_brute_force),
         cmocka_unit_test(batches_that_do_not_divide_are_refused),
         cmocka_unit_test(ranks_share_sequences),
+        cmocka_unit_test(stages_are_priced_as_planned),
         cmocka_unit_test(long_sequences_go_in_tiles),
         cmocka_unit_test(more_than_a_node_wants_a_network),
         cmocka_unit_test(a_file_makes_room),

@@ -20,10 +20,9 @@ static bool offloads(const struct sh_config *c)
            c->offload.activations != SH_OFFLOAD_NONE;
 }
 
-/* The first row that applies is refused. */
-static sh_rc refuse_other(struct sh_config_state *state)
+/* The first row that applies; NULL: none. */
+static const char *bar_of(const struct sh_config *c)
 {
-    const struct sh_config *c = &state->cfg;
     const struct {
         bool there;
         const char *what;
@@ -37,10 +36,6 @@ static sh_rc refuse_other(struct sh_config_state *state)
          "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
         {sh_family_of(c->model.family)->router, "stages have dense blocks only; give "
                                                 "parallelism.expert_parallel_degree for a model with experts"},
-        {c->parallelism.tensor_parallel_degree > 1, "stages have whole matrices; leave out "
-                                                    "parallelism.tensor_parallel_degree"},
-        {c->parallelism.context_parallel_degree > 1, "stages have whole sequences; leave out "
-                                                     "parallelism.context_parallel_degree"},
         {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
         {c->objective.name == SH_OBJECTIVE_DPO, "stages train on the next token; leave out objective.name=dpo"},
         {c->optimizer.name == SH_OPTIM_MUON, "stages update element by element; give optimizer.name=adamw"},
@@ -66,8 +61,20 @@ static sh_rc refuse_other(struct sh_config_state *state)
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].there)
-            return sh_config_refuse(state, key, "%d %s", c->parallelism.pipeline_parallel_degree, rows[i].what);
-    return SH_OK;
+            return rows[i].what;
+    return NULL;
+}
+
+static sh_rc refuse_other(struct sh_config_state *state)
+{
+    const char *bar = bar_of(&state->cfg);
+
+    return bar ? sh_config_refuse(state, key, "%d %s", state->cfg.parallelism.pipeline_parallel_degree, bar) : SH_OK;
+}
+
+bool sh_config_cuts_layers(const struct sh_config *c)
+{
+    return c->parallelism.pipeline_parallel_degree == 1 || !bar_of(c);
 }
 
 /* What says how stages work is typed in vain without them. */

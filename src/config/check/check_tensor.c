@@ -42,10 +42,9 @@ static sh_rc refuse_number(struct sh_config_state *state)
                             c->model.ffn_dim, (long long)rows_of(c), context, fits);
 }
 
-/* What works instead is less of the one or the other. */
-static sh_rc refuse_other(struct sh_config_state *state)
+/* What works instead is less of the one or the other; NULL: nothing is in the way. */
+static const char *bar_of(const struct sh_config *c)
 {
-    const struct sh_config *c = &state->cfg;
     const struct sh_family *f = sh_family_of(c->model.family);
     const struct {
         bool there;
@@ -65,16 +64,25 @@ static sh_rc refuse_other(struct sh_config_state *state)
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].there)
-            return sh_config_refuse(state, key, "%d %s", c->parallelism.tensor_parallel_degree, rows[i].what);
-    return SH_OK;
+            return rows[i].what;
+    return NULL;
+}
+
+bool sh_config_cuts_matrices(const struct sh_config *c)
+{
+    int degree = c->parallelism.tensor_parallel_degree;
+
+    return degree == 1 || (cuts_matrices(c, degree) && !bar_of(c));
 }
 
 sh_rc sh_config_check_tensor(struct sh_config_state *state)
 {
     int degree = state->cfg.parallelism.tensor_parallel_degree;
+    const char *bar = degree == 1 ? NULL : bar_of(&state->cfg);
 
     if (degree == 1)
         return SH_OK;
-    SH_TRY(refuse_other(state));
+    if (bar)
+        return sh_config_refuse(state, key, "%d %s", degree, bar);
     return cuts_matrices(&state->cfg, degree) ? SH_OK : refuse_number(state);
 }

@@ -172,10 +172,10 @@ static void embed_words(struct tensor_pass *c, struct sh_op op)
 }
 
 /* An operation between products, or outside of them: its results have the rows that its operands have. Positions are
- * looked up outside. */
+ * looked up outside, and stages send their own rows. */
 static void other(struct tensor_pass *c, struct sh_op op)
 {
-    bool outside = op.kind == SH_OP_EMBED;
+    bool outside = op.kind == SH_OP_EMBED || op.kind == SH_OP_RECEIVE;
 
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         outside = outside || is_own(c, op.in[k]);

@@ -251,8 +251,7 @@ static void print_request(const struct sh_predict *l)
                    (long long)loss_rows(l->p));
     say_tiles(l);
     if (l->at.gpu)
-        sh_str_say(stdout, "device", "cuda: one GPU per rank%s",
-                   l->stages.n ? "; messages between stages are for CPUs so far, so a run refuses this" : "");
+        sh_str_say(stdout, "device", "cuda: one GPU per rank");
     else
         sh_str_say(stdout, "threads", "%d per rank%s", l->ask.threads,
                    l->cfg.training.threads ? "" : " (this machine's cores / ranks per node)");

@@ -53,13 +53,17 @@ static bool is_limited(const struct sh_predict *l)
     return l->cfg.memory.limit_bytes > 0 && l->cfg.memory.limit_bytes <= room_of(l);
 }
 
-enum { SPREAD_TEXT = 64 };
+enum { SPREAD_TEXT = 128 };
 
 /* What is cut over ranks or into tiles, besides parameters. */
 static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT])
 {
     int n = snprintf(text, SPREAD_TEXT, "%s", f->tiles ? ", in tiles" : "");
 
+    if (f->tensor > 1)
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", matrices over %d", f->tensor);
+    if (f->pipeline > 1)
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages, the last %d less", f->pipeline, f->last_less);
     if (f->context > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", sequences over %d", f->context);
     if (f->expert > 1)
@@ -67,13 +71,47 @@ static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT
     return text;
 }
 
-static bool any_over(const struct sh_search_found *found, int n, bool tiles)
+static bool in_tiles(const struct sh_search_found *f)
 {
-    bool any = false;
+    return f->tiles;
+}
 
-    for (int i = 0; i < n; i++)
-        any |= tiles ? found[i].tiles : found[i].context > 1;
-    return any;
+static bool over_context(const struct sh_search_found *f)
+{
+    return f->context > 1;
+}
+
+static bool over_tensor(const struct sh_search_found *f)
+{
+    return f->tensor > 1;
+}
+
+static bool over_stages(const struct sh_search_found *f)
+{
+    return f->pipeline > 1;
+}
+
+/* What words of the last column mean, if some row has them. */
+static void say_words(const struct sh_search_found *found, int n)
+{
+    static const struct {
+        bool (*has)(const struct sh_search_found *f);
+        const char *text;
+    } words[] = {
+        {in_tiles, "in tiles: training.tile_rows=auto"},
+        {over_tensor, "matrices over N: parallelism.tensor_parallel_degree, ranks that share each matrix"},
+        {over_stages,
+         "N stages: parallelism.pipeline_parallel_degree; the last K less: _last_stage_less_layers. Runs refuse\n"
+         "stages on GPUs, or with parts of matrices or sequences, so far"},
+        {over_context, "sequences over N: parallelism.context_parallel_degree, ranks that share a sequence"},
+    };
+
+    for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+        for (int i = 0; i < n; i++)
+            if (words[w].has(&found[i])) {
+                puts(words[w].text);
+                break;
+            }
 }
 
 /* Two marks at the start of the line, so that a search for either finds its rows. */
@@ -102,10 +140,7 @@ static void say_table(const struct sh_predict *l, const struct sh_search *s, con
         puts("any order: training.deterministic=false, whose bits differ from run to run");
     if (l->cfg.model.n_experts)
         puts("experts over N: parallelism.expert_parallel_degree; without it each rank has all experts");
-    if (any_over(found, n, true))
-        puts("in tiles: training.tile_rows=auto");
-    if (any_over(found, n, false))
-        puts("sequences over N: parallelism.context_parallel_degree, ranks that share a sequence");
+    say_words(found, n);
     puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
     sh_str_wrap(
         stdout, 80, 0, 0,
@@ -152,7 +187,10 @@ static sh_rc read_allowed(const char *text, struct sh_search *s)
     const struct {
         const char *word;
         bool *allowed;
-    } words[] = {{"reduce_bfloat16", &s->may_round}, {"any_order", &s->may_reorder}, {"batch", &s->may_grow}};
+    } words[] = {{"reduce_bfloat16", &s->may_round},
+                 {"any_order", &s->may_reorder},
+                 {"batch", &s->may_grow},
+                 {"stages", &s->may_stage}};
 
     for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         size_t length = strcspn(at, ","), i = 0;
@@ -161,9 +199,10 @@ static sh_rc read_allowed(const char *text, struct sh_search *s)
                (strlen(words[i].word) != length || strncmp(at, words[i].word, length) != 0))
             i++;
         if (i == sizeof words / sizeof *words)
-            return sh_fail(SH_E_USAGE,
-                           "sherd plan: --allow %s: expected reduce_bfloat16, any_order, batch, or several with commas",
-                           text);
+            return sh_fail(
+                SH_E_USAGE,
+                "sherd plan: --allow %s: expected reduce_bfloat16, any_order, batch, stages, or several with commas",
+                text);
         *words[i].allowed = true;
     }
     return SH_OK;
@@ -355,11 +394,6 @@ sh_rc sh_predict_search(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     const char *tokens = sh_cmd_option(cmd, args, "--tokens"), *within = sh_cmd_option(cmd, args, "--within");
     double n = 0, seconds;
 
-    if (l->cfg.parallelism.tensor_parallel_degree > 1)
-        return sh_fail(SH_E_USAGE,
-                       "sherd plan: --search has each matrix whole on a rank; leave out "
-                       "parallelism.tensor_parallel_degree=%d, or plan it without --search",
-                       l->cfg.parallelism.tensor_parallel_degree);
     if (tokens)
         SH_TRY(sh_predict_tokens(tokens, &n));
     if (!within)

@@ -12,6 +12,7 @@
 #include "src/plan/request.h"
 #include "src/cost/step.h"
 #include "src/optim/optim.h"
+#include "src/pass/pipeline/stages.h"
 #include "src/plan/pinned.h"
 
 #include <math.h>
@@ -20,7 +21,7 @@
 
 /* FINE: how many of the fastest results of the coarse round are refined. MOST_BATCH: maximum sequences of a
  * micro-batch. */
-enum { FINE = 6, MOST_BATCH = 64 };
+enum { FINE = 6, MOST_BATCH = 64, MOST_LESS = 2, MOST_SHARD = 4 };
 
 static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
                                  SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
@@ -35,7 +36,20 @@ struct state {
     int64_t sequences;     /* per step */
     int planned;
     bool lacks_memory; /* some choice would be possible with more memory */
+    bool kept;         /* some choice was possible with these degrees */
 };
+
+/* Ranks that share neither matrices nor layers: what mesh.shard, mesh.replicate and the batch divide. */
+static int groups_of(const struct sh_search *s, const struct sh_search_found *f)
+{
+    return s->ranks / (f->tensor * f->pipeline);
+}
+
+/* Of a node. */
+static int node_of(const struct sh_search *s, const struct sh_search_found *f)
+{
+    return s->ranks_per_node > f->tensor ? s->ranks_per_node / f->tensor : 1;
+}
 
 /* Whether the strategy accepts groups of ranks that are replicas of each other. */
 static bool takes_replicas(int strategy)
@@ -51,10 +65,14 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->mesh.shard = f->shard;
     out->mesh.replicate = f->replicate;
     out->training.local_batch_size = f->local_batch;
-    out->training.global_batch_size = f->local_batch * f->micro_steps * (s->ranks / f->context);
+    out->training.global_batch_size = f->local_batch * f->micro_steps * (groups_of(s, f) / f->context);
     if (f->tiles)
         out->training.tile_rows = SH_TILE_ROWS_AUTO;
     out->parallelism.context_parallel_degree = f->context;
+    out->parallelism.tensor_parallel_degree = f->tensor;
+    out->parallelism.pipeline_parallel_degree = f->pipeline;
+    if (f->pipeline > 1)
+        out->parallelism.pipeline_parallel_last_stage_less_layers = f->last_less;
     out->parallelism.sharding_strategy = f->strategy;
     out->parallelism.reshard_after_forward = f->inner;
     out->parallelism.expert_parallel_degree = f->expert;
@@ -73,6 +91,7 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
 static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b,
                    struct sh_program *p, int64_t tokens, bool shares, struct sh_search_found *f)
 {
+    struct sh_pipe_stages stages = {0};
     struct sh_cost_request r = {.mesh = mesh,
                                 .machine = s->machine,
                                 .ranks_per_node = s->ranks_per_node,
@@ -85,27 +104,35 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
 
     if (rc == SH_OK)
         rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
+    if (rc == SH_OK && f->pipeline > 1) {
+        rc = sh_pipe_stages_build(b, true, &stages);
+        r.stages = &stages;
+    }
+    f->bytes = rc != SH_OK || !stages.n ? p->arena_bytes : stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;
+    if (rc == SH_OK && f->bytes > s->limit_bytes)
+        rc = SH_E_MEMORY;
     if (rc == SH_OK)
         rc = sh_cost_step(&r, &step);
     if (rc == SH_OK) {
-        f->bytes = p->arena_bytes;
         f->seconds = step.seconds;
         f->tokens_per_second = (double)tokens / step.seconds;
         snprintf(f->recompute, sizeof f->recompute, "%s%s", sh_recompute_text(&b->recompute, b->model.n_layers, text),
                  sh_pass_homes_text(b, homes));
     }
+    sh_pipe_stages_free(&stages);
     sh_program_destroy(p);
     return rc;
 }
 
 /* SH_E_MEMORY: the choice does not fit. SH_E_USAGE: the strategy, the batch or the mesh is not possible. */
-static sh_rc try_one(struct state *st, struct sh_search_found *f)
+static sh_rc try_as_is(struct state *st, struct sh_search_found *f)
 {
     const struct sh_search *s = st->s;
     struct sh_config cfg;
     struct sh_topology at = {.world = s->ranks,
                              .ranks_per_node = s->ranks_per_node,
                              .in_blocks = true,
+                             .on_paper = true,
                              .gpu = sh_machine_is_gpu(s->machine)};
     struct sh_mesh_shape mesh;
     struct sh_plan_request ask = {.cfg = &cfg,
@@ -121,11 +148,36 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
 
     sh_search_apply(s, f, &cfg);
     st->planned++;
+    if (!sh_config_cuts_matrices(&cfg) || !sh_config_cuts_layers(&cfg))
+        return SH_E_USAGE;
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
     ask.threads = cfg.training.threads ? cfg.training.threads : 1;
     SH_TRY(sh_plan_make(&ask, &b, &p));
     return price(s, &mesh, &b, p, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
                  sh_topology_shares(&cfg, &at), f);
+}
+
+/* A stage that is busy takes equally long for each more micro-step, and as many bytes for its inputs: a long step is
+ * that of two shorter ones, in a line. */
+static sh_rc try_one(struct state *st, struct sh_search_found *f)
+{
+    struct sh_search_found less = *f, more = *f;
+    double seconds;
+
+    less.micro_steps = 2 * f->pipeline;
+    more.micro_steps = 3 * f->pipeline;
+    if (f->pipeline == 1 || f->micro_steps <= more.micro_steps)
+        return try_as_is(st, f);
+    SH_TRY(try_as_is(st, &less));
+    SH_TRY(try_as_is(st, &more));
+    seconds = (more.seconds - less.seconds) / f->pipeline;
+    more.seconds += seconds * (f->micro_steps - more.micro_steps);
+    more.bytes += (more.bytes - less.bytes) / f->pipeline * (f->micro_steps - more.micro_steps);
+    more.tokens_per_second = (double)f->local_batch * f->micro_steps * (groups_of(st->s, f) / f->context) *
+                             st->s->cfg->training.seq_len / more.seconds;
+    more.micro_steps = f->micro_steps;
+    *f = more;
+    return f->bytes <= st->s->limit_bytes ? SH_OK : SH_E_MEMORY;
 }
 
 /* Insert by speed; if the list is full, the last one drops out. */
@@ -168,8 +220,10 @@ static sh_rc try_modes(struct state *st, struct sh_search_found f)
 {
     sh_rc rc = find_mode(st, &f);
 
-    if (rc == SH_OK)
+    if (rc == SH_OK) {
+        st->kept = true;
         keep(st, &f);
+    }
     return rc;
 }
 
@@ -205,12 +259,28 @@ static void find_least(struct state *st)
  * far longer. */
 static bool could_fit(const struct state *st, const struct sh_search_found *f)
 {
-    int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard;
+    int owners = f->strategy == SH_NO_SHARD ? 1 : f->shard, parts = f->tensor * f->pipeline;
     double bytes = st->least_bytes / owners;
 
     if (f->strategy == SH_SHARD_OPTIM)
         bytes += st->least_resident * (1 - 1.0 / owners);
+    else if (f->pipeline > 1 && owners > 1) /* gathered, with gradients in float32, for the whole step */
+        bytes += 3 * st->least_resident;
+    bytes /= parts;
     return bytes <= (double)st->s->limit_bytes;
+}
+
+/* No choice is faster than its products at the best rate, and stages that wait for each other: one that is slower than what
+ * was found all the same need not be planned. */
+static bool could_win(const struct state *st, const struct sh_search_found *f)
+{
+    const struct sh_machine *m = st->s->machine;
+    double peak = st->s->cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? m->peak.bfloat16
+                                                                                      : m->peak.float32;
+    double rate = st->s->ranks * peak * m->product.share / (6.0 * (double)sh_model_active(&st->s->cfg->model));
+
+    return *st->n < SH_SEARCH_MOST / 2 ||
+           rate / (1 + (double)(f->pipeline - 1) / f->micro_steps) > st->found[0].tokens_per_second;
 }
 
 /* Try micro-batches of 1, 2, 4, ... that divide a rank's share of a step. */
@@ -227,6 +297,8 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
         }
         f.local_batch = batch;
         f.micro_steps = (int)(each / batch);
+        if (f.pipeline > 1 && !could_win(st, &f))
+            break;
         rc = try_modes(st, f);
         st->lacks_memory |= rc == SH_E_MEMORY;
         if (rc == SH_E_MEMORY)
@@ -242,71 +314,126 @@ static sh_rc try_micro_batches(struct state *st, struct sh_search_found f, int64
 static sh_rc try_batches(struct state *st, struct sh_search_found f, sh_rc *last)
 {
     for (int times = 1; times <= (st->s->may_grow ? SH_SEARCH_GROWS : 1); times *= 2)
-        SH_TRY(try_micro_batches(st, f, times * st->sequences * f.context / st->s->ranks, last));
+        SH_TRY(try_micro_batches(st, f, times * st->sequences * f.context / groups_of(st->s, &f), last));
     return SH_OK;
 }
 
 /* Divisors of the ranks of a node, and multiples of them, that divide the number of ranks. */
-static bool is_shard(const struct sh_search *s, int strategy, int shard)
+static bool is_shard(const struct sh_search *s, const struct sh_search_found *f, int shard)
 {
-    int node = s->ranks_per_node;
+    int node = node_of(s, f), strategy = f->strategy, groups = groups_of(s, f);
 
-    if (s->ranks % shard)
+    if (groups % shard)
         return false;
     if (strategy == SH_NO_SHARD)
         return shard == 1;
     if (!takes_replicas(strategy))
-        return shard == s->ranks;
-    if (shard == s->ranks || shard == 1)
+        return shard == groups;
+    if (shard == groups || shard == 1)
         return strategy == SH_SHARD_OPTIM && shard > 1;
     if (s->quick)
         return shard >= node && shard % node == 0;
+    if (f->pipeline > 1) /* the optimizer's states are all that is cut */
+        return shard >= node && shard % node == 0 && shard <= MOST_SHARD * node;
     return shard < node ? node % shard == 0 : shard % node == 0;
 }
 
 /* From the largest shard group down: it needs the least memory, so something fits early. */
-static sh_rc try_meshes(struct state *st, int strategy, int context, sh_rc *last)
+static sh_rc try_meshes(struct state *st, struct sh_search_found degrees, int strategy, sh_rc *last)
 {
     const struct sh_search *s = st->s;
     struct sh_search_found f = {.strategy = strategy,
                                 .inner = 1,
                                 .expert = 1,
-                                .context = context,
+                                .context = degrees.context,
+                                .tensor = degrees.tensor,
+                                .pipeline = degrees.pipeline,
+                                .last_less = degrees.last_less,
                                 .reduce = s->cfg->training.mixed_precision_reduce,
                                 .forward_prefetch = s->cfg->parallelism.forward_prefetch,
                                 .backward_prefetch = s->cfg->parallelism.backward_prefetch};
 
-    for (int shard = s->ranks; shard >= 1; shard--) {
-        if (!is_shard(s, strategy, shard))
+    for (int shard = groups_of(s, &f); shard >= 1; shard--) {
+        if (!is_shard(s, &f, shard))
             continue;
         f.shard = shard;
-        f.replicate = s->ranks / shard;
+        f.replicate = groups_of(s, &f) / shard;
         SH_TRY(try_batches(st, f, last));
     }
     return SH_OK;
 }
 
 /* Whether sequences can be cut over that many neighbours, in a node, so that all ranks have as many. */
-static bool takes_context(const struct state *st, int degree)
+static bool takes_context(const struct state *st, const struct sh_search_found *f, int degree)
 {
     const struct sh_search *s = st->s;
+    int groups = groups_of(s, f);
 
     if (degree == s->cfg->parallelism.context_parallel_degree)
-        return st->sequences * degree % s->ranks == 0;
-    return s->ranks_per_node % degree == 0 && sh_config_cuts_sequences(s->cfg, degree) &&
-           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH && st->sequences * degree % s->ranks == 0;
+        return st->sequences * degree % groups == 0;
+    return node_of(s, f) % degree == 0 && sh_config_cuts_sequences(s->cfg, degree) &&
+           s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH && st->sequences * degree % groups == 0;
 }
 
-/* If quick, only the first two of the list, full_shard and hybrid_shard. Sequences are cut over as few ranks as
- * possible. */
-static sh_rc coarse(struct state *st, sh_rc *last)
+/* If quick, only the first two of the list, full_shard and hybrid_shard. Stages keep their parameters, so shard_optim gathers
+ * no more than others. Sequences are cut over as few ranks as possible. */
+static sh_rc try_contexts(struct state *st, struct sh_search_found f, sh_rc *last)
 {
     size_t n = st->s->quick ? 2 : sizeof strategies / sizeof *strategies;
     int first = st->s->cfg->parallelism.context_parallel_degree;
 
-    for (int context = first; !*st->n && (context == first || context <= st->s->ranks_per_node); context *= 2)
-        for (size_t i = 0; i < n && takes_context(st, context); i++)
-            SH_TRY(try_meshes(st, strategies[i], context, last));
+    st->kept = false;
+    for (f.context = first; !st->kept && (f.context == first || f.context <= node_of(st->s, &f)); f.context *= 2)
+        for (size_t i = 0; i < n && takes_context(st, &f, f.context); i++)
+            if (f.pipeline == 1 || strategies[i] == SH_SHARD_OPTIM)
+                SH_TRY(try_meshes(st, f, strategies[i], last));
+    return SH_OK;
+}
+
+static struct sh_search_found degrees_of(const struct sh_config *cfg)
+{
+    return (struct sh_search_found){.tensor = cfg->parallelism.tensor_parallel_degree,
+                                    .pipeline = cfg->parallelism.pipeline_parallel_degree,
+                                    .context = cfg->parallelism.context_parallel_degree,
+                                    .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers};
+}
+
+/* Whether parts of matrices or layers could help: nothing fits, or the best recomputes or cuts sequences. */
+static bool wants_parts(const struct state *st)
+{
+    const struct sh_search_found *best = st->found;
+
+    return !st->s->quick && (!*st->n || best->mode != SH_RECOMPUTE_NONE || best->context > 1 || st->s->may_stage);
+}
+
+static int most_stages(const struct state *st)
+{
+    return st->s->may_stage ? st->s->cfg->model.n_layers : st->s->cfg->parallelism.pipeline_parallel_degree;
+}
+
+/* Ranks that share matrices are in a node. */
+static int most_parts(const struct state *st)
+{
+    return st->s->quick ? st->s->cfg->parallelism.tensor_parallel_degree : st->s->ranks_per_node;
+}
+
+static bool divides(const struct sh_search *s, const struct sh_search_found *f)
+{
+    return s->ranks % (f->pipeline * f->tensor) == 0;
+}
+
+/* As configured, then with more ranks that share matrices, and more stages. */
+static sh_rc coarse(struct state *st, sh_rc *last)
+{
+    struct sh_search_found first = degrees_of(st->s->cfg), f = first;
+
+    SH_TRY(try_contexts(st, first, last));
+    if (!wants_parts(st))
+        return SH_OK;
+    for (f.pipeline = first.pipeline; f.pipeline <= most_stages(st); f.pipeline *= 2)
+        for (f.tensor = first.tensor; f.tensor <= most_parts(st); f.tensor *= 2)
+            if (f.pipeline * f.tensor > first.pipeline * first.tensor && divides(st->s, &f))
+                SH_TRY(try_contexts(st, f, last));
     return SH_OK;
 }
 
@@ -352,10 +479,10 @@ static sh_rc cut_sequences(struct state *st, struct sh_search_found f)
     double than = f.seconds;
     int first = f.context, micro_steps = f.micro_steps;
 
-    for (f.context = 2 * first; f.context <= st->s->ranks_per_node; f.context *= 2) {
+    for (f.context = 2 * first; f.context <= node_of(st->s, &f); f.context *= 2) {
         sh_rc rc;
 
-        if (!takes_context(st, f.context) || f.shard % f.context)
+        if (!takes_context(st, &f, f.context) || f.shard % f.context)
             continue;
         f.micro_steps = micro_steps * f.context / first;
         rc = find_mode(st, &f);
@@ -364,6 +491,17 @@ static sh_rc cut_sequences(struct state *st, struct sh_search_found f)
         if (rc != SH_OK && rc != SH_E_MEMORY && rc != SH_E_USAGE)
             return rc;
     }
+    return SH_OK;
+}
+
+/* Less layers for the stage with the head. */
+static sh_rc shift_layers(struct state *st, struct sh_search_found f)
+{
+    double than = f.seconds;
+    int first = f.last_less;
+
+    for (f.last_less = first + 1; f.pipeline > 1 && f.last_less <= first + MOST_LESS; f.last_less++)
+        SH_TRY(refine(st, f, than));
     return SH_OK;
 }
 
@@ -380,11 +518,12 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
     other.forward_prefetch = other.backward_prefetch = 2;
     SH_TRY(refine(st, other, f.seconds));
     other = f;
-    other.inner = st->s->ranks_per_node;
+    other.inner = node_of(st->s, &f);
     if (f.shard > other.inner && f.shard % other.inner == 0 &&
         (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
         SH_TRY(refine(st, other, f.seconds));
     SH_TRY(cut_sequences(st, f));
+    SH_TRY(shift_layers(st, f));
     return spread_experts(st, f);
 }
 
@@ -416,7 +555,9 @@ static sh_rc fine(struct state *st)
 static int complexity(const struct sh_search *s, int64_t sequences, const struct sh_search_found *f)
 {
     return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) + 8 * f->any_order +
-           8 * ((int64_t)f->local_batch * f->micro_steps * (s->ranks / f->context) != sequences) +
+           8 * ((int64_t)f->local_batch * f->micro_steps * (groups_of(s, f) / f->context) != sequences) +
+           4 * (f->tensor > s->cfg->parallelism.tensor_parallel_degree) +
+           4 * (f->pipeline > s->cfg->parallelism.pipeline_parallel_degree) +
            4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
            2 * (f->expert > 1) + 2 * (f->context > s->cfg->parallelism.context_parallel_degree) + f->tiles +
            2 * (f->mode == SH_RECOMPUTE_MEMORY_BUDGET) + (f->forward_prefetch > 1) + (f->micro_steps > 1);
@@ -443,12 +584,14 @@ static void mark(const struct state *st, struct sh_search_found *found, int n)
 
 static bool takes_any_context(const struct state *st)
 {
-    int first = st->s->cfg->parallelism.context_parallel_degree;
-    bool any = takes_context(st, first);
+    struct sh_search_found first = degrees_of(st->s->cfg), f = first;
+    bool any = false;
 
-    for (int degree = 2 * first; degree <= st->s->ranks_per_node; degree *= 2)
-        any |= takes_context(st, degree);
-    return any;
+    for (f.pipeline = first.pipeline; f.pipeline <= most_stages(st); f.pipeline *= 2)
+        for (f.tensor = first.tensor; f.tensor <= most_parts(st); f.tensor *= 2)
+            for (int degree = first.context; divides(st->s, &f) && degree <= node_of(st->s, &f); degree *= 2)
+                any |= takes_context(st, &f, degree);
+    return any || takes_context(st, &first, first.context);
 }
 
 /* The error of the last try is reported only if nothing was found and nothing was possible: single meshes may be

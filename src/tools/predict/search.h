@@ -16,14 +16,17 @@ struct sh_search {
     bool quick;          /* full_shard and hybrid_shard only, at a third of the cost */
     bool may_round;      /* gradients may be reduced in bfloat16; not with quick */
     bool may_reorder;    /* training.deterministic may be false; not with quick */
-    bool may_grow;       /* the batch may be larger: a multiple of the ranks, up to SH_SEARCH_GROWS times that */
+    bool may_stage; /* layers may be cut over stages, which runs refuse on GPUs and beside other cuts; not with quick */
+    bool may_grow;  /* the batch may be larger: a multiple of the ranks, up to SH_SEARCH_GROWS times that */
 };
 
 struct sh_search_found {
     int strategy, shard, replicate;
-    int expert;  /* parallelism.expert_parallel_degree */
-    int context; /* parallelism.context_parallel_degree */
-    bool tiles;  /* training.tile_rows=auto */
+    int expert;              /* parallelism.expert_parallel_degree */
+    int context;             /* parallelism.context_parallel_degree */
+    int tensor;              /* parallelism.tensor_parallel_degree */
+    int pipeline, last_less; /* parallelism.pipeline_parallel_degree, and _last_stage_less_layers */
+    bool tiles;              /* training.tile_rows=auto */
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
     int reduce;          /* training.mixed_precision_reduce */
