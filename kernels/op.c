@@ -51,7 +51,7 @@ static const struct sh_attr_field split_attrs[] = {
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
-static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), {0}};
+static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
@@ -150,11 +150,12 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,F] act, x [N,F] act -> dx [N,F] act, db [F] f32 +=",
          .flops = "18NF", .fused = true, OVER(0)},
     [SH_OP_HEAD_LOSS] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt -> loss [1] f64 +=",
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt, words [N,K] i32 opt, "
+                  "teacher [N,K] f32 opt -> loss [1] f64 +=",
          .flops = "2NCV", .forward = true, .together = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_LOSS_GRAD] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt "
-                  "-> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt, words [N,K] i32 opt, "
+                  "teacher [N,K] f32 opt -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
          .flops = "4NCV + 2NCV:dw", .together = true, .attrs = head_attrs, APART},
     [SH_OP_SCORE_REST] = {.shape = "stats [P,N,3] f32, words [P,N] i32, targets [N] i32 -> logprob [N] f32, word [N] i32",
                           .flops = "4NP", .stops = true, APART},
@@ -164,7 +165,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "z [N,V] act, stats [P,N,3] f32, targets [N] i32 -> loss [1] f64 +=, dz [N,V] act opt",
          .flops = "4NV:dz", .together = true, .attrs = part_attrs, .inplace_in = 0, .inplace_out = 1},
     [SH_OP_HEAD_SCORE] =
-        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32",
+        {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32, "
+                  "words [N,K] i32 opt, best [N,K] f32 opt",
          .flops = "2NCV", .stops = true, .attrs = head_attrs, APART},
     [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,V] f32", .flops = "2BCV", APART},
     [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},

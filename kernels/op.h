@@ -51,6 +51,11 @@
  * the losses of all rows if this rank has the first word, else 0; SCORE_REST makes what HEAD_SCORE does. EMBED takes 0 for the rows of words that other ranks have, so
  * the ranks' results add up to the whole; EMBED_BWD has no gradient of them.
  *
+ * HEAD_LOSS may learn from a teacher, by the K words of each row that it found most probable, and their log-probabilities.
+ * With T = attr->head.temperature, q the softmax of these divided by T, and p that of all logits divided by T, the loss of
+ * a row is alpha T^2 sum q (log q - log p) + (1 - alpha) times that of its target. HEAD_SCORE makes such words: the K
+ * largest logits in descending order, of equal ones the lower word first; K is at most V.
+ *
  * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
  * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
  * a pair without targets does not count. With l the sum of the log-probabilities of a document's targets, and ref the
@@ -249,6 +254,12 @@ struct sh_op_pair {
     double desirable, undesirable; /* what single answers count */
 };
 
+/* What a loss takes from a teacher (HEAD_LOSS). */
+struct sh_teacher_numbers {
+    int top_k; /* words of each row */
+    double temperature, alpha;
+};
+
 /* What an operation knows besides its operands. Passes set the first four fields on any operation. Kernels read the
  * member of the union that belongs to the kind; `attrs` of struct sh_op_info says which member that is and lists its
  * fields. */
@@ -307,6 +318,7 @@ struct sh_op_attr {
         } split;                                   /* SPLIT_HEADS, JOIN_HEADS */
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
+            double temperature, alpha;             /* with a teacher */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {

@@ -204,6 +204,11 @@ int sh_data_seq_len(const struct sh_data *d)
     return d->seq_len;
 }
 
+int64_t sh_data_window(const struct sh_data *d, int64_t sample)
+{
+    return window_of_sample(d, &d->set[0], sample);
+}
+
 int64_t sh_data_documents(const struct sh_data *d)
 {
     return d->set[0].files.documents;

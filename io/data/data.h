@@ -92,6 +92,9 @@ int64_t sh_data_count_answers(const struct sh_data *d, int64_t first, int64_t n)
 int64_t sh_data_documents(const struct sh_data *d);
 int sh_data_seq_len(const struct sh_data *d);
 
+/* The window of which a sample of a single set consists. */
+int64_t sh_data_window(const struct sh_data *d, int64_t sample);
+
 /* The label of a document of a set of labelled answers, 1 or 0. Errors: SH_E_DATA. */
 sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label);
 

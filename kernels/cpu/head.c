@@ -14,6 +14,7 @@
 #include "kernels/cpu/panel/panel.h"
 #include "kernels/cpu/base/row.h"
 #include "kernels/cpu/base/stage.h"
+#include "kernels/cpu/teacher.h"
 
 #include <math.h>
 #include <omp.h>
@@ -80,7 +81,8 @@ static int64_t products_bytes(const struct head *h, int threads)
 #ifdef SH_WIDE
 static bool by_tiles(const struct sh_op_call *call)
 {
-    return call->kind != SH_OP_HEAD_SCORE && call->in[0].dtype == SH_BF16 && sh_panel_unit();
+    return call->kind != SH_OP_HEAD_SCORE && !sh_cpu_has_teacher(call) && call->in[0].dtype == SH_BF16 &&
+           sh_panel_unit();
 }
 #endif
 
@@ -180,12 +182,17 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
     float *x = h->logits + i * h->ld;
     int32_t target = h->targets[r + i];
     double sum = 0, weight = (double)sh_panel_head_weight(h->call, r + i);
-    h->loss[i] = weight == 0 ? 0 : weight * row_loss(x, h->vocab, target, &sum);
+    bool teacher = weight != 0 && sh_cpu_has_teacher(h->call);
+    if (teacher)
+        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient,
+                                                 gradient ? weight * h->call->scalars->loss_scale : 0);
+    else
+        h->loss[i] = weight == 0 ? 0 : weight * row_loss(x, h->vocab, target, &sum);
     if (!gradient)
         return;
     if (weight == 0)
         memset(x, 0, (size_t)h->vocab * sizeof *x);
-    else
+    else if (!teacher)
         row_gradient(x, h->vocab, target, sum, weight * h->call->scalars->loss_scale);
     if (h->dtype != SH_F32)
         round_row(x, h->vocab, h->dtype);
@@ -281,14 +288,30 @@ static int32_t word_of(const float *x, int64_t n, float max)
     return 0;
 }
 
+/* The best words of a row of logits, if they are asked for; their logits are kept. */
+static void best_row(const struct head *h, int64_t row, const float *x)
+{
+    const struct sh_operand *words = &h->call->out[2], *best = &h->call->out[3];
+    int64_t k = words->data ? words->dim[words->ndim - 1] : 0;
+
+    if (k)
+        sh_cpu_best_words(x, h->vocab, k, (int32_t *)words->data + row * k, (float *)best->data + row * k);
+}
+
 static void score_row(const struct head *h, int64_t r, int64_t i)
 {
-    float *x = h->logits + i * h->ld, max = sh_cpu_row_max(x, h->vocab);
+    float *x = h->logits + i * h->ld, max = sh_cpu_row_max(x, h->vocab), *best = h->call->out[3].data;
     int32_t target = h->targets[r + i];
-    double sum;
+    int64_t k = best ? h->call->out[3].dim[h->call->out[3].ndim - 1] : 0;
+    double at_target = target < 0 ? 0 : (double)x[target], lse = 0;
 
     ((int32_t *)h->call->out[1].data)[r + i] = word_of(x, h->vocab, max);
-    ((float *)h->call->out[0].data)[r + i] = target < 0 ? 0 : (float)-row_loss(x, h->vocab, target, &sum);
+    best_row(h, r + i, x);
+    if (target >= 0 || k)
+        lse = log((double)sh_cpu_row_exp(x, h->vocab, 1.0f, max)) + (double)max;
+    for (int64_t j = (r + i) * k; j < (r + i + 1) * k; j++)
+        best[j] = (float)((double)best[j] - lse);
+    ((float *)h->call->out[0].data)[r + i] = target < 0 ? 0 : (float)(at_target - lse);
 }
 
 sh_rc sh_cpu_head_score(const struct sh_op_call *call)

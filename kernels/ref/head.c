@@ -49,15 +49,79 @@ static double weight_of(const struct sh_op_call *call, int64_t row)
     return call->in[3].data ? sh_ref_get(&call->in[3], row) : 1;
 }
 
-/* Compute dx of one row and add the row's contribution to dw (NULL: not wanted). `logits` is overwritten with
- * dlogits. */
-static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, double weight, double lse,
-                          double *logits, double *dw)
+static bool has_teacher(const struct sh_op_call *call)
+{
+    return call->in[4].data;
+}
+
+/* Word j of the K that the teacher names for a row, and its share of them. */
+struct named {
+    int64_t word;
+    double share;
+};
+
+static struct named named_of(const struct sh_op_call *call, int64_t row, int64_t K, int64_t j)
+{
+    double T = call->attr->head.temperature, sum = 0, own = sh_ref_get(&call->in[5], row * K + j);
+
+    for (int64_t i = 0; i < K; i++)
+        sum += exp((sh_ref_get(&call->in[5], row * K + i) - own) / T);
+    return (struct named){(int64_t)sh_ref_get(&call->in[4], row * K + j), 1 / sum};
+}
+
+/* The log of the sum of exponentials of a row's logits divided by the temperature. */
+static double soft_lse(const double *logits, int64_t V, double T)
+{
+    double max = -INFINITY, sum = 0;
+
+    for (int64_t v = 0; v < V; v++)
+        max = fmax(max, logits[v] / T);
+    for (int64_t v = 0; v < V; v++)
+        sum += exp(logits[v] / T - max);
+    return max + log(sum);
+}
+
+/* The loss of one row with a teacher; with gradient, logits are overwritten with its derivatives. */
+static double teacher_row(const struct sh_op_call *call, struct shape z, int64_t row, double lse, double *logits,
+                          bool gradient)
+{
+    double T = call->attr->head.temperature, alpha = call->attr->head.alpha, soft = soft_lse(logits, z.V, T);
+    int64_t target = (int64_t)sh_ref_get(&call->in[2], row), K = call->in[4].dim[call->in[4].ndim - 1];
+    double loss = (1 - alpha) * (lse - logits[target]);
+
+    for (int64_t j = 0; j < K; j++) {
+        struct named n = named_of(call, row, K, j);
+        loss += alpha * T * T * n.share * (log(n.share) - (logits[n.word] / T - soft));
+    }
+    for (int64_t v = 0; v < z.V && gradient; v++)
+        logits[v] = alpha * T * exp(logits[v] / T - soft) + (1 - alpha) * (exp(logits[v] - lse) - (v == target));
+    for (int64_t j = 0; j < K && gradient; j++) {
+        struct named n = named_of(call, row, K, j);
+        logits[n.word] -= alpha * T * n.share;
+    }
+    return loss;
+}
+
+/* The loss of one row, and with gradient its derivatives by the logits in their place. */
+static double row_loss(const struct sh_op_call *call, struct shape z, int64_t row, double lse, double *logits,
+                       bool gradient)
 {
     int64_t target = (int64_t)sh_ref_get(&call->in[2], row);
+    double loss = lse - logits[target];
 
+    if (has_teacher(call))
+        return teacher_row(call, z, row, lse, logits, gradient);
+    for (int64_t v = 0; v < z.V && gradient; v++)
+        logits[v] = exp(logits[v] - lse) - (v == target);
+    return loss;
+}
+
+/* Compute dx of one row from its dlogits, and add the row's contribution to dw (NULL: not wanted). */
+static void row_gradients(const struct sh_op_call *call, struct shape z, int64_t row, double weight, double *logits,
+                          double *dw)
+{
     for (int64_t v = 0; v < z.V && weight != 0; v++)
-        logits[v] = (exp(logits[v] - lse) - (v == target)) * weight * call->scalars->loss_scale;
+        logits[v] *= weight * call->scalars->loss_scale;
     for (int64_t c = 0; c < z.C; c++) {
         double dx = 0;
         for (int64_t v = 0; v < z.V && weight != 0; v++) {
@@ -90,13 +154,13 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
     if (dw)
         memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
     for (int64_t n = 0; n < z.N; n++) {
-        double weight = weight_of(call, n), lse = 0;
+        double weight = weight_of(call, n);
         if (weight != 0) {
-            lse = logits_of(call, z, n, logits);
-            loss += weight * (lse - logits[(int64_t)sh_ref_get(&call->in[2], n)]);
+            double lse = logits_of(call, z, n, logits);
+            loss += weight * row_loss(call, z, n, lse, logits, grad);
         }
         if (grad)
-            row_gradients(call, z, n, weight, lse, logits, dw);
+            row_gradients(call, z, n, weight, logits, dw);
     }
     sh_ref_sum(call, 0, 0, loss);
     for (int64_t i = 0; dw && i < z.V * z.C; i++)
@@ -207,6 +271,24 @@ static int64_t likeliest(const double *logits, int64_t n)
     return best;
 }
 
+/* The K largest logits of a row, the largest first, of equal ones the first word: each time the best one below the last. */
+static void best_words(const struct sh_op_call *call, struct shape z, int64_t row, double lse, const double *logits)
+{
+    int64_t K = call->out[2].dim[call->out[2].ndim - 1], last = -1;
+
+    for (int64_t j = 0; j < K; j++) {
+        int64_t best = -1;
+
+        for (int64_t v = 0; v < z.V; v++) {
+            bool after = last < 0 || logits[v] < logits[last] || (logits[v] == logits[last] && v > last);
+            best = after && (best < 0 || logits[v] > logits[best]) ? v : best;
+        }
+        sh_ref_set(&call->out[2], row * K + j, (double)best);
+        sh_ref_set(&call->out[3], row * K + j, logits[best] - lse);
+        last = best;
+    }
+}
+
 sh_rc sh_ref_head_score(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call);
@@ -217,6 +299,8 @@ sh_rc sh_ref_head_score(const struct sh_op_call *call)
         double lse = logits_of(call, z, n, logits);
         sh_ref_set(&call->out[0], n, target < 0 ? 0 : logits[target] - lse);
         sh_ref_set(&call->out[1], n, (double)likeliest(logits, z.V));
+        if (call->out[2].data)
+            best_words(call, z, n, lse, logits);
     }
     return SH_OK;
 }

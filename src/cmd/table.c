@@ -182,6 +182,8 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--data", .value = "FILE",
      .help = "token file (the same as --validation.dataset_path=FILE)", .key = "validation.dataset_path"},
     {.name = "--sequences", .value = "N", .help = "evaluate the first N sequences of --data; default: all"},
+    {.name = "--top-k", .value = "K", .help = "also write the K likeliest tokens at each place of --data, with their "
+     "log-probabilities, to the file of -o, from which objective.name=distillation learns"},
     {.name = "--requests", .value = "FILE", .help = "log-probability of the \"continuation\" after the \"context\" of "
      "each line (JSON lines)"},
     {.name = "--choices", .value = "FILE", .help = "accuracy over lines with \"query\", \"choices\" and \"gold\", over "
@@ -190,7 +192,7 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--text", .value = "FILE", .help = "log-likelihood of a text, and bits per byte"},
     {.name = "-o", .value = "FILE", .help = "with --requests: file for the lines with their answers, default standard "
      "output; with --choices: file for samples as lm_eval "
-     "logs them"},
+     "logs them; with --top-k: file for the tokens"},
     {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the model, for these three: byte, a folder that has "
      "tokenizer.json, or such a file; default: the one "
      "that the checkpoint names"},

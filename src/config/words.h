@@ -91,7 +91,7 @@ static inline int sh_cfg_loss_takes(int loss)
 }
 #undef SH_LOSS_CASE
 /* clang-format on */
-enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO };
+enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO, SH_OBJECTIVE_DISTILLATION };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

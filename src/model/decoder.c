@@ -660,7 +660,9 @@ static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
     else if (b->out == SH_MODEL_SCORE)
         sh_emit_head_score(&d->e, x, d->head, chunk_rows);
     else
-        sh_objective_of(b->objective)->emit(&d->e, x, d->head, chunk_rows, &b->pairs);
+        sh_objective_of(b->objective)->emit(&d->e, x, d->head, chunk_rows, b);
+    if (b->top_k)
+        sh_emit_top_words(&d->e, x, d->head, b->top_k, chunk_rows);
 }
 
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)

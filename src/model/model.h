@@ -63,6 +63,8 @@ struct sh_model_batch {
     enum sh_model_output out;             /* summed loss, the logits of one position, or scores of all */
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
     struct sh_op_pair pairs;              /* of an objective of pairs */
+    struct sh_teacher_numbers teacher;    /* of an objective with a teacher */
+    int top_k; /* of LOSS: also makes so many of the likeliest words of each place; 0: none */
     int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
     struct sh_model_balance balance;

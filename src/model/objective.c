@@ -1,23 +1,31 @@
 /* The table of objectives. */
 #include "src/model/objective.h"
 
-static void emit_lm(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
+#include "src/model/model.h"
+
+static void emit_lm(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
-    (void)pairs;
-    sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows);
+    (void)b;
+    sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows, NULL);
 }
 
 /* The output matrix passes over the same rows twice: once for what the targets weigh. */
-static void emit_dpo(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
+static void emit_dpo(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
-    int weight = sh_emit_pair_loss(e, x, head, chunk_rows, pairs);
+    int weight = sh_emit_pair_loss(e, x, head, chunk_rows, &b->pairs);
 
-    sh_emit_head_loss(e, x, head, weight, chunk_rows);
+    sh_emit_head_loss(e, x, head, weight, chunk_rows, NULL);
+}
+
+static void emit_distillation(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
+{
+    sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows, &b->teacher);
 }
 
 static const struct sh_objective objectives[] = {
     [SH_OBJECTIVE_LM] = {.name = "lm", .counts = SH_COUNTS_TARGETS, .emit = emit_lm},
     [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_ANSWERS, .emit = emit_dpo},
+    [SH_OBJECTIVE_DISTILLATION] = {.name = "distillation", .counts = SH_COUNTS_TARGETS, .emit = emit_distillation},
 };
 
 const struct sh_objective *sh_objective_named(enum sh_cfg_objective name)

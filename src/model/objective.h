@@ -6,6 +6,8 @@
 #include "src/config/words.h"
 #include "src/program/emit.h"
 
+struct sh_model_batch; /* model.h: the numbers of objectives */
+
 struct sh_objective {
     const char *name;
     /* By whose number in the global batch the sum of the loss is divided. ANSWERS: data are pairs of answers, or answers
@@ -13,7 +15,7 @@ struct sh_objective {
     enum { SH_COUNTS_TARGETS, SH_COUNTS_ANSWERS } counts;
     /* x [N,C], head [V,C]. Sets SH_PORT_LOSS. What comes before the loss may depend on x through operations with
      * .stops only (kernels/op.h). */
-    void (*emit)(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs);
+    void (*emit)(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b);
 };
 
 /* The row of a word of objective.name. */

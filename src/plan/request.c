@@ -269,6 +269,10 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    if (gpu && train && cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
+        return sh_fail(SH_E_USAGE,
+                       "objective.name=distillation: its loss has kernels for CPUs only, but the job runs on "
+                       "GPUs; give training.device=cpu");
     if (gpu && train && cfg->optimizer.name == SH_OPTIM_MUON)
         return sh_fail(SH_E_USAGE,
                        "optimizer.name=muon: the kernel that makes matrices orthogonal is for CPUs, but the "
@@ -277,6 +281,26 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
         return sh_fail(SH_E_USAGE,
                        "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
                        "bfloat16, or training.device=cpu");
+    return SH_OK;
+}
+
+/* Words of a teacher: no more than there are, and to make them a rank needs all logits of whole rows. */
+static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpose, bool gpu)
+{
+    bool makes = purpose == SH_TO_TEACH,
+         learns = purpose == SH_TO_TRAIN && cfg->objective.name == SH_OBJECTIVE_DISTILLATION;
+
+    if ((makes || learns) && cfg->objective.top_k > cfg->model.vocab_size)
+        return sh_fail(SH_E_USAGE, "%s%d: the model has only %d words",
+                       makes ? "--top-k " : "objective.top_k=", cfg->objective.top_k, cfg->model.vocab_size);
+    if (makes && gpu)
+        return sh_fail(SH_E_USAGE, "--top-k has kernels for CPUs only, but the job runs on GPUs; give "
+                                   "--training.device=cpu");
+    if (makes && (cfg->parallelism.context_parallel_degree > 1 || cfg->parallelism.tensor_parallel_degree > 1 ||
+                  cfg->parallelism.pipeline_parallel_degree > 1))
+        return sh_fail(SH_E_USAGE, "--top-k needs whole sequences and matrices on each rank; leave out "
+                                   "parallelism.context_parallel_degree, tensor_parallel_degree and "
+                                   "pipeline_parallel_degree");
     return SH_OK;
 }
 
@@ -509,6 +533,9 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                              .sft = cfg->objective.sft_weight,
                                              .desirable = cfg->objective.desirable_weight,
                                              .undesirable = cfg->objective.undesirable_weight},
+                                   .teacher = {.top_k = cfg->objective.top_k,
+                                               .temperature = cfg->objective.temperature,
+                                               .alpha = cfg->objective.alpha},
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 
@@ -563,6 +590,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
+    SH_TRY(check_top_words(cfg, purpose, gpu));
     SH_TRY(check_stages(cfg, at->on_paper));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
@@ -582,7 +610,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .fit_tiles = !cfg->training.tile_rows && cfg->offload.mode != SH_OFFLOAD_BUDGET,
         .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
-        .evaluate = purpose == SH_TO_EVALUATE ||
+        .evaluate = purpose == SH_TO_EVALUATE || purpose == SH_TO_TEACH ||
                     (purpose == SH_TO_TRAIN && (cfg->validation.enable || has_reference(cfg))),
         .logits = generate,
         .score = purpose == SH_TO_SCORE,
@@ -597,6 +625,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         out->batch.objective = sh_objective_named(cfg->objective.name);
         SH_TRY(offload(cfg, gpu, &out->offload));
     }
+    if (purpose == SH_TO_TEACH)
+        out->batch.top_k = cfg->objective.top_k;
     return sh_model_check(&out->model, &out->batch);
 }
 

@@ -607,9 +607,18 @@ int sh_emit_row_sum(struct sh_emit *e, int x, int addend, const struct sh_emit_r
     return op.out[0];
 }
 
+static void learn_from(struct sh_emit *e, struct sh_op *loss, const struct sh_teacher_numbers *teacher)
+{
+    loss->attr.head.temperature = teacher->temperature;
+    loss->attr.head.alpha = teacher->alpha;
+    loss->in[4] = sh_program_add_port(e->p, SH_PORT_TEACHER_WORDS, e->batch, e->seq, teacher->top_k);
+    loss->in[5] = sh_program_add_port(e->p, SH_PORT_TEACHER_LOGP, e->batch, e->seq, teacher->top_k);
+}
+
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
  * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
-void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows)
+void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows,
+                       const struct sh_teacher_numbers *teacher)
 {
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
 
@@ -618,6 +627,8 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
     op.in[3] = weight;
+    if (teacher)
+        learn_from(e, &op, teacher);
     if (e->p->port[SH_PORT_LOSS] != SH_NONE) /* the objective has made it */
         op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F64, 1, DIMS(1), "weighed");
     else
@@ -640,11 +651,11 @@ void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     sh_program_add_op(e->p, &op);
 }
 
-int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how)
+/* HEAD_SCORE into tensors that only operations read. */
+static struct sh_op score_of(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 {
-    struct sh_op score = make_op(e, SH_OP_HEAD_SCORE), op = make_op(e, SH_OP_PAIR_LOSS);
-    const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
-    int takes = sh_cfg_loss_takes(how->loss);
+    struct sh_op score = make_op(e, SH_OP_HEAD_SCORE);
+    const int64_t *flat = DIMS((int64_t)e->batch * e->seq);
 
     score.attr.head.chunk_rows = chunk_rows;
     score.in[0] = x;
@@ -652,6 +663,24 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     score.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, flat);
     score.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, flat, "logprob");
     score.out[1] = add_tensor(e, SH_MEM_ACT, SH_I32, 1, flat, "likeliest");
+    return score;
+}
+
+void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, int64_t chunk_rows)
+{
+    struct sh_op score = score_of(e, x, w, chunk_rows);
+
+    score.out[2] = sh_program_add_port(e->p, SH_PORT_TOP_WORDS, e->batch, e->seq, top_k);
+    score.out[3] = sh_program_add_port(e->p, SH_PORT_TOP_LOGP, e->batch, e->seq, top_k);
+    sh_program_add_op(e->p, &score);
+}
+
+int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how)
+{
+    struct sh_op score = score_of(e, x, w, chunk_rows), op = make_op(e, SH_OP_PAIR_LOSS);
+    const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
+    int takes = sh_cfg_loss_takes(how->loss);
+
     sh_program_add_op(e->p, &score);
     op.attr.pair = *how;
     op.in[0] = sh_emit_view(e, score.out[0], 2, row);

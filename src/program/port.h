@@ -9,10 +9,14 @@
 /* In the order in which the shard pass makes their tensors. */
 enum sh_port {
     SH_PORT_TOKENS,
-    SH_PORT_TARGETS,   /* -1: not counted */
-    SH_PORT_DOCS,      /* first position of the document that the token is in; of whole sequences */
-    SH_PORT_REFERENCE, /* at the first place of each document what the reference makes of it, as SUMS; pairs */
-    SH_PORT_LABELS,    /* at the first place of each document 1 if it was chosen, else 0; of single answers */
+    SH_PORT_TARGETS,       /* -1: not counted */
+    SH_PORT_DOCS,          /* first position of the document that the token is in; of whole sequences */
+    SH_PORT_REFERENCE,     /* at the first place of each document what the reference makes of it, as SUMS; pairs */
+    SH_PORT_LABELS,        /* at the first place of each document 1 if it was chosen, else 0; of single answers */
+    SH_PORT_TEACHER_WORDS, /* the most probable words of each place, and their log-probabilities, of a teacher */
+    SH_PORT_TEACHER_LOGP,
+    SH_PORT_TOP_WORDS, /* the same of this model, for others to learn from; a number of words for each place */
+    SH_PORT_TOP_LOGP,
     SH_PORT_LOSS, /* sums over this rank's rows, one for each leaf of its part of the sequences, or PAIR_LOSS's numbers;
                           the first, or all of pairs, over the world after LOSS */
     SH_PORT_SUMS, /* at the first place of each document the log-probability of its targets, else 0; pairs */

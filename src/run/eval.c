@@ -119,11 +119,21 @@ static int64_t text_bytes(const struct sh_run *r, const struct sh_feed *f, int64
 static bool stops(const struct sh_eval_watch *watch)
 {
     bool stop = false;
-    sh_rc rc = watch ? watch->ask(watch->arg, &stop) : SH_OK;
+    sh_rc rc = watch && watch->ask ? watch->ask(watch->arg, &stop) : SH_OK;
 
     if (rc != SH_OK)
         sh_stop(rc);
     return stop;
+}
+
+/* Give away what came of a batch. As in read_batch(), a failure ends the job. */
+static void give(const struct sh_eval_watch *watch, const struct sh_run *r, int64_t first, int64_t n, int64_t end)
+{
+    int64_t real = first >= end || !sh_mesh_speaks(&r->mesh->shape) ? 0 : end - first < n ? end - first : n;
+    sh_rc rc = watch && watch->take ? watch->take(watch->arg, first, real) : SH_OK;
+
+    if (rc != SH_OK)
+        sh_stop(rc);
 }
 
 /* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take
@@ -157,6 +167,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
         seen[1] += sh_mesh_speaks(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
         seen[2] += sh_mesh_speaks(m) ? answers_of(f, first + own, each, sequences) : 0;
         run_batch(r, f, losses);
+        give(watch, r, first + own, each, sequences);
     }
     /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */
     SH_TRY(sh_mesh_sum_i64(seen, 3));

@@ -6,6 +6,7 @@
 #include "src/run/feed.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
+#include "src/run/teacher.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,6 +125,7 @@ void sh_feed_close(struct sh_feed *f)
     free(f->docs);
     free(f->part);
     sh_reference_free(f->reference);
+    sh_teacher_close(f->teacher);
     *f = (struct sh_feed){0};
 }
 
@@ -189,7 +191,9 @@ static void put_positions(struct sh_run *r, const struct sh_feed *f, int micro)
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked)
 {
     SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->docs, unmasked));
-    return f->reference ? sh_reference_place(f->reference, f->data, first, n) : SH_OK;
+    if (f->reference)
+        SH_TRY(sh_reference_place(f->reference, f->data, first, n));
+    return f->teacher ? sh_teacher_read(f->teacher, f->data, first, n, f->tokens) : SH_OK;
 }
 
 /* The keys that the rows of rank `place` see in the sequences. */
@@ -238,6 +242,10 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
         put(r, SH_PORT_REFERENCE, micro, f->reference->places);
     if (r->p->port[SH_PORT_LABELS] != SH_NONE)
         put(r, SH_PORT_LABELS, micro, f->reference->label);
+    if (f->teacher) {
+        put(r, SH_PORT_TEACHER_WORDS, micro, sh_teacher_words(f->teacher));
+        put(r, SH_PORT_TEACHER_LOGP, micro, sh_teacher_logp(f->teacher));
+    }
     put_positions(r, f, micro);
     if (f->with_docs && gathers && !f->noted)
         note_balance(r, f);

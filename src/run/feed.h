@@ -8,11 +8,13 @@
 
 struct sh_run;
 struct sh_reference; /* reference.h */
+struct sh_teacher;   /* teacher.h */
 
 struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
     struct sh_reference *reference;   /* of answers, else NULL */
+    struct sh_teacher *teacher;       /* of a run that learns from one, else NULL */
     int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
     int64_t sequences;                /* of a micro-step */
     bool with_docs;

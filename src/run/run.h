@@ -133,10 +133,12 @@ struct sh_eval_result {
     bool cut; /* it was stopped after so many sequences: there is no loss */
 };
 
-/* Asked before each batch, on all ranks, with the same answer: whether to stop. */
+/* ask: before each batch, on all ranks, with the same answer: whether to stop. take: after it, for sequences [first,
+ * first + n) of the set, n 0 if this rank had none, or others have the same. */
 struct sh_eval_watch {
-    sh_rc (*ask)(void *arg, bool *stop);
+    sh_rc (*ask)(void *arg, bool *stop); /* NULL: nobody asks */
     void *arg;
+    sh_rc (*take)(void *arg, int64_t first, int64_t n); /* NULL: nobody takes */
 };
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, const struct sh_eval_watch *watch,
                       struct sh_eval_result *out); /* watch NULL: nobody asks */

@@ -80,7 +80,7 @@ static sh_rc leaves_out(struct sh_train *t, bool *leave)
  */
 static sh_rc validate(struct sh_train *t)
 {
-    const struct sh_eval_watch watch = {ask, t};
+    const struct sh_eval_watch watch = {.ask = ask, .arg = t};
     struct sh_eval_result v;
     bool leave;
 

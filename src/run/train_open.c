@@ -6,6 +6,7 @@
 #include "src/run/feed.h"
 #include "src/run/kept/kept.h"
 #include "src/run/run.h"
+#include "src/run/teacher.h"
 #include "src/run/watch/changes.h"
 
 #include <math.h>
@@ -155,6 +156,8 @@ sh_rc sh_train_open_data(struct sh_train *t)
 
     SH_TRY(open_feed(t, mixed ? "data.mix" : "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle,
                      &t->feed));
+    if (cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
+        SH_TRY(sh_teacher_open(cfg, t->feed.data, t->feed.sequences, &t->feed.teacher));
     if (t->r->mesh->rank == 0) {
         sh_feed_note_bytes(t->feed.data, mixed ? cfg->data.mix : cfg->training.dataset_path, cfg->model.vocab_size);
         sh_feed_note_rows(t->feed.data, (enum sh_cfg_excess)cfg->data.excess_length_strategy);

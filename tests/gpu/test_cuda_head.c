@@ -34,9 +34,9 @@ static const struct sh_kernel_table table = {
 /* clang-format on */
 
 static const struct head_shape shapes[] = {
-    {1, 1, 8, 5, 1, false, false, false},     {2, 17, 24, 65, 5, true, false, false},
-    {1, 40, 32, 300, 64, false, true, false}, {3, 11, 16, 257, 32, true, true, false},
-    {1, 50, 16, 2, 49, true, true, false},    {2, 27, 24, 65, 5, true, true, true},
+    {1, 1, 8, 5, 1, false, false, false, 0},     {2, 17, 24, 65, 5, true, false, false, 0},
+    {1, 40, 32, 300, 64, false, true, false, 0}, {3, 11, 16, 257, 32, true, true, false, 0},
+    {1, 50, 16, 2, 49, true, true, false, 0},    {2, 27, 24, 65, 5, true, true, true, 0},
 };
 
 /* Output i within |ref - cuda| <= atol + rtol |ref|. */
@@ -140,7 +140,7 @@ static void test_bf16(void **state)
 /* All products without cuBLASLt: other shapes than before, whose choices are kept. */
 static void test_refused(void **state)
 {
-    static const struct head_shape s = {2, 19, 24, 71, 7, true, true, false};
+    static const struct head_shape s = {2, 19, 24, 71, 7, true, true, false, 0};
     (void)state;
     optest_seed(54);
     setenv("SHERD_EMULATED_LT_REFUSE", "all none", 1);
@@ -159,7 +159,7 @@ static void test_all_masked(void **state)
 {
     (void)state;
     optest_seed(53);
-    struct head_shape s = {1, 20, 16, 33, 8, false, true, false};
+    struct head_shape s = {1, 20, 16, 33, 8, false, true, false, 0};
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_BF16, s);
     head_nothing_counts(&t);
@@ -175,7 +175,7 @@ static void test_weights(void **state)
     optest_seed(55);
     for (int i = 0; i < 4; i++) {
         head_loss(&t, SH_OP_HEAD_LOSS_GRAD, i / 2 ? SH_BF16 : SH_F32,
-                  (struct head_shape){2, 17, 24, 65, 5, true, true, true});
+                  (struct head_shape){2, 17, 24, 65, 5, true, true, true, 0});
         head_alike(&t, i % 2, &other);
         optest_device_run(&t, &table);
         optest_device_run(&other, &table);

@@ -70,6 +70,15 @@ void attention_backward_of(struct optest *t, const struct optest *fwd, struct at
     optest_out(t, 0, act, DIMS(s.batch, s.seq, (s.heads + 2 * s.kv_heads) * s.dim));
 }
 
+/* Words in any order, and log-probabilities that are no exact ones of anything. */
+static void head_teacher(struct optest *t, struct head_shape s)
+{
+    t->attr.head.temperature = s.words % 2 ? 1 : 1.5;
+    t->attr.head.alpha = 0.625;
+    optest_in_ints(t, 4, 0, s.vocab, DIMS(s.batch * s.seq, s.words));
+    optest_in(t, 5, SH_F32, DIMS(s.batch * s.seq, s.words));
+}
+
 void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s)
 {
     optest_begin(t, kind);
@@ -87,6 +96,8 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
         for (int64_t i = 0; i < s.batch * s.seq; i++)
             optest_set(&t->call.in[3], i, (double)optest_int(-2, 3) / 2);
     }
+    if (s.words)
+        head_teacher(t, s);
     optest_out(t, 0, SH_F64, DIMS(1));
     if (s.add_loss)
         optest_add_to(t, 0);
@@ -136,6 +147,10 @@ void head_score(struct optest *t, enum sh_dtype act, struct head_shape s)
             optest_set(&t->call.in[2], i, -1);
     optest_out(t, 0, SH_F32, DIMS(s.batch * s.seq));
     optest_out(t, 1, SH_I32, DIMS(s.batch * s.seq));
+    if (!s.words)
+        return;
+    optest_out(t, 2, SH_I32, DIMS(s.batch * s.seq, s.words));
+    optest_out(t, 3, SH_F32, DIMS(s.batch * s.seq, s.words));
 }
 
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position)

@@ -3,6 +3,7 @@
 #include "tests/op/agree.h"
 #include "tests/op/calls.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,11 +12,12 @@
 #include <cmocka.h>
 
 static const struct head_shape shapes[] = {
-    {1, 1, 8, 5, 1, false, false, false},        {2, 17, 24, 65, 5, true, false, false},
-    {1, 40, 32, 1000, 64, false, true, false},   {3, 33, 64, 257, 32, true, true, false},
-    {1, 96, 48, 513, 96, false, false, false},   {1, 50, 16, 2, 49, true, true, false},
-    {1, 530, 420, 270, 520, false, true, false}, {2, 27, 24, 65, 5, true, true, true},
-    {1, 90, 40, 1100, 64, false, false, true},
+    {1, 1, 8, 5, 1, false, false, false, 0},        {2, 17, 24, 65, 5, true, false, false, 0},
+    {1, 40, 32, 1000, 64, false, true, false, 0},   {3, 33, 64, 257, 32, true, true, false, 0},
+    {1, 96, 48, 513, 96, false, false, false, 0},   {1, 50, 16, 2, 49, true, true, false, 0},
+    {1, 530, 420, 270, 520, false, true, false, 0}, {2, 27, 24, 65, 5, true, true, true, 0},
+    {1, 90, 40, 1100, 64, false, false, true, 0},   {2, 27, 24, 65, 5, true, true, true, 4},
+    {1, 90, 40, 1100, 64, false, false, false, 7},  {1, 9, 16, 2, 4, false, false, false, 2},
 };
 
 /* A row's loss is off by the error of its logits plus that of a sum of V exponentials. */
@@ -67,8 +69,9 @@ static void check_score(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
     head_score(&t, act, s);
-    struct agree_bound bound[2] = {{.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20}, {0, 0}};
-    agree(&t, 2, bound, -1, -1);
+    struct agree_bound logs = {.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20};
+    struct agree_bound bound[4] = {logs, {0, 0}, {0, 0}, logs};
+    agree(&t, s.words ? 4 : 2, bound, -1, -1);
     optest_end(&t);
 }
 
@@ -110,7 +113,7 @@ static void test_all_masked(void **state)
 {
     (void)state;
     optest_seed(23);
-    struct head_shape s = {1, 20, 16, 33, 8, false, true, false};
+    struct head_shape s = {1, 20, 16, 33, 8, false, true, false, 0};
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, s);
     head_nothing_counts(&t);
@@ -137,17 +140,52 @@ static void test_weights(void **state)
     (void)state;
     optest_seed(25);
     for (size_t i = 0; i < 2 * sizeof acts / sizeof *acts; i++) {
-        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, acts[i / 2], (struct head_shape){2, 37, 40, 300, 32, true, true, true});
+        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, acts[i / 2], (struct head_shape){2, 37, 40, 300, 32, true, true, true, 0});
         head_alike(&t, i % 2, &other);
         same(&t, &other);
     }
+}
+
+/* All words of a uniform teacher at temperature 1 with alpha 1: the loss is log V off the entropy, by hand; equal logits
+ * are found in the order of the words. */
+static void test_teacher_by_hand(void **state)
+{
+    enum { V = 6 };
+    struct head_shape s = {1, 2, 8, V, 2, false, false, false, V};
+    struct optest t;
+
+    (void)state;
+    optest_seed(26);
+    head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, s);
+    t.attr.head.temperature = t.attr.head.alpha = 1;
+    for (int64_t i = 0; i < 2 * V; i++) {
+        optest_set(&t.call.in[2], i / V, 3);
+        optest_set(&t.call.in[4], i, (double)(V - 1 - i % V));
+        optest_set(&t.call.in[5], i, -1 - (double)(i / V)); /* what is left out shows in all alike */
+    }
+    for (int64_t i = 0; i < 16; i++)
+        optest_set(&t.call.in[0], i, 0);
+    optest_run(&t, &sh_kernels_cpu, 1);
+    assert_true(fabs(optest_get(&t.call.out[0], 0)) < 1e-6);
+    for (int64_t i = 0; i < 16; i++)
+        assert_true(fabs(optest_get(&t.call.out[1], i)) < 1e-6);
+    optest_end(&t);
+    head_score(&t, SH_F32, s);
+    for (int64_t i = 0; i < 16; i++)
+        optest_set(&t.call.in[0], i, 0);
+    optest_run(&t, &sh_kernels_cpu, 1);
+    for (int64_t i = 0; i < 2 * V; i++) {
+        assert_true(optest_get(&t.call.out[2], i) == (double)(i % V));
+        assert_true(fabs(optest_get(&t.call.out[3], i) + log(V)) < 1e-6);
+    }
+    optest_end(&t);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),        cmocka_unit_test(test_bf16),    cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_all_masked), cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_all_masked), cmocka_unit_test(test_weights), cmocka_unit_test(test_teacher_by_hand),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

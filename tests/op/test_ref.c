@@ -674,7 +674,7 @@ static void grouped_queries(void **state)
 }
 
 /* The head's backward gives gradients of loss_scale * loss; one row is masked, and if there are weights, one has 0. */
-static void check_head(bool weighted)
+static void check_head(bool weighted, double temperature)
 {
     enum { N = 4, C = 3, V = 5 };
     struct optest f, b;
@@ -690,9 +690,16 @@ static void check_head(bool weighted)
         optest_in(&f, 3, SH_F64, DIMS(N));
         optest_set(&f.call.in[3], 2, 0);
     }
+    if (temperature > 0) {
+        f.attr.head.temperature = b.attr.head.temperature = temperature;
+        f.attr.head.alpha = b.attr.head.alpha = 0.7;
+        optest_in_ints(&f, 4, 0, V, DIMS(N, 3));
+        optest_in(&f, 5, SH_F64, DIMS(N, 3));
+    }
     optest_out(&f, 0, SH_F64, DIMS(1));
-    for (int i = 0; i < 3 + weighted; i++)
-        give(&b, i, &f.call.in[i]);
+    for (int i = 0; i < 6; i++)
+        if (f.call.in[i].data)
+            give(&b, i, &f.call.in[i]);
     optest_out(&b, 0, SH_F64, DIMS(1));
     optest_out(&b, 1, SH_F64, DIMS(N, C));
     optest_out(&b, 2, SH_F64, DIMS(V, C));
@@ -714,8 +721,10 @@ static void check_head(bool weighted)
 static void head(void **state)
 {
     (void)state;
-    check_head(false);
-    check_head(true);
+    check_head(false, 0);
+    check_head(true, 0);
+    check_head(false, 1);
+    check_head(true, 2.5);
 }
 
 int main(void)

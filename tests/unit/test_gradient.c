@@ -141,14 +141,14 @@ static void adapters(void **state)
 
 /* An objective whose rows count by their own log-probability. That is a constant to the backward, so the loss, minus a
  * sum of squares, rises twice as fast as the gradient says. */
-static void emit_squares(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
+static void emit_squares(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
     const int64_t rows = (int64_t)e->batch * e->seq;
     struct sh_tensor weight = sh_tensor_make(SH_MEM_ACT, SH_F32, 1, &rows, "weight");
     struct sh_tensor word = sh_tensor_make(SH_MEM_ACT, SH_I32, 1, &rows, "word");
     struct sh_op op = sh_program_op(SH_OP_HEAD_SCORE);
 
-    (void)pairs;
+    (void)b;
     op.phase = SH_PHASE_FORWARD;
     op.attr.head.chunk_rows = chunk_rows;
     op.in[0] = x;
@@ -157,7 +157,7 @@ static void emit_squares(struct sh_emit *e, int x, int head, int64_t chunk_rows,
     op.out[0] = sh_program_add_tensor(e->p, &weight);
     op.out[1] = sh_program_add_tensor(e->p, &word);
     sh_program_add_op(e->p, &op);
-    sh_emit_head_loss(e, x, head, op.out[0], chunk_rows);
+    sh_emit_head_loss(e, x, head, op.out[0], chunk_rows, NULL);
 }
 
 static void objective(void **state)
@@ -175,12 +175,12 @@ static void objective(void **state)
 }
 
 /* A weight that depends on the model by another way than through .stops has a gradient that nobody would pass on. */
-static void emit_dependent(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_op_pair *pairs)
+static void emit_dependent(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
     const int64_t rows = (int64_t)e->batch * e->seq;
 
-    (void)pairs;
-    sh_emit_head_loss(e, x, head, sh_emit_view(e, x, 1, &rows), chunk_rows);
+    (void)b;
+    sh_emit_head_loss(e, x, head, sh_emit_view(e, x, 1, &rows), chunk_rows, NULL);
 }
 
 static void dependent_weight(void **state)

@@ -21,6 +21,7 @@ enum { WORLD = 2 };
     "model.rope_long_factor=1,1"
 #define FLOAT16 "training.mixed_precision_param=float16"
 #define DPO "objective.name=dpo"
+#define DISTILLATION "objective.name=distillation"
 #define YARN "model.rope_factor=8 model.rope_original_max_len=256 model.rope_type=yarn"
 
 #define EXPERTS "model.n_experts=4 model.n_experts_per_token=2 model.expert_ffn_dim=8"
@@ -250,6 +251,10 @@ static const struct row state[] = {
     {"objective.sft_weight", "1", DPO},
     {"objective.desirable_weight", "2", DPO " objective.loss_type=apo_zero_unpaired"},
     {"objective.undesirable_weight", "2", DPO " objective.loss_type=apo_zero_unpaired"},
+    {"objective.teacher_path", "top.bin", DISTILLATION},
+    {"objective.top_k", "16", DISTILLATION},
+    {"objective.temperature", "2", DISTILLATION},
+    {"objective.alpha", "0.5", DISTILLATION},
     {"plugin.files", "a.so", NULL},
     {"plugin.numbers", "a.b=1", NULL},
     {"model.ffn_op", "a", NULL},

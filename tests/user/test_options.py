@@ -50,6 +50,7 @@ TALL = {'activation_checkpoint.mode': 'full', 'training.local_batch_size': 12, '
 # Steps of one sequence and a large rate, with norms that go up and down: a guard with a low bound finds outliers.
 ROUGH = {'training.global_batch_size': 1, 'training.local_batch_size': 1, 'optimizer.lr': 0.3, 'training.steps': 60,
          'lr_scheduler.total_steps': 60, 'guard.window': 8, 'checkpoint.interval': 7, 'validation.enable': False}
+DISTILLED = {'objective.name': 'distillation'}
 UNPAIRED = {'objective.name': 'dpo', 'objective.loss_type': 'apo_zero_unpaired'}
 GUARD = {**ROUGH, 'guard.z_score': 2}
 
@@ -255,6 +256,10 @@ ROWS = {
     'objective.sft_weight': Row(0.3, 'gold/test_preference.py', needs={'objective.name': 'dpo'}),
     'objective.desirable_weight': Row(1.5, 'gold/test_preference.py', needs=UNPAIRED),
     'objective.undesirable_weight': Row(0.6, 'gold/test_preference.py', needs=UNPAIRED),
+    'objective.teacher_path': Row('top.bin', 'mesh/test_distillation.py', needs=DISTILLED),
+    'objective.top_k': Row(6, 'mesh/test_distillation.py', needs=DISTILLED),
+    'objective.temperature': Row(1.6, 'mesh/test_distillation.py', needs=DISTILLED),
+    'objective.alpha': Row(0.7, 'mesh/test_distillation.py', needs=DISTILLED),
     'plugin.files': Row('clamped.so', 'user/test_plugin.py'),
     'plugin.numbers': Row('clamped_swiglu.limit=5', 'user/test_plugin.py'),
     'plugin.allow_change': Row(True, 'user/test_plugin.py'),

@@ -16,7 +16,7 @@ static bool is_typed(struct sh_config_state *state, const char *key)
 static sh_rc refuse_idle(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    bool dpo = c->objective.name == SH_OBJECTIVE_DPO,
+    bool dpo = c->objective.name == SH_OBJECTIVE_DPO, teacher = c->objective.name == SH_OBJECTIVE_DISTILLATION,
          labels = sh_cfg_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS;
     const struct {
         const char *key;
@@ -30,6 +30,10 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         {"objective.gamma", dpo && c->objective.loss_type == SH_PREFER_SIMPO, "objective.loss_type=simpo"},
         {"objective.desirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
         {"objective.undesirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
+        {"objective.teacher_path", teacher, "objective.name=distillation"},
+        {"objective.top_k", teacher, "objective.name=distillation"},
+        {"objective.temperature", teacher, "objective.name=distillation"},
+        {"objective.alpha", teacher, "objective.name=distillation"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -90,9 +94,34 @@ static sh_rc refuse_beside_answers(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc refuse_beside_teacher(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    const struct {
+        bool there;
+        const char *key, *text;
+    } rows[] = {
+        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
+         "objective.name=distillation reads a teacher's tokens for whole sequences; leave it out"},
+        {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
+         "objective.name=distillation compares all words with the teacher's, and no rank has all words; leave it out"},
+        {c->training.row_leaves > 1, "training.row_leaves",
+         "objective.name=distillation reads a teacher's tokens for whole sequences; leave it out"},
+        {c->data.mix[0], "data.mix",
+         "objective.name=distillation has a teacher's tokens of one set; give training.dataset_path"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
+    return SH_OK;
+}
+
 sh_rc sh_config_check_objective(struct sh_config_state *state)
 {
     SH_TRY(refuse_idle(state));
+    if (config_of(state)->objective.name == SH_OBJECTIVE_DISTILLATION)
+        return refuse_beside_teacher(state);
     if (config_of(state)->objective.name != SH_OBJECTIVE_DPO)
         return SH_OK;
     SH_TRY(refuse_numbers(state));

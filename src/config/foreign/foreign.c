@@ -242,6 +242,10 @@ static const struct {
     {"kto_undesirable_weight|kto_rejected_weight|undesirable_weight", "objective.undesirable_weight"},
     {"dpo_loss_type|pref_loss", "objective.loss_type, one word of TRL"},
     {"dpo_label_smoothing", "objective.label_smoothing"},
+    {"kd_alpha", "objective.alpha, the teacher's share of the loss; the next token has the rest"},
+    {"kd_ce_alpha", "objective.alpha: the loss of the next token counts 1 - alpha"},
+    {"kd_temperature", "objective.temperature"},
+    {"kd_trainer", "objective.name: distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
     {"precompute_ref_log_probs|ref_model|reference_free", REFERENCE},
     {"max_prompt_length|max_completion_length", "data.excess_length_strategy: drop leaves out pairs that do not fit "
                                                 "into training.seq_len"},

@@ -563,10 +563,10 @@ static int translate_input(struct shard *s, const struct sh_op *m, int t)
     return sh_shard_unpacked(&s->unpacked, m, t, full, rows);
 }
 
-/* Whether a result is a port that sections of this kind do not use: an evaluation counts no loads. */
-static bool is_for_others(const struct shard *s, int out)
+/* Whether an operand is a port that sections of this kind do not use: an evaluation counts no loads, and has no teacher. */
+static bool is_for_others(const struct shard *s, int operand)
 {
-    int t = out == SH_NONE ? SH_NONE : micro_root(s, out);
+    int t = operand == SH_NONE ? SH_NONE : micro_root(s, operand);
 
     for (int port = 0; port < SH_PORTS && t != SH_NONE; port++)
         if (s->micro->port[port] == t)
@@ -589,7 +589,7 @@ static void emit(struct shard *s, int index)
     if (is_for_others(s, m->out[0]) || weighs_for_nothing(s, m))
         return;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
-        op.in[k] = translate_input(s, m, m->in[k]);
+        op.in[k] = is_for_others(s, m->in[k]) ? SH_NONE : translate_input(s, m, m->in[k]);
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         op.out[k] = is_for_others(s, m->out[k]) ? SH_NONE : translate(s, m->out[k]);
     accumulate(s, m, &op);

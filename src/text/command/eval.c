@@ -3,6 +3,7 @@
 
 #include "src/run/feed.h"
 #include "src/run/run.h"
+#include "src/run/teacher.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -13,9 +14,25 @@ static sh_rc not_of_tasks(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
 {
     static const char *const options[] = {"-o", "--batch", "--context", "--tokenizer"};
 
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+    for (size_t i = sh_cmd_option(cmd, args, "--top-k") ? 1 : 0; i < sizeof options / sizeof *options; i++)
         if (sh_cmd_option(cmd, args, options[i]))
             return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --requests, --choices or --text", options[i]);
+    return SH_OK;
+}
+
+/* --top-k K -o FILE. */
+static sh_rc configure_teacher(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *cfg)
+{
+    int64_t top_k;
+
+    if (!sh_cmd_option(cmd, args, "--top-k"))
+        return SH_OK;
+    if (!sh_cmd_option(cmd, args, "-o"))
+        return sh_fail(SH_E_USAGE, "sherd eval: --top-k writes a file; give its name with -o");
+    if (sh_cmd_option(cmd, args, "--sequences"))
+        return sh_fail(SH_E_USAGE, "sherd eval: --top-k is for all of --data; leave out --sequences");
+    SH_TRY(sh_cmd_whole(cmd, args, "--top-k", 1, 256, 0, &top_k));
+    cfg->objective.top_k = (int)top_k;
     return SH_OK;
 }
 
@@ -27,6 +44,7 @@ static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
     if (!cfg->validation.dataset_path[0])
         return sh_fail(SH_E_USAGE, "sherd eval: which text? give --data FILE or validation.dataset_path");
     SH_TRY(sh_feed_settle(cfg, cfg->validation.dataset_path));
+    SH_TRY(configure_teacher(cmd, args, cfg));
     return sh_cmd_whole(cmd, args, "--sequences", 1, INT64_MAX, 0, sequences);
 }
 
@@ -51,8 +69,8 @@ static void print_result(const struct sh_eval_result *v)
            (double)v->tokens / v->seconds);
 }
 
-/* Collective. The data is opened before the checkpoint is read, which may take minutes. */
-static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequences)
+/* Collective. teacher: the file for what the model finds likely, NULL: none. The data is opened before the checkpoint is read, which may take minutes. */
+static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequences, const char *teacher)
 {
     struct sh_feed feed = {0};
     struct sh_eval_result v;
@@ -61,7 +79,7 @@ static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequen
     SH_TRY_OUT(sh_agree(open_feed(run, sequences, &feed)));
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_run_tokenizer_lengths(run));
-    SH_TRY_OUT(sh_run_evaluate(run, &feed, sequences, NULL, &v));
+    SH_TRY_OUT(teacher ? sh_teacher_write(run, &feed, teacher, &v) : sh_run_evaluate(run, &feed, sequences, NULL, &v));
     if (run->mesh->rank == 0)
         print_result(&v);
 out:
@@ -74,6 +92,7 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;
     struct sh_run *run = NULL;
+    const char *teacher = sh_cmd_option(cmd, args, "-o");
     char *checkpoint = NULL;
     int64_t sequences = 0;
     sh_rc rc;
@@ -83,8 +102,8 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY_OUT(sh_agree(not_of_tasks(cmd, args)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &sequences)));
-    SH_TRY_OUT(sh_run_open(&cfg, SH_TO_EVALUATE, &run));
-    rc = evaluate(run, checkpoint, sequences);
+    SH_TRY_OUT(sh_run_open(&cfg, teacher ? SH_TO_TEACH : SH_TO_EVALUATE, &run));
+    rc = evaluate(run, checkpoint, sequences, teacher);
 out:
     sh_run_close(run);
     free(checkpoint);

@@ -43,6 +43,8 @@ static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
         return sh_fail(SH_E_USAGE, "sherd eval: give only one of --requests, --choices and --text");
     if (sh_cmd_option(cmd, args, "--data") || sh_cmd_option(cmd, args, "--sequences"))
         return sh_fail(SH_E_USAGE, "sherd eval: --data and --sequences do not go with %s", options[*kind]);
+    if (sh_cmd_option(cmd, args, "--top-k"))
+        return sh_fail(SH_E_USAGE, "sherd eval: --top-k goes with --data, not with %s", options[*kind]);
     if (*kind == SH_TASK_TEXT && sh_cmd_option(cmd, args, "-o"))
         return sh_fail(SH_E_USAGE, "sherd eval: -o does not go with --text, which has one line of results");
     return SH_OK;

@@ -1,0 +1,140 @@
+#include "kernels/cpu/teacher.h"
+
+#include "kernels/cpu/base/row.h"
+#include "kernels/cpu/base/stage.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What a row's loss consists of: a softmax of logits / temperature against the teacher's, and one of logits against the
+ * target. */
+struct row {
+    float *x; /* [n] logits */
+    int64_t n, k;
+    const int32_t *word; /* [k] */
+    const float *logp;
+    int32_t target;
+    double temperature, alpha, max, soft_sum, hard_sum;
+    double teacher_max, teacher_sum;
+};
+
+/* Sum of exp((x - max) / temperature); x stays. */
+static double sum_exponentials(const struct row *r, double temperature)
+{
+    float some[SH_CPU_PIECE];
+    double sum = 0;
+
+    for (int64_t at = 0; at < r->n; at += SH_CPU_PIECE) {
+        int64_t n = r->n - at < SH_CPU_PIECE ? r->n - at : SH_CPU_PIECE;
+
+        memcpy(some, r->x + at, (size_t)n * sizeof *some);
+        sum += (double)sh_cpu_row_exp(some, n, (float)(1 / temperature), (float)(r->max / temperature));
+    }
+    return sum;
+}
+
+static void sum_teacher(struct row *r)
+{
+    r->teacher_max = -INFINITY;
+    r->teacher_sum = 0;
+    for (int64_t j = 0; j < r->k; j++)
+        r->teacher_max = fmax(r->teacher_max, (double)r->logp[j]);
+    for (int64_t j = 0; j < r->k; j++)
+        r->teacher_sum += exp(((double)r->logp[j] - r->teacher_max) / r->temperature);
+}
+
+/* The log of the teacher's share of its word j. */
+static double log_share(const struct row *r, int64_t j)
+{
+    return ((double)r->logp[j] - r->teacher_max) / r->temperature - log(r->teacher_sum);
+}
+
+static struct row open_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n)
+{
+    int64_t k = call->in[4].dim[call->in[4].ndim - 1];
+    struct row r = {.x = x,
+                    .n = n,
+                    .k = k,
+                    .word = (const int32_t *)call->in[4].data + row * k,
+                    .logp = (const float *)call->in[5].data + row * k,
+                    .target = ((const int32_t *)call->in[2].data)[row],
+                    .temperature = call->attr->head.temperature,
+                    .alpha = call->attr->head.alpha,
+                    .max = (double)sh_cpu_row_max(x, n)};
+
+    r.soft_sum = sum_exponentials(&r, r.temperature);
+    r.hard_sum = r.temperature == 1 ? r.soft_sum : sum_exponentials(&r, 1);
+    sum_teacher(&r);
+    return r;
+}
+
+static double loss_of(const struct row *r)
+{
+    double soft = 0, hard = log(r->hard_sum) + r->max - (double)r->x[r->target];
+
+    for (int64_t j = 0; j < r->k; j++) {
+        double share = log_share(r, j), own = ((double)r->x[r->word[j]] - r->max) / r->temperature - log(r->soft_sum);
+
+        soft += exp(share) * (share - own);
+    }
+    return r->alpha * r->temperature * r->temperature * soft + (1 - r->alpha) * hard;
+}
+
+/* x = soft exp((x - max) / temperature) + hard exp(x - max) */
+static void mix_exponentials(const struct row *r, float soft, float hard)
+{
+    float some[SH_CPU_PIECE];
+
+    for (int64_t at = 0; at < r->n; at += SH_CPU_PIECE) {
+        int64_t n = r->n - at < SH_CPU_PIECE ? r->n - at : SH_CPU_PIECE;
+        float *x = r->x + at;
+
+        memcpy(some, x, (size_t)n * sizeof *some);
+        sh_cpu_row_exp(some, n, (float)(1 / r->temperature), (float)(r->max / r->temperature));
+        sh_cpu_row_exp(x, n, 1, (float)r->max);
+        for (int64_t i = 0; i < n; i++)
+            x[i] = soft * some[i] + hard * x[i];
+    }
+}
+
+/* The derivative of the teacher's part is T times the difference of the two softmaxes: T^2 from the loss, 1 / T from the
+ * logits. */
+static void make_gradient(const struct row *r, double scale)
+{
+    double soft = scale * r->alpha * r->temperature, hard = scale * (1 - r->alpha);
+
+    mix_exponentials(r, (float)(soft / r->soft_sum), (float)(hard / r->hard_sum));
+    for (int64_t j = 0; j < r->k; j++)
+        r->x[r->word[j]] -= (float)(soft * exp(log_share(r, j)));
+    r->x[r->target] -= (float)hard;
+}
+
+double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale)
+{
+    struct row r = open_row(call, row, x, n);
+    double loss = loss_of(&r);
+
+    if (gradient)
+        make_gradient(&r, scale);
+    return loss;
+}
+
+/* Of the words before it the list has the k largest, so few words enter it. */
+void sh_cpu_best_words(const float *x, int64_t n, int64_t k, int32_t *word, float *best)
+{
+    int64_t have = 0;
+
+    for (int32_t v = 0; v < n; v++) {
+        int64_t at = have;
+
+        if (have == k && !(x[v] > best[k - 1]))
+            continue;
+        have += have < k;
+        for (at = at < k ? at : k - 1; at > 0 && x[v] > best[at - 1]; at--) {
+            best[at] = best[at - 1];
+            word[at] = word[at - 1];
+        }
+        best[at] = x[v];
+        word[at] = v;
+    }
+}

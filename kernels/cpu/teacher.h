@@ -1,0 +1,20 @@
+/* Rows of logits and the words of a teacher (kernels/op.h). Local, for one thread, no failure. */
+#ifndef SH_KERNELS_CPU_TEACHER_H
+#define SH_KERNELS_CPU_TEACHER_H
+
+#include "kernels/op.h"
+
+/* Whether a call of HEAD_LOSS or HEAD_LOSS_GRAD learns from a teacher; known without data. */
+static inline bool sh_cpu_has_teacher(const struct sh_op_call *call)
+{
+    return call->in[4].ndim > 0;
+}
+
+/* The loss of one row of logits x [n], without its weight. With gradient, x becomes `scale` times the gradient of that,
+ * else it stays. */
+double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale);
+
+/* The k largest of x [n], in descending order, of equal ones the first, and where they are. */
+void sh_cpu_best_words(const float *x, int64_t n, int64_t k, int32_t *word, float *best);
+
+#endif
