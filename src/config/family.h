@@ -14,6 +14,7 @@
 struct sh_family {
     const char *name;         /* value of model.family, and model_type in config.json */
     const char *architecture; /* the class in transformers */
+    const char *labels;       /* that for labels of texts; NULL: there is none */
 
     bool layer_norm;                       /* LayerNorm with bias; else RMSNorm */
     bool learned_positions;                /* a vector per position, added to the embedding; else rotary positions */

@@ -143,6 +143,8 @@ struct sh_validation_metrics {
     int64_t tokens, bytes; /* bytes: of the text of these tokens; 0: not known, and bits per byte are left out */
     double seconds;
     double bits_per_byte; /* filled in when it is written */
+    int64_t labels;       /* 0: the model predicts tokens */
+    double accuracy;      /* share of the labels that it found */
     struct sh_pair_metrics pairs;
 };
 

@@ -260,6 +260,12 @@ static int declare_words(struct decoder *d, enum sh_param_role role, const char 
     return w;
 }
 
+/* Labels have a matrix of their own, also if words would share the embedding. */
+static bool has_tied_head(const struct sh_model *m)
+{
+    return m->tie_word_embeddings && !m->num_labels;
+}
+
 /* wte [V,C], wpe [max_seq_len,C]. A tied head is the embedding itself, so the final norm joins that unit: both are
  * needed at the same time. */
 static void declare_embed(struct decoder *d)
@@ -272,18 +278,21 @@ static void declare_embed(struct decoder *d)
     if (d->f->learned_positions)
         d->wpe = declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
     d->head = d->wte;
-    if (m->tie_word_embeddings)
+    if (has_tied_head(m))
         declare_final_norm(d);
 }
 
-/* head [V,C], its own unit when it is not tied. */
+/* head [V,C], its own unit when it is not tied; of labels [labels,C]. */
 static void declare_head(struct decoder *d)
 {
-    if (d->m->tie_word_embeddings)
+    if (has_tied_head(d->m))
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
-    d->head = declare_words(d, SH_PARAM_HEAD, d->f->head);
+    if (d->m->num_labels)
+        d->head = declare(d, SH_PARAM_HEAD, "score", 2, DIMS(d->m->num_labels, d->m->dim));
+    else
+        d->head = declare_words(d, SH_PARAM_HEAD, d->f->head);
 }
 
 static struct sh_emit_norm norm_kind(const struct decoder *d)
@@ -567,7 +576,7 @@ static int ranks_of(const struct sh_model_batch *b)
 static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_batch *b, enum sh_dtype act)
 {
     enum { WHOLE = 32, LEAST = 64, ENOUGH = 256, ROOM = 50 << 20, MOST_ROOM = 128 << 20 };
-    int64_t words = (m->vocab_size + ranks_of(b) - 1) / ranks_of(b);
+    int64_t words = m->num_labels ? m->num_labels : (m->vocab_size + ranks_of(b) - 1) / ranks_of(b);
     int64_t row_bytes = sh_dtype_bytes(act) * words, parts, rows;
     int64_t all = leaves_of(b) > 1 ? b->seq / b->leaves : (int64_t)b->batch * b->seq / parts_of(b);
     int64_t enough = MOST_ROOM / row_bytes < ENOUGH ? MOST_ROOM / row_bytes : ENOUGH, most = ROOM / row_bytes;

@@ -25,7 +25,8 @@ static int64_t active(const struct sh_model *m, const struct sh_saved *saved)
 /* Whether a token is multiplied by it; the embedding is the output matrix too if they are tied. */
 static bool is_product(const struct sh_model *m, enum sh_param_role role)
 {
-    return role < SH_PARAM_PRODUCTS || role == (m->tie_word_embeddings ? SH_PARAM_EMBED : SH_PARAM_HEAD) ||
+    return role < SH_PARAM_PRODUCTS ||
+           role == (m->tie_word_embeddings && !m->num_labels ? SH_PARAM_EMBED : SH_PARAM_HEAD) ||
            sh_param_info(role)->adapter;
 }
 

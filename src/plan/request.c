@@ -269,6 +269,11 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    if (gpu && cfg->model.num_labels)
+        return sh_fail(SH_E_USAGE,
+                       "model.num_labels=%d: the kernel that finds the likeliest label is for CPUs only, but "
+                       "the job runs on GPUs; give training.device=cpu",
+                       cfg->model.num_labels);
     if (gpu && train && cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
         return sh_fail(SH_E_USAGE,
                        "objective.name=distillation: its loss has kernels for CPUs only, but the job runs on "
@@ -331,6 +336,11 @@ static sh_rc check_stages(const struct sh_config *cfg, bool on_paper)
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
 {
+    if (cfg->model.num_labels && purpose != SH_TO_TRAIN && purpose != SH_TO_EVALUATE)
+        return sh_fail(SH_E_USAGE,
+                       "the model has model.num_labels %d and does not predict tokens; `sherd eval --data` "
+                       "evaluates it",
+                       cfg->model.num_labels);
     if (purpose == SH_TO_GENERATE && cfg->parallelism.tensor_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,
@@ -627,6 +637,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     }
     if (purpose == SH_TO_TEACH)
         out->batch.top_k = cfg->objective.top_k;
+    else if (cfg->model.num_labels) /* the likeliest label, to count right ones */
+        out->batch.top_k = 1;
     return sh_model_check(&out->model, &out->batch);
 }
 

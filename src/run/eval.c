@@ -1,8 +1,11 @@
+#include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/run/feed.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/tree.h"
+
+#include <stdlib.h>
 
 /* Read sequences [first, first + n) of the set; those past its end are masked. */
 static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end, int seq_len, int64_t *unmasked)
@@ -104,12 +107,25 @@ static int64_t answers_of(const struct sh_feed *f, int64_t first, int64_t n, int
     return f->reference ? sh_data_count_answers(f->data, first, real) : 0;
 }
 
+/* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. */
+static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
+{
+    int64_t n = 0;
+
+    if (!right)
+        return 0;
+    sh_exec_get(r->exec, SH_PORT_TOP_WORDS, right);
+    for (int64_t i = 0; i < f->sequences * r->cfg.training.seq_len; i++)
+        n += f->targets[i] >= 0 && f->targets[i] == right[i];
+    return n;
+}
+
 /* Bytes of the text of the targets that count. */
 static int64_t text_bytes(const struct sh_run *r, const struct sh_feed *f, int64_t n)
 {
     int64_t bytes = 0;
 
-    for (int64_t i = 0; r->word_bytes && i < n; i++)
+    for (int64_t i = 0; r->word_bytes && !f->labels && i < n; i++)
         if (f->targets[i] >= 0)
             bytes += r->word_bytes[f->targets[i]];
     return bytes;
@@ -146,16 +162,20 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
     int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), unmasked;
     double sums[SH_PAIR_NUMBERS];
-    long long seen[3] = {0}; /* tokens, bytes of their text, and pairs or answers */
+    long long seen[4] = {0}; /* tokens, bytes of their text, pairs or answers, and labels that are right */
+    int32_t *right = NULL;
     struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
 
     if (!sequences || sequences > all)
         sequences = all;
+    if (f->labels)
+        right = sh_calloc((size_t)(each * r->cfg.training.seq_len), sizeof *right);
     /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
      * collectives. */
     for (int64_t first = 0; first < sequences; first += pass) {
         if (stops(watch)) {
             *out = (struct sh_eval_result){.sequences = first, .seconds = sh_seconds_since(begin), .cut = true};
+            free(right);
             return SH_OK;
         }
         sh_rc rc = read_batch(f, first + own, each, sequences, r->cfg.training.seq_len, &unmasked);
@@ -167,10 +187,12 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
         seen[1] += sh_mesh_speaks(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
         seen[2] += sh_mesh_speaks(m) ? answers_of(f, first + own, each, sequences) : 0;
         run_batch(r, f, losses);
+        seen[3] += sh_mesh_speaks(m) ? count_right(r, f, right) : 0;
         give(watch, r, first + own, each, sequences);
     }
     /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */
-    SH_TRY(sh_mesh_sum_i64(seen, 3));
+    free(right);
+    SH_TRY(sh_mesh_sum_i64(seen, 4));
     if (!seen[0])
         return sh_fail(SH_E_DATA,
                        "none of the %lld sequences has a target that counts; take more of them, or check the masks",
@@ -181,6 +203,8 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
                                    .sequences = sequences,
                                    .tokens = seen[0],
                                    .bytes = seen[1],
+                                   .labels = f->labels ? seen[0] : 0,
+                                   .right = seen[3],
                                    .seconds = sh_seconds_since(begin)};
     if (f->reference)
         out->pairs = sh_reference_metrics(sums, seen[2], f->reference->labelled);

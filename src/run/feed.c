@@ -102,7 +102,8 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len);
 
-    *f = (struct sh_feed){.sequences = sequences, .with_docs = r->p->port[SH_PORT_DOCS] != SH_NONE};
+    *f = (struct sh_feed){
+        .labels = r->cfg.model.num_labels, .sequences = sequences, .with_docs = r->p->port[SH_PORT_DOCS] != SH_NONE};
     SH_TRY(sh_feed_options(&r->cfg, path, shuffle, &opt));
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
@@ -188,9 +189,25 @@ static void put_positions(struct sh_run *r, const struct sh_feed *f, int micro)
     put(r, SH_PORT_AT, micro, f->part);
 }
 
+/* A target that is no label would be looked up behind the logits. */
+static sh_rc check_labels(const struct sh_feed *f, int64_t first, int64_t n)
+{
+    int64_t T = sh_data_seq_len(f->data);
+
+    for (int64_t i = 0; f->labels && i < n * T; i++)
+        if (f->targets[i] >= f->labels)
+            return sh_fail(
+                SH_E_DATA,
+                "sequence %lld has the label %d, but model.num_labels is %d; is it a file of `sherd tokenize "
+                "--format classification`?",
+                (long long)sh_data_window(f->data, first + i / T), f->targets[i], f->labels);
+    return SH_OK;
+}
+
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked)
 {
     SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->docs, unmasked));
+    SH_TRY(check_labels(f, first, n));
     if (f->reference)
         SH_TRY(sh_reference_place(f->reference, f->data, first, n));
     return f->teacher ? sh_teacher_read(f->teacher, f->data, first, n, f->tokens) : SH_OK;

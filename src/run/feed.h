@@ -16,6 +16,7 @@ struct sh_feed {
     struct sh_reference *reference;   /* of answers, else NULL */
     struct sh_teacher *teacher;       /* of a run that learns from one, else NULL */
     int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
+    int labels;                       /* targets must be below it; 0: they are tokens */
     int64_t sequences;                /* of a micro-step */
     bool with_docs;
     bool noted; /* how the work of its first rows is shared */

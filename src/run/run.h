@@ -128,6 +128,7 @@ void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);
 struct sh_eval_result {
     double loss;
     struct sh_pair_metrics pairs;     /* if the set has pairs; the loss is then their mean */
+    int64_t labels, right;            /* of a model with labels: how many, and how many it found */
     int64_t sequences, tokens, bytes; /* bytes: of the text of these tokens; 0: not known */
     double seconds;
     bool cut; /* it was stopped after so many sequences: there is no loss */

@@ -47,6 +47,8 @@ static void report_validation(struct sh_train *t, const struct sh_eval_result *v
                                             .tokens = v->tokens,
                                             .bytes = v->bytes,
                                             .seconds = v->seconds,
+                                            .labels = v->labels,
+                                            .accuracy = (double)v->right / (double)v->labels,
                                             .pairs = v->pairs};
     long long step = (long long)t->r->step;
     char sequences[SH_STR_SHORT];

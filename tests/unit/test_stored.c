@@ -195,6 +195,7 @@ static const struct row state[] = {
     {"moe.aux_loss_coeff", "0.01", MOE},
     {"moe.z_loss_coeff", "0.01", MOE},
     {"model.init_std", "0.1", NULL},
+    {"model.num_labels", "3", NULL},
     {"model.tokenizer", "byte", NULL},
     {"training.dataset_path", "a.bin", NULL},
     {"training.seq_len", "16", NULL},

@@ -263,6 +263,7 @@ ROWS = {
     'plugin.files': Row('clamped.so', 'user/test_plugin.py'),
     'plugin.numbers': Row('clamped_swiglu.limit=5', 'user/test_plugin.py'),
     'plugin.allow_change': Row(True, 'user/test_plugin.py'),
+    'model.num_labels': Row(3, 'plan'),
     'model.ffn_op': Row('clamped_swiglu', 'user/test_plugin.py'),
     'guard.action': Row('stop', 'says', needs=GUARD),
     'guard.z_score': Row(2, 'steps', needs=ROUGH),

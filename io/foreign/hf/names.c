@@ -56,7 +56,11 @@ static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
         n += !is_there(m, m->spread->part[i].name);
     return sh_fail(SH_E_DATA, "%s: %d of the model's tensors are missing, the first of them %s %s%s", m->folder, n,
                    name_there(m, t->name), sh_str_shape(t->ndim, t->dim, shape),
-                   t->role == SH_PARAM_HEAD ? "; if it is the embedding, say model.tie_word_embeddings=true" : "");
+                   t->role != SH_PARAM_HEAD ? ""
+                   : strcmp(t->name, "score.weight") == 0
+                       ? "; AutoModelForSequenceClassification.from_pretrained() adds one, and save_pretrained() "
+                         "writes a folder with it"
+                       : "; if it is the embedding, say model.tie_word_embeddings=true");
 }
 
 /* Match name, shape and type. *out points into the index. For a packed weight, also find the tensors that belong

@@ -1,5 +1,6 @@
 /* Objectives: which of their keys act together, and what they cannot be combined with. */
 #include "src/config/check/check.h"
+#include "src/config/family.h"
 #include "src/config/read/place.h"
 
 static const struct sh_config *config_of(const struct sh_config_state *state)
@@ -117,9 +118,39 @@ static sh_rc refuse_beside_teacher(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Labels of texts: what has been made for the next token only. */
+static sh_rc refuse_beside_labels(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    const struct {
+        bool there;
+        const char *key, *text;
+    } rows[] = {
+        {!sh_family_of(c->model.family)->labels, "model.num_labels",
+         "transformers has no class for labels of this model.family; leave it out"},
+        {c->model.num_labels == 1, "model.num_labels",
+         "a single label is a number to transformers (regression), which is not learned here; give 2 or more"},
+        {c->objective.name != SH_OBJECTIVE_LM, "objective.name",
+         "model.num_labels has a loss of its own; leave it out"},
+        {c->lora.rank > 0, "lora.rank", "adapters freeze the matrix of model.num_labels; leave one of them out"},
+        {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
+         "cuts an output matrix of words, and model.num_labels has one of labels; leave it out"},
+        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
+         "model.num_labels counts right answers over whole sequences; leave it out"},
+        {c->parallelism.pipeline_parallel_degree > 1, "parallelism.pipeline_parallel_degree",
+         "stages train on the next token; leave out model.num_labels"},
+    };
+
+    for (size_t i = 0; c->model.num_labels && i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
+    return SH_OK;
+}
+
 sh_rc sh_config_check_objective(struct sh_config_state *state)
 {
     SH_TRY(refuse_idle(state));
+    SH_TRY(refuse_beside_labels(state));
     if (config_of(state)->objective.name == SH_OBJECTIVE_DISTILLATION)
         return refuse_beside_teacher(state);
     if (config_of(state)->objective.name != SH_OBJECTIVE_DPO)

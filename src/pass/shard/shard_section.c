@@ -574,6 +574,12 @@ static bool is_for_others(const struct shard *s, int operand)
     return false;
 }
 
+/* The likeliest words are there for sections that have ports for them. */
+static bool scores_for_others(const struct shard *s, const struct sh_op *m)
+{
+    return m->kind == SH_OP_HEAD_SCORE && is_for_others(s, m->out[2]);
+}
+
 /* The loss of weighed targets is there for its gradient, which an evaluation does not have: its number is made before. */
 static bool weighs_for_nothing(const struct shard *s, const struct sh_op *m)
 {
@@ -586,7 +592,7 @@ static void emit(struct shard *s, int index)
     const struct sh_op *m = &s->micro->ops[index];
     struct sh_op op = *m;
 
-    if (is_for_others(s, m->out[0]) || weighs_for_nothing(s, m))
+    if (is_for_others(s, m->out[0]) || scores_for_others(s, m) || weighs_for_nothing(s, m))
         return;
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         op.in[k] = is_for_others(s, m->in[k]) ? SH_NONE : translate_input(s, m, m->in[k]);

@@ -28,7 +28,8 @@ enum sh_chat_form {
     SH_CHAT_ALPACA,
     SH_CHAT_CHOSEN, /* preference: one of its two answers */
     SH_CHAT_REJECTED,
-    SH_CHAT_UNPAIRED /* sets sh_chat.desirable */
+    SH_CHAT_UNPAIRED, /* sets sh_chat.desirable */
+    SH_CHAT_LABELLED  /* a text with the number of its label; no conversation: src/text/corpus/batch.c reads it */
 };
 
 /* Append the conversation of a line.

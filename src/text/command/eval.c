@@ -62,7 +62,11 @@ static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *fe
 /* Bits per byte do not depend on the tokenizer, so models with different tokenizers can be compared. */
 static void print_result(const struct sh_eval_result *v)
 {
-    printf("loss %.6f  perplexity %.3f  bits per token %.4f", v->loss, exp(v->loss), v->loss / log(2.0));
+    printf("loss %.6f", v->loss);
+    if (v->labels)
+        printf("  accuracy %.6f", (double)v->right / (double)v->labels);
+    else
+        printf("  perplexity %.3f  bits per token %.4f", exp(v->loss), v->loss / log(2.0));
     if (v->bytes)
         printf("  bits per byte %.4f", v->loss * (double)v->tokens / log(2.0) / (double)v->bytes);
     printf("  sequences %lld  tokens %lld  %.0f tokens/s\n", (long long)v->sequences, (long long)v->tokens,

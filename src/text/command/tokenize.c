@@ -94,7 +94,8 @@ static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
 static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
     static const char *const formats[] = {"text",     "jsonl",  "segments",   "messages", "prompt-completion",
-                                          "sharegpt", "alpaca", "preference", "unpaired", NULL};
+                                          "sharegpt", "alpaca", "preference", "unpaired", "classification",
+                                          NULL};
     static const char *const invalid[] = {"refuse", "replace", NULL};
     int format, how;
     int64_t threads;

@@ -130,10 +130,48 @@ static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, st
     return SH_OK;
 }
 
+/* The ids that the tokenizer makes of a text, then the label, which alone is a target. */
+static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const json_t *top)
+{
+    const json_t *text = json_object_get(top, job->field ? job->field : "text"), *label = json_object_get(top, "label");
+    size_t begin = b->ids.n, first;
+
+    if (!json_is_string(text) || !json_string_length(text))
+        return sh_fail(SH_E_DATA, "\"%s\" is %s, not a text", job->field ? job->field : "text", sh_json_is(text));
+    if (!json_is_integer(label) || json_integer_value(label) < 0 ||
+        json_integer_value(label) >= job->tokenizer->vocab_size)
+        return sh_fail(SH_E_DATA, "\"label\" is no whole number from 0 to %d", job->tokenizer->vocab_size - 1);
+    if (!job->no_begin)
+        SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
+    first = b->ids.n;
+    SH_TRY(sh_encode(w->encoder, json_string_value(text), json_string_length(text), SH_ENCODE_END, &b->ids));
+    SH_TRY(refuse_twice(&b->ids, begin, first));
+    fill_mask(b, 0);
+    sh_ids_put(&b->ids, (uint32_t)json_integer_value(label));
+    fill_mask(b, 1);
+    sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
+    b->documents++;
+    return SH_OK;
+}
+
+static sh_rc put_labelled_line(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
+                               size_t bytes)
+{
+    json_t *top;
+    sh_rc rc;
+
+    SH_TRY(sh_json_parse(line, bytes, "JSON", &top));
+    rc = put_labelled(job, w, b, top);
+    json_decref(top);
+    return rc;
+}
+
 /* A line is one text, or the two of a pair. */
 static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
                       size_t bytes)
 {
+    if (job->chat == SH_CHAT_LABELLED)
+        return put_labelled_line(job, w, b, line, bytes);
     SH_TRY(put_text(job, job->chat, w, b, line, bytes));
     return job->chat == SH_CHAT_CHOSEN ? put_text(job, SH_CHAT_REJECTED, w, b, line, bytes) : SH_OK;
 }

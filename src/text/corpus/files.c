@@ -152,19 +152,20 @@ static bool has_messages(enum sh_token_format format)
 /* Refuse options that would be accepted and have no effect. */
 static sh_rc check_used(const struct sh_token_options *opt)
 {
-    bool rendered = opt->format >= SH_FORMAT_MESSAGES, plain = opt->format < SH_FORMAT_SEGMENTS;
+    bool labelled = opt->format == SH_FORMAT_LABELLED;
+    bool rendered = opt->format >= SH_FORMAT_MESSAGES && !labelled, plain = opt->format < SH_FORMAT_SEGMENTS;
     const struct {
         const char *option, *what;
         bool given, used;
     } rows[] = {
         {"--field", "lines of jsonl and --format messages or sharegpt", opt->field,
-         has_messages(opt->format) || (plain && any_is_lines(opt, true))},
+         has_messages(opt->format) || labelled || (plain && any_is_lines(opt, true))},
         {"--separator", "files of text, in which it ends a document", opt->separator, any_is_lines(opt, false)},
         {"--chat-template", "--format messages, sharegpt, alpaca, prompt-completion, preference and unpaired",
          opt->template, rendered},
         {"--special-in-text", "--format messages, sharegpt, alpaca, prompt-completion, preference and unpaired",
          opt->special_in_text, rendered},
-        {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template},
+        {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template && !labelled},
         {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
          opt->no_begin, !opt->template && opt->format != SH_FORMAT_SEGMENTS},
     };
@@ -235,7 +236,7 @@ static sh_rc settle_chat(struct job *j)
         [SH_FORMAT_SEGMENTS] = SH_CHAT_SEGMENTS,     [SH_FORMAT_MESSAGES] = SH_CHAT_MESSAGES,
         [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION, [SH_FORMAT_SHAREGPT] = SH_CHAT_SHAREGPT,
         [SH_FORMAT_ALPACA] = SH_CHAT_ALPACA,         [SH_FORMAT_PREFERENCE] = SH_CHAT_CHOSEN,
-        [SH_FORMAT_UNPAIRED] = SH_CHAT_UNPAIRED};
+        [SH_FORMAT_UNPAIRED] = SH_CHAT_UNPAIRED,     [SH_FORMAT_LABELLED] = SH_CHAT_LABELLED};
     const struct sh_token_options *opt = j->opt;
 
     if (opt->format < SH_FORMAT_SEGMENTS)
@@ -267,8 +268,8 @@ static sh_rc open_tokenizer(struct job *j)
                                      .end = -1};
     if (!j->tokenizer->ops->whole)
         return check_bytes(opt);
-    /* A template itself determines what ends a text. */
-    if (!opt->template && !has_messages(opt->format))
+    /* A template itself determines what ends a text; a text with a label has nothing after it. */
+    if (!opt->template && opt->format != SH_FORMAT_LABELLED && !has_messages(opt->format))
         SH_TRY(find_end(j));
     return settle_chat(j);
 }

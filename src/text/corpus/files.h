@@ -20,7 +20,8 @@ enum sh_token_format {
     SH_FORMAT_SHAREGPT,
     SH_FORMAT_ALPACA,
     SH_FORMAT_PREFERENCE,
-    SH_FORMAT_UNPAIRED
+    SH_FORMAT_UNPAIRED,
+    SH_FORMAT_LABELLED /* a text and the number of its label, which becomes the document's last token */
 };
 
 struct sh_token_progress {

@@ -222,6 +222,26 @@ static sh_rc choose_family(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+/* The class with a matrix of labels; any other is one of the next token. Without a list of them there are two. */
+static sh_rc read_labels(struct sh_hf_reader *r)
+{
+    const char *class = json_string_value(json_array_get(sh_hf_find(r->root, "architectures"), 0));
+    const char *problem = json_string_value(sh_hf_find(r->root, "problem_type"));
+    const json_t *number = sh_hf_find(r->root, "num_labels"), *list = sh_hf_find(r->root, "id2label");
+    char text[32];
+
+    if (!class || !strstr(class, "ForSequenceClassification"))
+        return SH_OK;
+    if (problem && strcmp(problem, "single_label_classification") != 0)
+        return sh_fail(SH_E_USAGE, "%s: problem_type %s is not learned here; single_label_classification is", r->place,
+                       problem);
+    snprintf(text, sizeof text, "%lld",
+             list     ? (long long)json_object_size(list)
+             : number ? (long long)json_integer_value(number)
+                      : 2LL);
+    return r->give(r->to, "model.num_labels", text);
+}
+
 /* Musts and unknown keys are checked before values: they decide whether the values mean what they seem to. */
 static sh_rc read_root(struct sh_hf_reader *r)
 {
@@ -232,6 +252,7 @@ static sh_rc read_root(struct sh_hf_reader *r)
         SH_TRY(check_must(r, &r->f->must[i]));
     SH_TRY(check_unknown(r));
     SH_TRY(give_values(r));
+    SH_TRY(read_labels(r));
     SH_TRY(sh_hf_rope_read(r));
     return sh_hf_blocks_read(r);
 }

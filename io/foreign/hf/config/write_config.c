@@ -328,12 +328,37 @@ static void put_kept(struct writer *w)
         put_source(w, key, strstr(key, "_token_id") ? "null" : NULL);
 }
 
+/* Names of labels are the source's, if it has as many; transformers counts them. */
+static void put_labels(struct writer *w)
+{
+    int n = w->cfg->model.num_labels;
+    const char *const keys[] = {"id2label", "label2id"};
+    bool named = (int)json_object_size(json_object_get(w->source, keys[0])) == n &&
+                 (int)json_object_size(json_object_get(w->source, keys[1])) == n;
+    if (!n)
+        return;
+    put_word(w, "problem_type", "single_label_classification");
+    for (int k = 0; k < 2; k++) {
+        if (named) {
+            put_source(w, keys[k], NULL);
+            continue;
+        }
+        begin(w, keys[k]);
+        for (int i = 0; i < n; i++)
+            fprintf(w->out, k ? "%s\"LABEL_%d\": %d" : "%s\"%d\": \"LABEL_%d\"", i ? ", " : "{", i, i);
+        fputc('}', w->out);
+    }
+}
+
 /* transformers before 4.56 reads torch_dtype, later versions read dtype, so both are written. */
 static void put_all(struct writer *w, const char *dtype)
 {
     fputc('{', w->out);
     begin(w, "architectures");
-    fprintf(w->out, "[\"%s\"]", sh_family_of(w->cfg->model.family)->architecture);
+    fprintf(w->out, "[\"%s\"]",
+            w->cfg->model.num_labels ? sh_family_of(w->cfg->model.family)->labels
+                                     : sh_family_of(w->cfg->model.family)->architecture);
+    put_labels(w);
     put_word(w, "model_type", w->f->type);
     put_word(w, "dtype", dtype);
     put_word(w, "torch_dtype", dtype);

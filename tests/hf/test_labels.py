@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Models with labels of texts compared with ForSequenceClassification of transformers, for every family that has the
+class: 10 steps from the same folder, the accuracy, and a folder that transformers opens without missing or unexpected
+keys. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
+"""
+import os
+import pathlib
+import random
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
+import job
+
+VENV = os.environ.get('SHERD_HF_VENV', '')
+if not VENV or not os.path.exists(f'{VENV}/bin/python'):
+    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
+if not sys.prefix.startswith(os.path.realpath(VENV)):
+    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
+os.environ['HF_HUB_OFFLINE'] = '1'
+import torch
+import transformers
+import pairs
+
+LABELS, STEPS, BATCH, WORDS, LONGEST = 4, 10, 4, 97, 24
+LOSS_BOUND, LOGIT_BOUND = 1e-5, 2e-4  # logits of models that were trained for 10 steps, one of them in float32
+RUN = {
+    'training.seq_len': LONGEST + 2, 'training.local_batch_size': BATCH, 'training.global_batch_size': BATCH,
+    'training.steps': STEPS, 'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1,
+    'data.shuffle': False, 'data.packing': 'none', 'training.dataset_path': '../texts.bin', 'optimizer.lr': 1e-3,
+    'optimizer.beta1': 0.9, 'optimizer.beta2': 0.95, 'optimizer.eps': 1e-4, 'optimizer.weight_decay': 0,
+    'lr_scheduler.decay_type': 'constant', 'lr_scheduler.warmup_steps': 0, 'validation.enable': True,
+    'validation.dataset_path': '../texts.bin', 'validation.sequences': 0, 'validation.freq': STEPS,
+}
+IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+SIZES = dict(vocab_size=WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+             max_position_embeddings=64, **IDS)
+KV = dict(SIZES, num_key_value_heads=2)
+GPT2 = dict(vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=64, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, **IDS)
+MODELS = {
+    'GPT2': GPT2, 'Llama': KV, 'Mistral': dict(KV, sliding_window=64), 'Qwen2': KV, 'Phi3': KV, 'SmolLM3': KV,
+    'Starcoder2': dict(KV, sliding_window=None, residual_dropout=0.0, embedding_dropout=0.0),
+    'Qwen3': dict(KV, head_dim=24), 'Olmo2': KV, 'Gemma': dict(KV, head_dim=24), 'GPTNeoX': SIZES,
+    'Gemma3Text': dict(KV, head_dim=24, sliding_window=64, query_pre_attn_scalar=24),
+    'Olmo3': dict(KV, sliding_window=9, layer_types=['sliding_attention', 'full_attention']),
+    'Exaone4': dict(KV, sliding_window=9, layer_types=['sliding_attention', 'full_attention']),
+    'Mixtral': dict(KV, num_local_experts=5, num_experts_per_tok=2),
+    'Qwen2Moe': dict(KV, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40, shared_expert_intermediate_size=40),
+    'Qwen3Moe': dict(KV, head_dim=24, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40),
+    'SeedOss': dict(KV, head_dim=24, attention_dropout=0.0, residual_dropout=0.0),
+}
+
+
+def draw_texts(seed, count):
+    draw = random.Random(seed)
+    texts = [[draw.randrange(3, WORDS) for _ in range(draw.randint(2, LONGEST))] for _ in range(count)]
+    return [(text, text[0] % LABELS) for text in texts]
+
+
+def padded(batch):
+    longest = max(len(text) for text, _ in batch)
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text, _ in batch])
+    return dict(input_ids=ids, attention_mask=(ids != 0).long())
+
+
+def precise(model):
+    if hasattr(model, 'set_experts_implementation'):
+        model.set_experts_implementation('eager')  # the others have no float64
+    return model.double().eval()
+
+
+def make(name, folder):
+    config = getattr(transformers, f'{name}Config')(**MODELS[name], num_labels=LABELS)
+    torch.manual_seed(7)
+    model = getattr(transformers, f'{name}ForSequenceClassification')(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(folder)
+    return precise(model)
+
+
+def train(model):
+    """The losses of the steps, in float64."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
+    losses = []
+    for step in range(STEPS):
+        batch = texts[step * BATCH:(step + 1) * BATCH]
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(**padded(batch)).logits, torch.tensor([label for _, label in batch]))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def case(name):
+    folder = pathlib.Path(name)
+    folder.mkdir()
+    pairs.write_documents(folder / 'texts.bin', [(text, [label]) for text, label in texts], WORDS, 1)
+    model = make(name, folder / 'begin')
+    steps = job.train(folder / 'run', {**RUN, 'model.hf_assets_path': '../begin'})
+    wrong = job.differ('loss', job.losses(steps), train(model), LOSS_BOUND)
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
+    there, info = getattr(transformers, f'{name}ForSequenceClassification').from_pretrained(folder / 'end', output_loading_info=True)
+    wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    auto = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end')
+    wrong += [] if type(auto) is type(there) and auto.config.num_labels == LABELS else [f'{type(auto)}, {auto.config.num_labels}']
+    with torch.no_grad():
+        expected, found = model(**padded(texts)).logits, precise(there)(**padded(texts)).logits
+    off = float((expected - found).abs().max())
+    wrong += [] if off <= LOGIT_BOUND else [f'logits {off:.2g} off']
+    right = sum(int(row.argmax()) == label for row, (_, label) in zip(found, texts)) / len(texts)
+    for packing in 'none', 'bfd':
+        said = job.sherd('eval', '--checkpoint', 'run/out', '--data', 'texts.bin', f'--data.packing={packing}', folder=folder).split()
+        wrong += [] if abs(float(said[said.index('accuracy') + 1]) - right) < 1e-6 else [f'{packing}: {said}, expected {right}']
+    lines = (folder / 'run/out/metrics.jsonl').read_text()
+    return wrong + ([] if '"accuracy"' in lines else ['no accuracy in the metrics'])
+
+
+if __name__ == '__main__':
+    torch.set_num_threads(1)
+    texts = draw_texts(5, STEPS * BATCH)
+    sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]))

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Labels of texts: the same bits on every mesh, one text a row or packed; the accuracy; texts made by `sherd tokenize`;
+what is refused. Prints TAP.
+"""
+import json
+import math
+import pathlib
+import random
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import pairs
+import tiny
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+WORDS, LABELS = tiny.COMMON['model.vocab_size'], 3
+CONFIG = {'model.num_labels': LABELS, 'training.seq_len': 16, 'training.global_batch_size': 8, 'training.steps': 6,
+          'training.reproducible': 'mesh', 'metrics.log_freq': 1, 'checkpoint.interval': 3, 'checkpoint.keep_latest_k': 0,
+          'validation.enable': True, 'validation.freq': 3, 'validation.sequences': 0}
+MESHES = {
+    'full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard'}),
+    'shard_grad_op over 4': (4, {'parallelism.sharding_strategy': 'shard_grad_op'}),
+    'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
+}
+KINDS = {'gpt2': {**tiny.MODELS['gpt2'], 'data.packing': 'none'},
+         'llama in bf16': {**tiny.MODELS['llama'], 'training.mixed_precision_param': 'bfloat16'}}
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets')
+
+
+def draw_texts(seed, count, longest=9):
+    """The label is a function of the last word."""
+    draw = random.Random(seed)
+    texts = [[draw.randrange(WORDS) for _ in range(draw.randint(1, longest))] for _ in range(count)]
+    return [(text, [text[-1] % LABELS]) for text in texts]
+
+
+def config(kind, changes):
+    return {'job.dump_folder': 'out', **KINDS[kind], **CONFIG, 'training.dataset_path': data,
+            'validation.dataset_path': held_out, **changes}
+
+
+def train(folder, kind, ranks=0, changes=None, fresh=True):
+    folder = pathlib.Path(folder)
+    if fresh:
+        job.prepare(folder, {})
+    (folder / 'c.yaml').write_text(job.yaml(config(kind, changes or {})))
+    job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+    lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
+    return ([[line.get(key) for key in NUMBERS] for line in lines if 'loss' in line],
+            [[line['validation_loss'], line['accuracy'], line['tokens']] for line in lines if 'validation_loss' in line])
+
+
+def case_mesh(kind, mesh):
+    ranks, changes = MESHES[mesh]
+    found = train('run', kind, ranks, changes)
+    return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
+
+
+def case_resumed(kind):
+    train('again', kind, 2, {'training.steps': 3})
+    found = train('again', kind, 4, fresh=False)
+    return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
+
+
+def case_learned():
+    """A rule of the last word is learned, and counted text by text."""
+    many = pairs.write_documents('many.bin', draw_texts(7, 1500), WORDS, 1)
+    _, lines = train('learned', 'gpt2', changes={'training.dataset_path': many, 'training.steps': 200, 'validation.freq': 200,
+                                                 'lr_scheduler.total_steps': 200, 'checkpoint.interval': 200})
+    loss, accuracy, texts = lines[-1]
+    wrong = [] if accuracy > 0.9 and loss < 0.5 and texts == 40 else [f'{lines}']
+    said = job.sherd('eval', '--checkpoint', 'learned/out', '--data', held_out).split()
+    words = dict(zip(said[::2], said[1::2]))
+    wrong += [] if abs(float(words['accuracy']) - accuracy) < 1e-6 and 'perplexity' not in words else [f'{said}, {accuracy}']
+    return wrong + ([] if abs(one['gpt2'][0][0][1] - math.log(LABELS)) < 0.5 else [f'{one["gpt2"][0][0]}'])
+
+
+def refused(says, *words, folder='.'):
+    try:
+        job.sherd(*words, folder=folder)
+    except job.Failed as failed:
+        return [] if says in str(failed) else [f'{words}: {failed}']
+    return [f'{words}: it was taken']
+
+
+def case_refused():
+    job.prepare('refused', config('gpt2', {}))
+    pathlib.Path('words.txt').write_text('some words')
+    more = pairs.write_documents('more.bin', [*draw_texts(3, 5), ([1, 2], [LABELS])], WORDS, 1)
+    rows = [('sequence 5 has the label 3, but model.num_labels is 3', f'--training.dataset_path={more}', '--data.shuffle=false'),
+            ('give 2 or more', '--model.num_labels=1'), ('adapters freeze the matrix', '--lora.rank=2'),
+            ('has a loss of its own', '--objective.name=distillation'), ('has a loss of its own', '--objective.name=dpo'),
+            ('an output matrix of words', '--parallelism.tensor_parallel_degree=5', '--training.reproducible=none'),
+            ('over whole sequences', '--parallelism.context_parallel_degree=5', '--training.reproducible=none')]
+    wrong = [line for says, *words in rows for line in refused(says, 'train', 'c.yaml', *words, folder='refused')]
+    job.prepare('olmoe', {key: value for key, value in {**config('llama in bf16', {}), **tiny.EXPERTS, 'model.family': 'olmoe'}.items()
+                          if key not in ('model.first_dense_layers', 'model.shared_ffn_dim', 'model.n_kv_heads')})
+    wrong += refused('no class for labels', 'plan', 'c.yaml', folder='olmoe')
+    few = pairs.write_documents('few.bin', [([i % 32, i % 7], [i % LABELS]) for i in range(40)], 32, 1)
+    job.prepare('words', {'job.dump_folder': 'out', 'training.dataset_path': few, 'model.num_labels': LABELS,
+                          'training.seq_len': 16,
+                          'model.hf_assets_path': str(TOP / 'tests/hf/llama')})
+    wrong += refused('score.weight', 'train', 'c.yaml', folder='words')
+    wrong += refused('AutoModelForSequenceClassification.from_pretrained() adds one', 'train', 'c.yaml', folder='words')
+    train('bytes', 'gpt2', changes={'model.vocab_size': 256, 'training.steps': 1})
+    model = ('--checkpoint', pathlib.Path('bytes/out'))
+    wrong += refused('does not predict tokens', 'generate', *model, '--prompt', 'a', '--tokenizer', 'byte')
+    wrong += refused('does not predict tokens', 'eval', *model, '--text', 'words.txt', '--tokenizer', 'byte')
+    return wrong + refused('does not predict tokens', 'eval', *model, '--data', held_out, '--top-k', 2, '-o', 'x.bin')
+
+
+def read(path):
+    """The documents of a file (doc/data.md), each a list of ids."""
+    data = pathlib.Path(path).read_bytes()
+    _, _, width, _, count, documents, offsets_at, tokens_at, _ = struct.unpack_from('<4i5q', data)
+    offsets = struct.unpack_from(f'<{documents + 1}q', data, offsets_at)
+    tokens = struct.unpack_from(f'<{count}{"H" if width == 2 else "I"}', data, tokens_at)
+    return [list(tokens[a:b]) for a, b in zip(offsets, offsets[1:])]
+
+
+def case_tokenize():
+    """A text with its label, as the tokenizer has it, without an end of text."""
+    tokenizer = TOP / 'tests/golden/tokenizer/llama3.json'
+    texts = [{'text': 'A good film.', 'label': 1}, {'text': 'Bad!', 'label': 0}, {'text': 'So so', 'label': 2}]
+    pathlib.Path('texts.jsonl').write_text(''.join(json.dumps(text) + '\n' for text in texts))
+    pathlib.Path('reviews.jsonl').write_text(json.dumps({'review': 'Bad!', 'label': 0}) + '\n')
+    tokenize = ('tokenize', 'texts.jsonl', '-o', 'texts.bin', '--tokenizer', tokenizer, '--format', 'classification')
+    job.sherd(*tokenize)
+    job.sherd('tokenize', 'reviews.jsonl', '-o', 'reviews.bin', *tokenize[4:], '--field', 'review')
+    ids = {name: read(f'{name}.bin') for name in ('texts', 'reviews')}
+    job.sherd('tokenize', 'texts.jsonl', '-o', 'plain.bin', '--tokenizer', tokenizer, '--documents', '--no-eos')
+    wrong = [] if ids['texts'] == [[*text, line['label']] for text, line in zip(read('plain.bin'), texts)] else [f'{ids}']
+    wrong += [] if ids['reviews'] == ids['texts'][1:2] else [f'{ids}']
+    for line, says in (({'text': 'a'}, '"label" is no whole number'), ({'text': 'a', 'label': -1}, '"label" is no whole number'),
+                       ({'text': 'a', 'label': True}, '"label" is no whole number'), ({'label': 1}, '"text" is missing'),
+                       ({'text': '', 'label': 1}, '"text" is'), ({'text': 'a', 'label': 2**40}, '"label" is no whole number')):
+        pathlib.Path('bad.jsonl').write_text(json.dumps(line) + '\n')
+        wrong += refused(says, 'tokenize', 'bad.jsonl', *tokenize[2:])
+    wrong += refused('--chat-template is for', *tokenize, '--chat-template', 'chatml')
+    wrong += refused('--eos is for', *tokenize, '--eos', 'x')
+    return wrong
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    data = pairs.write_documents('texts.bin', draw_texts(1, 160), WORDS, 1)
+    held_out = pairs.write_documents('held-out.bin', draw_texts(2, 40), WORDS, 1)
+    one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in KINDS}
+    sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
+                            *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
+                            ('the rule is learned', case_learned), ('refused', case_refused),
+                            ('sherd tokenize', case_tokenize)]))
