@@ -137,6 +137,9 @@ sh_rc sh_mesh_hear_all(void);
 /* Wait for a request of a collective over all ranks, under the same limit. */
 sh_rc sh_mesh_wait(MPI_Request *request);
 
+/* Wait for a message to or from one rank, under the same limit. */
+sh_rc sh_mesh_wait_for(int rank, MPI_Request *request);
+
 /* Small host-side helpers, collective over the job, outside of program runs. They, sh_agree() and sh_mesh_barrier()
  * need no MPI for one rank. The functions without a return value stop the job when MPI fails, since peers wait in
  * the same call. */
@@ -167,6 +170,10 @@ struct sh_mesh_trade {
     void *arg;
 };
 sh_rc sh_mesh_trade(const struct sh_mesh_trade *t);
+
+/* Each rank sends to one rank and receives from one; the numbers of bytes may differ between pairs. Collective over the
+ * job. */
+sh_rc sh_mesh_shift(const void *out, int64_t out_bytes, int to, void *in, int64_t in_bytes, int from);
 
 /* Test every open group with known values: gradient = function of the rank. Takes milliseconds. Collective.
  * Errors: SH_E_COMM naming group, expected and found. */

@@ -170,6 +170,18 @@ sh_rc sh_mesh_wait(MPI_Request *request)
     return limit_seconds > 0 ? hear(NULL) : SH_OK;
 }
 
+/* Here ranks need not wait equally often: who is missing is known. */
+sh_rc sh_mesh_wait_for(int rank, MPI_Request *request)
+{
+    int done;
+
+    SH_TRY(test_until(request, limit_seconds > 0 ? sh_now_ns() + (int64_t)(limit_seconds * 1e9) : 0, &done));
+    if (!done)
+        sh_stop(sh_fail(SH_E_COMM, "stall: rank %d has not exchanged its copy within %g s (comm.train_timeout_seconds)",
+                        rank, limit_seconds));
+    return SH_OK;
+}
+
 static sh_rc all_received(int *yes)
 {
     for (int to = 0; to < SPEAKERS; to++) {

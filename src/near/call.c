@@ -93,14 +93,32 @@ sh_rc sh_keep_take(int fd, struct sh_keep_part *part)
                         .world = part->world,
                         .slot = part->slot,
                         .layout = part->layout,
+                        .start = part->start,
                         .bytes = part->bytes};
 
     return ask(fd, &m, &part->fd);
 }
 
-sh_rc sh_keep_drop(int fd, uint64_t layout)
+sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part)
 {
-    struct sh_wire m = {.kind = SH_WIRE_DROP, .layout = layout};
+    struct sh_wire m = {
+        .kind = SH_WIRE_FORGET, .rank = part->rank, .world = part->world, .slot = part->slot, .layout = part->layout};
+
+    return ask(fd, &m, NULL);
+}
+
+sh_rc sh_keep_lose(int fd, bool node, int *rank)
+{
+    struct sh_wire m = {.kind = SH_WIRE_LOSE, .slot = node};
+
+    SH_TRY(ask(fd, &m, NULL));
+    *rank = m.rank;
+    return SH_OK;
+}
+
+sh_rc sh_keep_drop(int fd, uint64_t start)
+{
+    struct sh_wire m = {.kind = SH_WIRE_DROP, .start = start};
 
     return ask(fd, &m, NULL);
 }

@@ -100,22 +100,25 @@ static sh_rc take(struct keeper *k, const struct sh_wire *m, int *fd)
     if (k->part[i].bytes != m->bytes)
         return sh_fail(SH_E_BUG, "a near checkpoint of rank %d has %lld bytes, not %lld", m->rank,
                        (long long)k->part[i].bytes, (long long)m->bytes);
+    k->part[i].start = m->start;
     *fd = k->part[i].fd;
     return SH_OK;
 }
 
-static void drop_others(struct keeper *k, uint64_t layout)
+static void drop(struct keeper *k, int i)
 {
-    int n = 0;
+    if (i < 0)
+        return;
+    k->reserved -= k->part[i].bytes;
+    close(k->part[i].fd);
+    k->part[i] = k->part[--k->n_parts];
+}
 
-    for (int i = 0; i < k->n_parts; i++)
-        if (k->part[i].layout == layout) {
-            k->part[n++] = k->part[i];
-        } else {
-            k->reserved -= k->part[i].bytes;
-            close(k->part[i].fd);
-        }
-    k->n_parts = n;
+static void drop_others(struct keeper *k, uint64_t start)
+{
+    for (int i = k->n_parts - 1; i >= 0; i--)
+        if (k->part[i].start != start)
+            drop(k, i);
 }
 
 /* ---- ranks ---- */
@@ -205,17 +208,52 @@ static void greet(struct client *c, const struct sh_wire *m)
     c->waits = true;
 }
 
+static struct client *find_lowest(const struct keeper *k)
+{
+    struct client *lowest = NULL;
+
+    for (int i = 0; i < k->n_clients; i++)
+        if (k->client[i].present && (!lowest || k->client[i].rank < lowest->rank))
+            lowest = &k->client[i];
+    return lowest;
+}
+
+/* A drill. */
+static sh_rc lose_rank(const struct keeper *k, int *rank)
+{
+    const struct client *c = find_lowest(k);
+
+    if (!c || c->pid <= 0)
+        return sh_fail(SH_E_USAGE, "no rank of the run is on this node");
+    *rank = c->rank;
+    kill(c->pid, SIGKILL);
+    return SH_OK;
+}
+
+static void stop_node(const struct keeper *k)
+{
+    for (int i = 0; i < k->n_clients; i++)
+        if (k->client[i].present && k->client[i].pid > 0)
+            kill(k->client[i].pid, SIGSTOP);
+    raise(SIGSTOP);
+}
+
 /* What a packet asks for, but for hello and bye, is answered at once. */
 static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
 {
     sh_rc rc = SH_OK;
     int fd = -1, i = m->slot;
     bool listed = m->kind == SH_WIRE_LIST && i >= 0 && i < k->n_parts, end = m->kind == SH_WIRE_LIST && !listed;
+    bool stops = m->kind == SH_WIRE_LOSE && i == 1;
 
     if (m->kind == SH_WIRE_TAKE)
         rc = take(k, m, &fd);
     if (m->kind == SH_WIRE_DROP)
-        drop_others(k, m->layout);
+        drop_others(k, m->start);
+    if (m->kind == SH_WIRE_FORGET)
+        drop(k, find_part(k, m));
+    if (m->kind == SH_WIRE_LOSE && !stops)
+        rc = lose_rank(k, &m->rank);
     if (listed) {
         const struct sh_keep_part *p = &k->part[i];
 
@@ -230,6 +268,8 @@ static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
     m->rc = rc;
     snprintf(m->text, sizeof m->text, "%s", rc == SH_OK ? "" : sh_error_text());
     sh_wire_send(c->fd, m, fd);
+    if (stops)
+        stop_node(k);
 }
 
 /* false: the other side is gone. */

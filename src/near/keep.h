@@ -21,6 +21,7 @@ enum { SH_KEEP_TELL_MS = 1000 };
 struct sh_keep_part {
     int rank, world, slot;
     uint64_t layout;
+    uint64_t start; /* the last one that took it */
     int64_t bytes;
     int fd;
 };
@@ -43,11 +44,18 @@ bool sh_keep_hear(int fd, int *rank);
 /* Part number `index` of all; false in *more: there are no more. part->fd is the caller's. */
 sh_rc sh_keep_list(int fd, int index, struct sh_keep_part *part, bool *more);
 
-/* Have the part of that rank, world, slot and layout with that many bytes: the one that is there, or a new one of
- * zeros. part->fd is the caller's. */
+/* Have the part of that rank, world, slot and layout with that many bytes for a start: the one that is there, or a new one
+ * of zeros. part->fd is the caller's. */
 sh_rc sh_keep_take(int fd, struct sh_keep_part *part);
 
-/* Forget all parts of another layout. */
-sh_rc sh_keep_drop(int fd, uint64_t layout);
+/* Forget all parts that this start has not taken. */
+sh_rc sh_keep_drop(int fd, uint64_t start);
+
+/* Forget the part of that rank, world, slot and layout. */
+sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part);
+
+/* For drills: have the keeper kill the lowest rank of its node, whose number is in *rank, or stop itself and all ranks
+ * there, as a node that has lost its network seems to others. Errors: SH_E_USAGE: there is no rank. */
+sh_rc sh_keep_lose(int fd, bool node, int *rank);
 
 #endif

@@ -10,6 +10,24 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *sh_wire_node(void)
+{
+    static char name[256];
+    const char *slurm = getenv("SLURMD_NODENAME");
+
+    if (slurm || gethostname(name, sizeof name - 1) != 0)
+        return slurm ? slurm : "this node";
+    return name;
+}
+
+/* Nodes that share a network have keepers of their own. */
+static uint64_t hash_place(const char *path)
+{
+    const char *node = getenv("SLURMD_NODENAME");
+
+    return sh_hash64(path, strlen(path)) ^ (node ? sh_mix64(sh_hash64(node, strlen(node))) : 0);
+}
+
 /* The folder is made here, since the keeper starts before the run does: only what exists has a path without links. */
 sh_rc sh_wire_name(const char *folder, struct sockaddr_un *name, socklen_t *length)
 {
@@ -23,7 +41,7 @@ sh_rc sh_wire_name(const char *folder, struct sockaddr_un *name, socklen_t *leng
         return sh_fail(SH_E_DATA, "%s: %s", folder, strerror(errno));
     *name = (struct sockaddr_un){.sun_family = AF_UNIX};
     n = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "sherd-keep.%lld.%.40s.%016llx", (long long)getuid(),
-                 job ? job : "", (unsigned long long)sh_hash64(path, strlen(path)));
+                 job ? job : "", (unsigned long long)hash_place(path));
     *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
     free(path);
     return SH_OK;

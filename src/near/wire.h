@@ -13,7 +13,9 @@ enum sh_wire_kind {
     SH_WIRE_BYE,
     SH_WIRE_LIST, /* part number `slot` */
     SH_WIRE_TAKE,
-    SH_WIRE_DROP, /* all but `layout` */
+    SH_WIRE_DROP, /* all that `start` has not taken */
+    SH_WIRE_FORGET,
+    SH_WIRE_LOSE, /* slot 0: the lowest rank; 1: the node */
     SH_WIRE_ANSWER,
     SH_WIRE_END, /* of the list */
     SH_WIRE_DEATH
@@ -27,6 +29,9 @@ struct sh_wire {
     int32_t rc; /* of an answer */
     char text[256];
 };
+
+/* What this node is called: by Slurm, or by itself. */
+const char *sh_wire_node(void);
 
 /* The abstract name of the keeper's socket. Errors: SH_E_DATA: the folder cannot be found. */
 sh_rc sh_wire_name(const char *folder, struct sockaddr_un *name, socklen_t *length);

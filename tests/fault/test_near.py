@@ -44,9 +44,10 @@ def config(**changes):
 class Keeper:
     """A keeper of a folder, as a script has one."""
 
-    def __init__(self, folder, *words):
+    def __init__(self, folder, *words, node=None, **environment):
+        environment |= {} if node is None else {'SLURMD_NODENAME': f'node{node}'}
         self.process = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', *words], cwd=folder, stdin=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE, text=True, env=job.environment(0))
+                                        stderr=subprocess.PIPE, text=True, env=job.environment(0) | environment)
         self.first = self.process.stderr.readline()
 
     def __enter__(self):
@@ -77,9 +78,9 @@ def ranks_of(folder):
     return found
 
 
-def begin(folder, ranks, *words):
+def begin(folder, ranks, *words, **environment):
     return subprocess.Popen(job.command(ranks, ['train', 'c.yaml', *words]), cwd=folder, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=job.environment(ranks))
+                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=job.environment(ranks) | environment)
 
 
 def kill_one(folder, run, draw):
@@ -209,6 +210,102 @@ def damaged():
     return wrong
 
 
+def on_nodes():
+    """What puts the ranks of one machine on nodes of EACH ranks."""
+    return {'LD_PRELOAD': job.launcher.preload(pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/fault/nodes.so'),
+            'SHERD_TEST_NODE': str(EACH)}
+
+
+EACH = 2
+COPIES = NEAR | {'checkpoint.near_copies': 2, 'training.reproducible': 'mesh', 'parallelism.sharding_strategy': 'full_shard'}
+
+
+def lose_node(folder, run, keepers, node):
+    """All that is on a node ends at once."""
+    wait_for_ranks(folder, run, (node + 1) * EACH)
+    ranks = ranks_of(folder)
+    keepers[node].process.kill()
+    for rank in range(node * EACH, (node + 1) * EACH):
+        try:
+            os.kill(ranks[rank], signal.SIGKILL)
+        except (KeyError, ProcessLookupError):
+            pass
+    keepers[node].process.wait()
+
+
+def wait_for_ranks(folder, run, count):
+    while run.poll() is None and len(ranks_of(folder)) < count:
+        time.sleep(0.01)
+
+
+def lost_nodes():
+    """Nodes are lost at random times, and the run goes on with a new one in its place or on one less, from memory, at most
+    one finished step behind, to the bits of the unbroken run."""
+    whole = job.prepare('whole-nodes', config(**COPIES) | {'checkpoint.near_interval': 0, 'checkpoint.near_copies': 1})
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    folder, draw, wrong, before = job.prepare('nodes', config(**COPIES)), random.Random(5), [], 0
+    keepers = {node: Keeper(folder, node=node) for node in (0, 1)}
+    try:
+        for death in range(DEATHS):
+            run = begin(folder, 2 * EACH, **on_nodes())
+            wait_for_step(folder, run, before + 5 + draw.randrange(50))
+            time.sleep(draw.random() * 0.05)
+            lost = draw.randrange(2)
+            over = run.poll() is not None
+            lose_node(folder, run, keepers, lost)
+            said = finish(run)[1]
+            begun = BEGUN.search(said)
+            if death > 0 and not (begun and FROM_MEMORY.search(said) and int(begun[1]) >= before - 1):
+                wrong.append(f'start {death}: step {before} was done, but {said}')
+            before = newest(folder)
+            keepers[lost].__exit__()
+            if over:
+                break
+            keepers[lost] = Keeper(folder, node=lost)
+        # The last start has one node: the other one is left.
+        left = 1 - lost
+        keepers[lost].__exit__()
+        if left:
+            os.environ['SHERD_TEST_SHIFT'] = '1'
+        status, said = finish(begin(folder, EACH, **on_nodes()))
+        os.environ.pop('SHERD_TEST_SHIFT', None)
+        begun = BEGUN.search(said)
+        if status or not (begun and int(begun[1]) >= before - 1 and FROM_MEMORY.search(said)) or 'all ranks are on' not in said:
+            wrong.append(f'the last start, step {before}: exit {status}, {said}')
+    finally:
+        for keeper in keepers.values():
+            keeper.__exit__()
+    return wrong + differences(folder, whole) + leftovers()
+
+
+def copies():
+    """A part that has changed is taken from the other node; the plan says what copies take, to the byte."""
+    folder, wrong = job.prepare('copies', config(**COPIES)), []
+    with Keeper(folder, node=0) as first, Keeper(folder, node=1):
+        run = begin(folder, 2 * EACH, **on_nodes())
+        wait_for_step(folder, run, 110)
+        kill_one(folder, run, random.Random(3))
+        finish(run)
+        sizes = {path.stat().st_size for path in first.parts()}
+        step = max(int.from_bytes(path.read_bytes()[104:112], 'little', signed=True) for path in first.parts())
+        for path in first.parts():
+            data = path.read_bytes()
+            if int.from_bytes(data[32:36], 'little') in range(EACH):  # own parts, not copies
+                flip(path, len(data) - 5000)
+        run = begin(folder, 2 * EACH, **on_nodes())
+        status, said = finish(run)
+    begun = FROM_MEMORY.search(said)
+    if status or not begun or int(begun[1]) < step - 1 or ', a copy is taken: ' not in said:
+        wrong.append(f'step {step}: exit {status}, {said}')
+    planned = job.sherd('plan', 'c.yaml', '--ranks', 2 * EACH, f'--mesh.ranks_per_node={EACH}', folder=folder)
+    own = re.search(r'near checkpoints, 2 slots\s+(\d+)', planned)
+    copy = re.search(r"copies of another node's, 2 slots\s+(\d+)", planned)
+    sent = re.search(r'sent for each near checkpoint\s+(\d+)', planned)
+    if not (own and copy and sent) or {int(own[1]) // 2, int(copy[1]) // 2} - sizes or int(sent[1]) * 2 != int(own[1]):
+        wrong.append(f'parts of {sizes} bytes, planned {planned}')
+    return wrong
+
+
 def keeper_dies():
     """Training goes on, says so once, and ends as ever."""
     folder = job.prepare('keeper-dies', config(**NEAR))
@@ -268,5 +365,6 @@ def two_keepers():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('changed bytes are passed over', damaged), ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
+        ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies),
+        ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))

@@ -85,6 +85,7 @@ static const struct row machine[] = {
     {"checkpoint.hints", "striping_factor=4", NULL},
     {"checkpoint.near_interval", "5", NULL},
     {"checkpoint.near_limit_bytes", "1GB", "checkpoint.near_interval=5"},
+    {"checkpoint.near_copies", "2", "checkpoint.near_interval=5"},
     {"checkpoint.timeout_seconds", "60", NULL},
     {"checkpoint.max_failures", "1", NULL},
     {"checkpoint.keep_latest_k", "2", NULL},

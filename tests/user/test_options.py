@@ -220,6 +220,8 @@ ROWS = {
     'checkpoint.hints': Row('cb_nodes=1', 'mpi/bad-hints.case'),
     'checkpoint.near_interval': Row(3, 'fault/test_near.py'),
     'checkpoint.near_limit_bytes': Row(100000, 'fault/test_near.py'),
+    'checkpoint.near_copies': Row(2, 'fault/test_near.py'),
+    'checkpoint.near_silence_seconds': Row(1, 'fault/test_near.py'),
     'checkpoint.timeout_seconds': Row(3, 'fault/test_load_stuck.py'),
     'checkpoint.max_failures': Row(0, 'fault/test_after_failure.py'),
     'checkpoint.keep_latest_k': Row(1, 'files', needs=OFTEN),

@@ -41,12 +41,12 @@ static sh_rc name_start(uint64_t *start)
     return sh_mesh_bcast(start, sizeof *start, 0);
 }
 
-static sh_rc reach_keeper(struct sh_run *r, uint64_t start, uint64_t *keeper)
+static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
 {
     struct sh_kept *k = r->kept;
 
     SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &k->presence));
-    SH_TRY(sh_keep_hello(k->presence, r->mesh->rank, r->mesh->world, start, keeper));
+    SH_TRY(sh_keep_hello(k->presence, r->mesh->rank, r->mesh->world, k->start, keeper));
     SH_TRY(sh_keep_connect(r->folder, 1, &k->socket));
     return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
 }
@@ -89,7 +89,7 @@ static int *number_units(const struct sh_program *p)
 
 sh_rc sh_kept_open(struct sh_run *r)
 {
-    uint64_t start, keeper = 0;
+    uint64_t keeper = 0;
 
     if (!r->cfg.checkpoint.near_interval)
         return SH_OK;
@@ -99,9 +99,10 @@ sh_rc sh_kept_open(struct sh_run *r)
     r->kept->layout = layout_of(r);
     r->kept->unit = number_units(r->p);
     r->kept->bytes = sh_near_bytes(r->p, &r->mesh->shape);
-    SH_TRY(name_start(&start));
-    SH_TRY(sh_agree(reach_keeper(r, start, &keeper)));
-    return sh_agree(check_one_keeper(r, keeper));
+    SH_TRY(name_start(&r->kept->start));
+    SH_TRY(sh_agree(reach_keeper(r, &keeper)));
+    SH_TRY(sh_agree(check_one_keeper(r, keeper)));
+    return sh_agree(sh_kept_find_partner(r));
 }
 
 void sh_kept_close(struct sh_run *r)
@@ -116,9 +117,12 @@ void sh_kept_close(struct sh_run *r)
         shutdown(k->presence, SHUT_RDWR);
     if (k->listener)
         pthread_join(k->listener, NULL);
-    for (int i = 0; i < SH_NEAR_SLOTS; i++)
+    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
         if (k->slot[i].head)
             munmap(k->slot[i].head, (size_t)k->bytes);
+        if (k->copy[i].head)
+            munmap(k->copy[i].head, (size_t)k->copy_bytes);
+    }
     if (k->presence >= 0)
         close(k->presence);
     if (k->socket >= 0)
@@ -136,28 +140,62 @@ static bool is_loaded(const struct sh_kept *k, const struct sh_near_slot *s)
     return sh_near_state(s) == SH_NEAR_DONE && s->head->mark.step == k->loaded && s->head->layout == k->loaded_layout;
 }
 
-/* What is left of generations that were not loaded would mix with new ones of the same step. */
-static sh_rc empty_others(const struct sh_run *r)
+/* What is left of generations that were not loaded would mix with new ones of the same step. Of another layout it is of no
+ * use, and its memory may be needed. */
+static sh_rc empty_others(const struct sh_kept *k, const struct sh_kept_parts *parts)
+{
+    for (int i = 0; i < parts->n; i++) {
+        const struct sh_near_slot *slot = &parts->part[i].slot;
+        const struct sh_keep_part part = {.rank = slot->head->rank,
+                                          .world = slot->head->world,
+                                          .slot = parts->part[i].number,
+                                          .layout = slot->head->layout};
+
+        if (is_loaded(k, slot))
+            continue;
+        sh_near_empty(slot);
+        if (part.layout != k->layout)
+            SH_TRY(sh_keep_forget(k->socket, &part));
+    }
+    return SH_OK;
+}
+
+/* All parts are listed before any is forgotten: the list would change under the other ranks of the node. */
+static sh_rc clear_others(const struct sh_run *r)
 {
     struct sh_kept_parts parts;
+    sh_rc rc = sh_agree(sh_kept_map(r, &parts));
 
-    SH_TRY(sh_kept_map(r, &parts));
-    for (int i = 0; i < parts.n; i++)
-        if (!is_loaded(r->kept, &parts.part[i].slot))
-            sh_near_empty(&parts.part[i].slot);
+    if (rc == SH_OK)
+        rc = sh_agree(empty_others(r->kept, &parts));
     sh_kept_unmap(&parts);
-    return SH_OK;
+    return rc;
 }
 
 static sh_rc take_own(struct sh_run *r)
 {
-    struct sh_kept *k = r->kept;
-
     for (int i = 0; i < SH_NEAR_SLOTS; i++) {
         SH_TRY(sh_kept_map_own(r, i));
-        if (is_loaded(k, &k->slot[i]))
-            k->safe = k->done = k->loaded;
+        SH_TRY(sh_kept_map_copy(r, i));
     }
+    return SH_OK;
+}
+
+/* The slot of the generation that was loaded is the same wherever a part or copy of it lies; a rank whose node is new
+ * has neither, and must spare that slot all the same. Collective. */
+static sh_rc find_loaded_slot(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+    double slot = -1;
+
+    for (int i = 0; i < SH_NEAR_SLOTS; i++)
+        if (is_loaded(k, &k->slot[i]) || (k->copy[i].head && is_loaded(k, &k->copy[i])))
+            slot = i;
+    SH_TRY(sh_mesh_max(&slot, 1));
+    if (slot < 0)
+        return SH_OK;
+    k->safe = k->done = k->loaded;
+    k->safe_slot = k->done_slot = (int)slot;
     return SH_OK;
 }
 
@@ -165,8 +203,9 @@ sh_rc sh_kept_take(struct sh_run *r)
 {
     if (!r->kept)
         return SH_OK;
-    SH_TRY(sh_agree(empty_others(r)));
-    return sh_agree(take_own(r));
+    SH_TRY(clear_others(r));
+    SH_TRY(sh_agree(take_own(r)));
+    return find_loaded_slot(r);
 }
 
 /* Nobody may look before all are empty. */
@@ -176,9 +215,12 @@ void sh_kept_forget(struct sh_run *r)
 
     if (!k)
         return;
-    for (int i = 0; i < SH_NEAR_SLOTS; i++)
+    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
         if (k->slot[i].head)
             sh_near_empty(&k->slot[i]);
+        if (k->copy[i].head)
+            sh_near_empty(&k->copy[i]);
+    }
     k->loaded = k->safe = k->done = -1;
     k->described = false;
     sh_mesh_barrier();
@@ -295,17 +337,25 @@ sh_rc sh_kept_write(struct sh_run *r, const char *guard)
 {
     struct sh_kept *k = r->kept;
     int64_t step[SH_NEAR_SLOTS], begin = sh_now_ns();
+    int slot;
     sh_rc rc;
 
     SH_TRY(describe(r));
-    if (!is_kept(r))
-        return SH_OK;
+    if (!is_kept(r) && k->to == SH_NONE)
+        return SH_OK; /* with a partner it goes on: that one waits for the copy */
     for (int i = 0; i < SH_NEAR_SLOTS; i++)
         step[i] = sh_near_state(&k->slot[i]) == SH_NEAR_DONE ? k->slot[i].head->mark.step : -1;
-    rc = fill(r, &k->slot[sh_near_choose(step, k->safe)], guard);
-    k->seconds += sh_seconds_since(begin);
+    if (k->safe >= 0)
+        step[k->safe_slot] = k->safe;
+    slot = sh_near_choose(step, k->safe);
+    rc = fill(r, &k->slot[slot], guard);
     if (rc == SH_OK)
+        rc = sh_kept_exchange(r, slot);
+    k->seconds += sh_seconds_since(begin);
+    if (rc == SH_OK) {
         k->done = r->step;
+        k->done_slot = slot;
+    }
     return rc;
 }
 
@@ -316,13 +366,13 @@ double sh_kept_share(const struct sh_run *r)
     return k && k->done > k->safe && !atomic_load(&k->gone);
 }
 
-/* Once a generation of this layout is safe, those of the mesh before are of no use. */
+/* Once a generation of this start is safe, what was left of those before is of no use. */
 static void drop_others(struct sh_run *r)
 {
     struct sh_kept *k = r->kept;
 
     k->alone = true;
-    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->layout) != SH_OK)
+    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->start) != SH_OK)
         sh_error_clear(); /* the keeper is gone, and everything with it */
 }
 
@@ -333,6 +383,7 @@ void sh_kept_decide(struct sh_run *r, double sum)
     if (!k || (int)sum != r->mesh->world)
         return;
     k->safe = k->done;
+    k->safe_slot = k->done_slot;
     if (!k->alone)
         drop_others(r);
 }

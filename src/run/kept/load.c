@@ -19,6 +19,7 @@ struct offer {
     int32_t rank, world, n_rows;
     int32_t presenter, index; /* a rank of this start, and the number among its parts */
     bool fits;                /* it is of this model */
+    bool bad;                 /* it has changed since it was written */
 };
 
 struct offers {
@@ -79,6 +80,12 @@ static sh_rc gather_offers(const struct sh_run *r, const struct sh_kept_parts *p
     return sh_mesh_bcast(out->offer, bytes * r->mesh->world, 0);
 }
 
+/* Of a part and its copy on another node, that of whose rank the presenter is closer to. */
+static bool is_better(const struct offer *a, const struct offer *b)
+{
+    return !b || abs(a->presenter - a->rank) < abs(b->presenter - b->rank);
+}
+
 /* A part of another generation, or none at all (world 0), is left out. */
 static bool collect(const struct offers *all, struct generation *g)
 {
@@ -89,11 +96,12 @@ static bool collect(const struct offers *all, struct generation *g)
     for (int i = 0; i < all->n; i++) {
         const struct offer *o = &all->offer[i];
 
-        if (o->world != g->world || o->layout != g->layout || o->step != g->step || o->rank < 0 ||
-            o->rank >= g->world || g->part[o->rank])
+        if (o->bad || o->world != g->world || o->layout != g->layout || o->step != g->step || o->rank < 0 ||
+            o->rank >= g->world)
             continue;
-        g->part[o->rank] = o;
-        found++;
+        found += !g->part[o->rank];
+        if (is_better(o, g->part[o->rank]))
+            g->part[o->rank] = o;
     }
     return found == g->world;
 }
@@ -107,7 +115,7 @@ static bool find_generation(const struct offers *all, int64_t after, int64_t bef
         for (int i = 0; i < all->n; i++) {
             const struct offer *o = &all->offer[i];
 
-            if (o->world > 0 && o->step > after && o->step < before && (!newest || o->step > newest->step))
+            if (o->world > 0 && !o->bad && o->step > after && o->step < before && (!newest || o->step > newest->step))
                 newest = o;
         }
         if (!newest)
@@ -128,29 +136,50 @@ static bool find_generation(const struct offers *all, int64_t after, int64_t bef
 
 /* ---- whether it is good ---- */
 
-static sh_rc check_parts(const struct sh_run *r, const struct sh_kept_parts *parts, const struct generation *g)
+/* Check what this rank presents; bad[i]: part i has changed. Fails with the first one's reason. */
+static sh_rc check_parts(const struct sh_run *r, const struct sh_kept_parts *parts, const struct generation *g,
+                         double *bad)
 {
+    sh_rc rc = SH_OK;
+
     if (!g->fits)
         return r->mesh->rank == 0 ? sh_fail(SH_E_DATA, "it is of another model or optimizer") : SH_OK;
     for (int i = 0; i < g->world; i++)
         if (g->part[i]->presenter == r->mesh->rank) {
-            sh_rc rc = sh_near_check(&parts->part[g->part[i]->index].slot);
-
-            if (rc != SH_OK)
-                return sh_fail_prefix(rc, "on %s, ", r->mesh->host);
+            bad[i] = sh_near_check(&parts->part[g->part[i]->index].slot) != SH_OK;
+            if (bad[i] && rc == SH_OK)
+                rc = sh_fail_prefix(SH_E_DATA, "on %s, ", r->mesh->host);
         }
-    return SH_OK;
+    return rc;
 }
 
-/* Collective, agreed. */
-static bool is_good(const struct sh_run *r, const struct sh_kept_parts *parts, const struct generation *g)
+/* All leave out the same parts. Collective. */
+static void mark_bad(struct offers *all, const struct generation *g, double *bad)
 {
-    if (sh_agree(check_parts(r, parts, g)) == SH_OK)
-        return true;
-    if (sh_error_text()[0])
-        sh_log_warn("near checkpoint of step %lld passed over: %s", (long long)g->step, sh_error_text());
-    sh_error_clear();
-    return false;
+    if (sh_mesh_max(bad, g->world) != SH_OK)
+        sh_stop(SH_E_COMM);
+    for (int i = 0; i < g->world; i++)
+        if (bad[i] > 0)
+            all->offer[g->part[i] - all->offer].bad = true;
+}
+
+/* As long as a part that has changed has a copy, that is taken. Collective, agreed. */
+static bool is_good(const struct sh_run *r, const struct sh_kept_parts *parts, struct offers *all, struct generation *g)
+{
+    double *bad = sh_calloc((size_t)g->world, sizeof *bad);
+    bool good = false, covered = true;
+
+    while (covered && !(good = sh_agree(check_parts(r, parts, g, bad)) == SH_OK)) {
+        mark_bad(all, g, bad);
+        covered = g->fits && collect(all, g);
+        memset(bad, 0, (size_t)g->world * sizeof *bad);
+        if (sh_error_text()[0])
+            sh_log_warn("near checkpoint of step %lld%s: %s", (long long)g->step,
+                        covered ? ", a copy is taken" : " passed over", sh_error_text());
+        sh_error_clear();
+    }
+    free(bad);
+    return good;
 }
 
 /* ---- who asks whom for what ---- */
@@ -365,7 +394,7 @@ sh_rc sh_kept_load(struct sh_run *r, int64_t step, struct sh_ckpt_meta *meta, bo
     SH_TRY_OUT(sh_agree(sh_kept_map(r, &parts)));
     SH_TRY_OUT(gather_offers(r, &parts, &offers));
     while (!*loaded && find_generation(&offers, step, before, &g)) {
-        *loaded = is_good(r, &parts, &g);
+        *loaded = is_good(r, &parts, &offers, &g);
         before = g.step;
     }
     rc = *loaded ? load(r, &parts, &g, meta) : SH_OK;

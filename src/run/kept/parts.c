@@ -30,7 +30,7 @@ static sh_rc add(struct sh_kept_parts *all, int *cap, const struct sh_keep_part 
         return SH_OK;
     }
     all->part = sh_grow(all->part, all->n, cap, sizeof *all->part);
-    all->part[all->n++] = (struct sh_kept_part){slot, part->bytes};
+    all->part[all->n++] = (struct sh_kept_part){slot, part->slot, part->bytes};
     return SH_OK;
 }
 
@@ -58,15 +58,35 @@ void sh_kept_unmap(struct sh_kept_parts *p)
     *p = (struct sh_kept_parts){0};
 }
 
+static sh_rc take(const struct sh_run *r, int rank, int slot, int64_t bytes, void **memory)
+{
+    const struct sh_kept *k = r->kept;
+    struct sh_keep_part part = {
+        .rank = rank, .world = r->mesh->world, .slot = slot, .layout = k->layout, .start = k->start, .bytes = bytes};
+
+    SH_TRY(sh_keep_take(k->socket, &part));
+    return map(&part, memory);
+}
+
+/* What arrives lays it out. */
+sh_rc sh_kept_map_copy(struct sh_run *r, int slot)
+{
+    struct sh_kept *k = r->kept;
+    void *memory;
+
+    if (k->from == SH_NONE)
+        return SH_OK;
+    SH_TRY(take(r, k->from, slot, k->copy_bytes, &memory));
+    k->copy[slot].head = memory;
+    return SH_OK;
+}
+
 sh_rc sh_kept_map_own(struct sh_run *r, int slot)
 {
     struct sh_kept *k = r->kept;
-    struct sh_keep_part part = {
-        .rank = r->mesh->rank, .world = r->mesh->world, .slot = slot, .layout = k->layout, .bytes = k->bytes};
     void *memory;
 
-    SH_TRY(sh_keep_take(k->socket, &part));
-    SH_TRY(map(&part, &memory));
+    SH_TRY(take(r, r->mesh->rank, slot, k->bytes, &memory));
     if (!sh_near_view(memory, k->bytes, &k->slot[slot]))
         sh_near_format(memory, r->p, &r->mesh->shape, k->layout, &k->slot[slot]);
     return SH_OK;

@@ -11,15 +11,19 @@
 
 struct sh_kept {
     int presence, socket; /* connections to the keeper: one that is kept, one for asking */
-    uint64_t layout;
+    uint64_t layout, start;
     struct sh_near_slot slot[SH_NEAR_SLOTS]; /* NULL heads: not taken yet */
-    int *unit;                               /* [units of the program] of the slots; SH_NONE: frozen */
-    int64_t bytes;                           /* of a slot */
-    int64_t loaded;                          /* step of the generation that this process began with; -1: none */
+    struct sh_near_slot copy[SH_NEAR_SLOTS]; /* of another rank; only their heads count */
+    int64_t copy_bytes;
+    int to, from;   /* whom this rank sends its slots to, and whose copies it holds; SH_NONE: nobody */
+    int *unit;      /* [units of the program] of the slots; SH_NONE: frozen */
+    int64_t bytes;  /* of a slot */
+    int64_t loaded; /* step of the generation that this process began with; -1: none */
     uint64_t loaded_layout;
     int64_t safe, done; /* steps of the newest generations: that all ranks have, that this rank has; -1: none */
-    bool alone;         /* the keeper holds parts of this layout only */
-    bool described;     /* meta is there */
+    int safe_slot, done_slot;
+    bool alone;     /* the keeper holds parts of this start only */
+    bool described; /* meta is there */
     struct sh_ckpt_meta meta;
     atomic_bool gone; /* the keeper */
     bool said_gone;
@@ -32,6 +36,7 @@ struct sh_kept {
  * Errors: SH_E_COMM, SH_E_MEMORY. */
 struct sh_kept_part {
     struct sh_near_slot slot;
+    int number; /* of the slot */
     int64_t bytes;
 };
 struct sh_kept_parts {
@@ -41,7 +46,13 @@ struct sh_kept_parts {
 sh_rc sh_kept_map(const struct sh_run *r, struct sh_kept_parts *out);
 void sh_kept_unmap(struct sh_kept_parts *p);
 
-/* Have the own part of one slot. Local. */
+/* Have the own part of one slot, and the one for a copy. Local. */
 sh_rc sh_kept_map_own(struct sh_run *r, int slot);
+sh_rc sh_kept_map_copy(struct sh_run *r, int slot);
+
+/* partner.c. Find: who holds whose copies (checkpoint.near_copies). Exchange: send the slot, and receive a copy.
+ * Collective; errors of find, which are agreed on by the caller: SH_E_USAGE: nodes with different numbers of ranks. */
+sh_rc sh_kept_find_partner(struct sh_run *r);
+sh_rc sh_kept_exchange(struct sh_run *r, int slot);
 
 #endif

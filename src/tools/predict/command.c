@@ -393,6 +393,42 @@ static void print_beside(const struct sh_predict *l)
         print_pinned(l, host);
 }
 
+/* Of the rank whose copies this one holds, half of the nodes away; its stage may have other layers. */
+static int64_t copy_bytes(const struct sh_predict *l)
+{
+    int node = l->at.ranks_per_node, nodes = node ? l->at.world / node : 1;
+    struct sh_topology at = l->at;
+    struct sh_predict other = *l;
+    int64_t bytes = 0;
+
+    if (l->cfg.checkpoint.near_copies < 2 || nodes < 2)
+        return 0;
+    at.rank = (l->at.rank + (nodes - nodes / 2) * node) % l->at.world;
+    other.at = at;
+    other.mesh.rank = at.rank;
+    other.p = NULL;
+    other.ask.at = &other.at;
+    other.ask.mesh = &other.mesh;
+    other.ask.weigh = true;
+    if (sh_plan_make(&other.ask, &other.build, &other.p) == SH_OK)
+        bytes = sh_near_bytes(other.p, &other.mesh);
+    else
+        sh_error_clear();
+    sh_program_destroy(other.p);
+    return bytes;
+}
+
+static void print_near(const struct sh_predict *l)
+{
+    int64_t own = sh_near_bytes(l->p, &l->mesh), copy = copy_bytes(l);
+
+    print_bytes("near checkpoints, 2 slots", SH_NEAR_SLOTS * own);
+    if (!copy)
+        return;
+    print_bytes("  copies of another node's, 2 slots", SH_NEAR_SLOTS * copy);
+    print_bytes("  sent for each near checkpoint", own);
+}
+
 /* Each kind at the moment when the sum of all is highest; the difference to the arena is gaps. */
 static void print_memory(const struct sh_predict *l)
 {
@@ -413,7 +449,7 @@ static void print_memory(const struct sh_predict *l)
     print_bytes(l->at.gpu ? "arena: all that is allocated on it" : "arena: all that is allocated", l->p->arena_bytes);
     print_beside(l);
     if (l->cfg.checkpoint.near_interval)
-        print_bytes("near checkpoints, 2 slots", SH_NEAR_SLOTS * sh_near_bytes(l->p, &l->mesh));
+        print_near(l);
     if (bytes[SH_MEM_MASTER])
         puts("  masters: float32, from which each update rounds what is gathered and computed with");
     if (halves)
