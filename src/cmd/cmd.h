@@ -129,6 +129,7 @@ sh_rc sh_cmd_print_config(const struct sh_config *cfg);
 sh_rc sh_cmd_train_with(const struct sh_config *cfg);
 
 sh_rc sh_cmd_train(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_drill(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_keep(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_run_clm(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_config_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

@@ -6,6 +6,7 @@
 #include "src/base/string/str.h"
 #include "src/device/device.h"
 #include "src/near/keep.h"
+#include "src/near/pulse.h"
 #include "src/near/slot.h"
 
 #include <signal.h>
@@ -103,11 +104,16 @@ static sh_rc print_step(const char *folder)
 static sh_rc serve(const struct sh_config *cfg)
 {
     int64_t limit = cfg->checkpoint.near_limit_bytes ? cfg->checkpoint.near_limit_bytes : sh_device_node_free() / 2;
+    const char *watch = getenv(SH_PULSE_VARIABLE);
     char text[SH_STR_SHORT];
 
     if (!cfg->checkpoint.near_interval)
         return sh_fail(SH_E_USAGE, "checkpoint.near_interval is 0: this run makes no near checkpoints to keep");
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    signal(SIGUSR1, SIG_IGN); /* what tells ranks of the time limit reaches all steps of a job */
+    signal(SIGUSR2, SIG_IGN);
+    if (watch)
+        SH_TRY(sh_pulse_start(watch));
     sh_log_info("keeping near checkpoints of %s, at most %s", cfg->job.dump_folder, sh_str_bytes(limit, text));
     return sh_keep_serve(cfg->job.dump_folder, limit);
 }
@@ -117,5 +123,9 @@ sh_rc sh_cmd_keep(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_config cfg;
 
     SH_TRY(sh_cmd_config(args, NULL, &cfg));
+    if (sh_cmd_option(cmd, args, "--watch")) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        return sh_pulse_watch(cfg.checkpoint.near_silence_seconds);
+    }
     return sh_cmd_option(cmd, args, "--step") ? print_step(cfg.job.dump_folder) : serve(&cfg);
 }

@@ -92,6 +92,16 @@ static const struct sh_cmd_option doctor[] = {
 /* For commands without options. */
 static const struct sh_cmd_option keep[] = {
     {.name = "--step", .help = "print the newest step that all ranks of this node have in memory, or -1, and stop"},
+    {.name = "--watch",
+     .help = "for job scripts: print a line that keepers of other nodes need in their environment (SHERD_WATCH), and then "
+             "one for each of these nodes that is lost or whose keeper ends"},
+    {0},
+};
+
+static const struct sh_cmd_option drill[] = {
+    {.name = "--lose", .value = "WHAT",
+     .help = "rank: kill the lowest rank of this node; node: stop all ranks and the keeper of this node, so that it says "
+             "nothing any more"},
     {0},
 };
 
@@ -322,6 +332,9 @@ const struct sh_cmd sh_commands[] = {
      "node, while ranks die and start again; start one on each node, before the run, with the same CONFIG and keys. It "
      "ends with whoever started it, or by a signal, and the memory is free then",
      "hold copies of a run's state in memory while ranks die", SH_CMD_TRAIN, keep, .config = true, .run = sh_cmd_keep},
+    {"drill", "CONFIG | --model.hf=DIR", "lose a rank or this node on purpose, in a run that makes near checkpoints, and say "
+     "when its next step followed; run it on a node of the job, with the CONFIG and keys of the run",
+     "lose a rank or a node on purpose", SH_CMD_TRAIN, drill, .config = true, .run = sh_cmd_drill},
     {"plan", "CONFIG | --model.hf=DIR", "show mesh, units, memory and collectives of a training step on any number of "
      "ranks, and predict its time on a machine",
      "say what a run takes: memory, traffic, time", SH_CMD_PREPARE, plan,

@@ -304,6 +304,13 @@ class Cluster:
         kill(all_of_it)
         daemon.wait()
 
+    def freeze_node(self, name):
+        """Like a node whose network is cut: nothing on it says anything any more, and no socket is closed. kill_node ends
+        it."""
+        roots = [self.daemons[name].pid, *self.steps_on(name)]
+        kill(roots, signal.SIGSTOP)
+        kill(below(roots), signal.SIGSTOP)
+
     def say_down(self, name):
         """Tell slurmctld what it finds out by itself when the node has not answered for SlurmdTimeout."""
         self.call('scontrol', 'update', f'nodename={name}', 'state=down', 'reason=lost', check=True)

@@ -161,9 +161,16 @@ def survive(name, ranks, changes, whole_ranks):
 
 
 def leftovers():
-    mine = f'@sherd-keep.{os.getuid()}.{os.environ.get("SLURM_JOB_ID", "")}.'
-    names = [line for line in pathlib.Path('/proc/net/unix').read_text().splitlines() if mine in line]
-    return [f'left behind: {names}'] if names else []
+    """Keepers and ranks of this test that are still there."""
+    found = []
+    for entry in pathlib.Path('/proc').iterdir():
+        try:
+            if entry.name.isdigit() and os.path.samefile(entry / 'exe', os.environ['SHERD']) and \
+                    pathlib.Path.cwd() in (entry / 'cwd').resolve().parents:
+                found.append((entry / 'cmdline').read_bytes())
+        except OSError:
+            pass
+    return [f'left behind: {found}'] if found else []
 
 
 def broken_once(folder, keeper, ranks=2, step=110):
@@ -238,6 +245,11 @@ def wait_for_ranks(folder, run, count):
         time.sleep(0.01)
 
 
+def came_from_memory(begun, said, before):
+    """At most one step behind; a file of the same step comes first."""
+    return begun and int(begun[1]) >= before - 1 and (FROM_MEMORY.search(said) or int(begun[1]) % INTERVAL == 0)
+
+
 def lost_nodes():
     """Nodes are lost at random times, and the run goes on with a new one in its place or on one less, from memory, at most
     one finished step behind, to the bits of the unbroken run."""
@@ -255,7 +267,7 @@ def lost_nodes():
             lose_node(folder, run, keepers, lost)
             said = finish(run)[1]
             begun = BEGUN.search(said)
-            if death > 0 and not (begun and FROM_MEMORY.search(said) and int(begun[1]) >= before - 1):
+            if death > 0 and not came_from_memory(begun, said, before):
                 wrong.append(f'start {death}: step {before} was done, but {said}')
             before = newest(folder)
             keepers[lost].__exit__()
@@ -270,7 +282,7 @@ def lost_nodes():
         status, said = finish(begin(folder, EACH, **on_nodes()))
         os.environ.pop('SHERD_TEST_SHIFT', None)
         begun = BEGUN.search(said)
-        if status or not (begun and int(begun[1]) >= before - 1 and FROM_MEMORY.search(said)) or 'all ranks are on' not in said:
+        if status or not came_from_memory(begun, said, before) or 'all ranks are on' not in said:
             wrong.append(f'the last start, step {before}: exit {status}, {said}')
     finally:
         for keeper in keepers.values():
@@ -306,6 +318,42 @@ def copies():
     return wrong
 
 
+def watched():
+    """The watch names a node that says nothing, and a keeper that has ended; keepers end with it."""
+    folder = job.prepare('watched', config(**NEAR, **{'checkpoint.near_silence_seconds': job.stretch(1)}))
+    watch = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, text=True, env=job.environment(0))
+    address = watch.stdout.readline().split()[1]
+    keepers = [Keeper(folder, node=node, SHERD_WATCH=address) for node in range(3)]
+    wrong = []
+    try:
+        time.sleep(job.stretch(0.5))
+        drill = subprocess.Popen([os.environ['SHERD'], 'drill', 'c.yaml', '--lose=node'], cwd=folder, stdout=subprocess.PIPE,
+                                 stdin=subprocess.DEVNULL, env=job.environment(0) | {'SLURMD_NODENAME': 'node1'})
+        begin_ns = time.monotonic()
+        wrong += [] if watch.stdout.readline() == 'lost node1\n' else ['the silent node is not named']
+        took = time.monotonic() - begin_ns
+        wrong += [] if took > 0.7 else [f'named after {took} s: checkpoint.near_silence_seconds is ignored']
+        wrong += [] if b'node1 says nothing any more' in drill.stdout.readline() else ['the drill does not say so']
+        drill.kill()
+        drill.wait()
+        drill.stdout.close()
+        keepers[2].process.kill()
+        wrong += [] if watch.stdout.readline() == 'ended node2\n' else ['the ended keeper is not named']
+        watch.send_signal(signal.SIGUSR1)
+        wrong += [] if watch.stdout.readline() == 'all\n' else ['the others are not all that live']
+        watch.terminate()
+        wrong += [] if watch.wait(60) == 0 and keepers[0].process.wait(60) == 0 else ['the keeper does not end with its watch']
+    finally:
+        for keeper in keepers:
+            keeper.__exit__()
+        watch.kill()
+        watch.stdout.close()
+    with Keeper(folder, SHERD_WATCH='no') as keeper:
+        wrong += [] if 'HOST:PORT:TOKEN' in keeper.first and keeper.process.wait(60) == 2 else ['a wrong address is taken']
+    return wrong + leftovers()
+
+
 def keeper_dies():
     """Training goes on, says so once, and ends as ever."""
     folder = job.prepare('keeper-dies', config(**NEAR))
@@ -328,9 +376,11 @@ def script():
     run = subprocess.Popen([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, text=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=job.environment(2) | launch)
     wait_for_step(folder, run, 130)
-    kill_one(folder, run, random.Random(2))
+    drill = job.sherd('drill', 'c.yaml', '--lose=rank', folder=folder)
+    found = re.search(r'rank 0 on .* was killed; the log has step (\d+)\n.*step (\d+) followed after', drill)
     status, said = finish(run)
     wrong = [] if status == 0 and 'starting again' in said and FROM_MEMORY.search(said) else [f'exit {status}: {said}']
+    wrong += [] if found and int(found[1]) >= 130 and int(found[2]) >= int(found[1]) else [f'the drill said {drill}']
     broken = subprocess.run([job.TOP / 'jobscripts/keep-going', 'c.yaml', '--training.steps=no'], cwd=folder, capture_output=True,
                             env=job.environment(2) | launch, timeout=job.SECONDS)
     wrong += [] if broken.returncode == 2 else [f'a wrong key: exit {broken.returncode}']
@@ -365,6 +415,6 @@ def two_keepers():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies),
+        ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the watch', watched),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))

@@ -86,6 +86,7 @@ static const struct row machine[] = {
     {"checkpoint.near_interval", "5", NULL},
     {"checkpoint.near_limit_bytes", "1GB", "checkpoint.near_interval=5"},
     {"checkpoint.near_copies", "2", "checkpoint.near_interval=5"},
+    {"checkpoint.near_silence_seconds", "9", "checkpoint.near_interval=5"},
     {"checkpoint.timeout_seconds", "60", NULL},
     {"checkpoint.max_failures", "1", NULL},
     {"checkpoint.keep_latest_k", "2", NULL},

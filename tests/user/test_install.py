@@ -14,7 +14,7 @@ import job
 
 BUILD = pathlib.Path(os.environ['SHERD']).parent
 stage = pathlib.Path('stage').absolute()
-SCRIPTS = 'common.sh', 'train.sbatch', 'sweep.sbatch', 'study.sbatch', 'submit-chain', 'scaling-study', 'sherd-in-container', 'README'
+SCRIPTS = 'common.sh', 'train.sbatch', 'keep-going', 'keep-going.sbatch', 'drill', 'sweep.sbatch', 'study.sbatch', 'submit-chain', 'scaling-study', 'sherd-in-container', 'README'
 
 
 def variables(*names):

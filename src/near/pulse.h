@@ -1,0 +1,29 @@
+/* Which nodes live. The script of a job runs a watch; each keeper says a byte to it a few times a second, and the watch
+ * says one back. A node that loses power or its network says nothing any more: no socket is closed, and no other part of
+ * a job would notice within seconds. One program decides, since one script starts the ranks: if the network falls apart,
+ * the nodes of the watch go on.
+ *
+ * Local, no MPI. */
+#ifndef SH_NEAR_PULSE_H
+#define SH_NEAR_PULSE_H
+
+#include "src/base/err.h"
+
+/* The variable by which the script tells keepers where its watch is: HOST:PORT:TOKEN, of which others know no token. */
+#define SH_PULSE_VARIABLE "SHERD_WATCH"
+
+/* The keeper's side: a thread that beats from here on. It ends the process with SH_OK once the watch has said that it
+ * ends, and with SH_E_COMM if it has been silent for a minute: its node is lost. Errors: SH_E_USAGE: the address. */
+sh_rc sh_pulse_start(const char *address);
+
+/* The watch: prints lines until SIGTERM, then tells the keepers and returns.
+ *
+ *     watch HOST:PORT:TOKEN   first, for SHERD_WATCH
+ *     lost NODE               nothing was heard for `silence` seconds
+ *     ended NODE              its keeper has ended; the node may live
+ *     all                     after SIGUSR1: all nodes that are not lost or ended have been heard since
+ *
+ * Errors: SH_E_COMM: it cannot listen. */
+sh_rc sh_pulse_watch(double silence);
+
+#endif

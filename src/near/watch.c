@@ -1,0 +1,210 @@
+#include "src/near/pulse.h"
+
+#include "src/base/mem.h"
+#include "src/base/time.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BEAT_MS = 200, HELLO = 128, LATE_MS = 1000 };
+
+struct node {
+    int fd;
+    char name[HELLO]; /* "": its hello is not complete */
+    char hello[HELLO];
+    int length;
+    int64_t heard, told;
+};
+
+struct watch {
+    int socket;
+    char token[32];
+    struct node *node;
+    int n, cap;
+    int64_t looked, asked; /* asked 0: nobody asks whether all live */
+};
+
+static volatile sig_atomic_t ends, asks;
+
+static void on_signal(int which)
+{
+    if (which == SIGTERM)
+        ends = 1;
+    else
+        asks = 1;
+}
+
+static void print(const char *what, const char *name)
+{
+    printf("%s%s\n", what, name);
+    fflush(stdout);
+}
+
+/* ---- who is there ---- */
+
+static void drop(struct watch *w, int i)
+{
+    close(w->node[i].fd);
+    w->node[i] = w->node[--w->n];
+}
+
+/* Lines for a script hold no more than names of hosts do. */
+static bool is_name(const char *s)
+{
+    return *s && strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == strlen(s);
+}
+
+/* A keeper that was started again takes the place of the one before. */
+static bool greet(struct watch *w, struct node *me)
+{
+    size_t token = strlen(w->token);
+    const char *name = me->hello + token + 1;
+
+    if (strncmp(me->hello, w->token, token) != 0 || me->hello[token] != ' ' || !is_name(name))
+        return false;
+    for (int i = 0; i < w->n; i++)
+        if (strcmp(w->node[i].name, name) == 0)
+            w->node[i].name[0] = '\0';
+    snprintf(me->name, sizeof me->name, "%s", name);
+    return true;
+}
+
+/* "TOKEN NAME\n", and then bytes that mean nothing but that they came. false: it is gone, or not one of ours. */
+static bool hear(struct watch *w, struct node *me)
+{
+    char bytes[HELLO];
+    ssize_t n = recv(me->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR);
+    me->heard = sh_now_ns();
+    for (ssize_t i = 0; i < n && !me->name[0]; i++) {
+        if (me->length == HELLO - 1)
+            return false;
+        me->hello[me->length++] = bytes[i];
+        if (bytes[i] == '\n') {
+            me->hello[me->length - 1] = '\0';
+            if (!greet(w, me))
+                return false;
+        }
+    }
+    return true;
+}
+
+static void welcome(struct watch *w)
+{
+    int fd = accept4(w->socket, NULL, NULL, SOCK_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    w->node = sh_grow(w->node, w->n, &w->cap, sizeof *w->node);
+    w->node[w->n++] = (struct node){.fd = fd, .heard = sh_now_ns()};
+}
+
+/* ---- what follows ---- */
+
+/* A watch that was late itself has not listened, and forgets what it suspects. */
+static void forgive(struct watch *w, int64_t now)
+{
+    if (now - w->looked > LATE_MS * INT64_C(1000000))
+        for (int i = 0; i < w->n; i++)
+            w->node[i].heard = now;
+    w->looked = now;
+}
+
+static void judge(struct watch *w, int64_t now, double silence)
+{
+    bool all = w->asked != 0;
+
+    for (int i = w->n - 1; i >= 0; i--) {
+        struct node *me = &w->node[i];
+
+        if (now - me->told >= BEAT_MS * INT64_C(1000000)) {
+            me->told = now;
+            all = send(me->fd, ".", 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 && all;
+        }
+        all = all && (!me->name[0] || me->heard > w->asked);
+        if ((double)(now - me->heard) / 1e9 < silence)
+            continue;
+        if (me->name[0])
+            print("lost ", me->name);
+        drop(w, i);
+    }
+    if (all) {
+        print("all", "");
+        w->asked = 0;
+    }
+}
+
+static void look(struct watch *w, struct pollfd *fds, double silence)
+{
+    int n = w->n;
+
+    fds[0] = (struct pollfd){.fd = w->socket, .events = POLLIN};
+    for (int i = 0; i < n; i++)
+        fds[1 + i] = (struct pollfd){.fd = w->node[i].fd, .events = POLLIN};
+    if (poll(fds, (nfds_t)n + 1, BEAT_MS / 2) < 0)
+        return; /* a signal */
+    forgive(w, sh_now_ns());
+    for (int i = n - 1; i >= 0; i--)
+        if (fds[1 + i].revents && !hear(w, &w->node[i])) {
+            if (w->node[i].name[0])
+                print("ended ", w->node[i].name);
+            drop(w, i);
+        }
+    if (fds[0].revents)
+        welcome(w);
+    judge(w, sh_now_ns(), silence);
+}
+
+static sh_rc open_socket(struct watch *w)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_ANY)}};
+    socklen_t length = sizeof at;
+    char host[HELLO] = "";
+    uint64_t token;
+
+    w->socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (w->socket < 0 || bind(w->socket, (struct sockaddr *)&at, sizeof at) != 0 || listen(w->socket, SOMAXCONN) != 0 ||
+        getsockname(w->socket, (struct sockaddr *)&at, &length) != 0 || gethostname(host, sizeof host - 1) != 0 ||
+        getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
+        return sh_fail(SH_E_COMM, "the watch cannot listen: %s", strerror(errno));
+    snprintf(w->token, sizeof w->token, "%016llx", (unsigned long long)token);
+    printf("watch %s:%d:%s\n", host, ntohs(at.sin_port), w->token);
+    fflush(stdout);
+    return SH_OK;
+}
+
+sh_rc sh_pulse_watch(double silence)
+{
+    const struct sigaction act = {.sa_handler = on_signal};
+    struct watch w = {.looked = sh_now_ns()};
+    struct pollfd *fds = NULL;
+
+    sigaction(SIGTERM, &act, NULL);
+    sigaction(SIGUSR1, &act, NULL);
+    SH_TRY(open_socket(&w));
+    while (!ends) {
+        fds = sh_realloc(fds, (size_t)w.n + 1, sizeof *fds);
+        look(&w, fds, silence);
+        if (asks) {
+            asks = 0;
+            w.asked = sh_now_ns();
+        }
+    }
+    for (int i = 0; i < w.n; i++)
+        if (send(w.node[i].fd, "Q", 1, MSG_NOSIGNAL) < 0)
+            continue;
+    free(fds);
+    free(w.node);
+    close(w.socket);
+    return SH_OK;
+}
