@@ -274,6 +274,7 @@ def lost_nodes():
             if over:
                 break
             keepers[lost] = Keeper(folder, node=lost)
+        print(f'# {death + 1} nodes were lost', flush=True)
         # The last start has one node: the other one is left.
         left = 1 - lost
         keepers[lost].__exit__()
