@@ -3,15 +3,19 @@
 
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/plugin/process.h"
 #include "src/plugin/trial.h"
 
 #include "kernels/plug.h"
 
 #include <math.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 /* A row under test, and the operation whose numbers its kernels get: itself, or the one that it is the backward of. */
 struct subject {
@@ -23,7 +27,7 @@ struct subject {
 
 static const struct {
     int64_t rows, width;
-} sizes[] = {{3, 5}, {7, 9}, {1, 1}, {13, 17}, {1, 2}, {2, 1}, {5, 3}, {4, 8}, {2, 33}, {9, 16}, {1, 64}, {31, 7}};
+} sizes[] = {{3, 5}, {7, 9}, {1, 1}, {13, 17}, {1, 2}, {2, 1}, {5, 3}, {4, 8}, {2, 33}, {4099, 2}, {1, 515}, {31, 7}};
 enum { SIZES = sizeof sizes / sizeof sizes[0], BRIEF_SIZES = 2, SMALL = 300, THREADS = 3 };
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
 enum { ACTS = sizeof acts / sizeof acts[0] };
@@ -36,6 +40,17 @@ static int sizes_of(const struct subject *s)
 static struct sh_trial_size size_of(int i, enum sh_dtype act)
 {
     return (struct sh_trial_size){.rows = sizes[i].rows, .width = sizes[i].width, .act = act, .rounded = act};
+}
+
+/* The row's numbers are the defaults on every other shape, and others on the rest. */
+static void take_numbers(struct subject *s, int size)
+{
+    for (int k = 0; k < SHERD_NUMBERS; k++) {
+        const struct sherd_number *n = &s->forward->number[k];
+        double more = n->value + 0.25 * fabs(n->value) + 0.125;
+
+        s->number[k] = size % 2 == 0 ? n->value : more < n->max ? more : (n->min + n->value) / 2;
+    }
 }
 
 /* Keeps the first. Returns false, for the caller to return. */
@@ -61,12 +76,21 @@ static const char *where(const struct sh_trial *t, sherd_kernel kernel, char tex
     return text;
 }
 
+/* What is being tried, for the last words of a process that a kernel ends. */
+static struct {
+    char row[64], where[WHERE];
+    const char *check;
+    bool fatal; /* signals are watched, and time is limited */
+} trying;
+
 /* A kernel's failure is a result, too. */
 static bool run(struct subject *s, struct sh_trial *t, sherd_kernel kernel)
 {
     char text[WHERE];
-    int rc = kernel(&t->call);
+    int rc;
 
+    snprintf(trying.where, sizeof trying.where, "%s", where(t, kernel, text));
+    rc = kernel(&t->call);
     return rc == 0 || wrong(s, "the kernel returned %d (%s)", rc, where(t, kernel, text));
 }
 
@@ -207,31 +231,61 @@ static bool check_slopes(struct subject *s, struct slopes *g)
     return right && g->skipped * 10 > g->n + 10 ? wrong(s, "ref jumps in more than a tenth of its elements") : right;
 }
 
-/* x of the operation is that of its backward. */
+/* x of the operation is that of its backward, and dy is something else. */
 static bool check_gradient(struct subject *s)
 {
     bool right = true;
 
     for (int i = 0; s->backward && right && i < sizes_of(s); i++) {
-        struct sh_trial_size size = size_of(i, SH_F64);
+        struct sh_trial_size size = size_of(i, SH_F64), of_x = size;
         struct slopes g = {.n = 0};
 
-        sh_trial_make(s->row, s->number, &size, &g.y);
+        of_x.first_operand = 1;
+        take_numbers(s, i);
+        sh_trial_make(s->row, s->number, &of_x, &g.y);
         sh_trial_make(s->backward, s->number, &size, &g.back);
         g.n = sh_operand_elems(&g.y.call.in[0]);
-        if (g.back.shape.n_in > 1) {
-            double *x = sh_calloc((size_t)g.n, sizeof *x);
-
-            for (int64_t j = 0; j < g.n; j++)
-                x[j] = sh_operand_get(&g.y.call.in[0], j);
-            sh_trial_values(&g.back, 1, x);
-            free(x);
-        }
         right = check_slopes(s, &g);
         sh_trial_free(&g.y);
         sh_trial_free(&g.back);
     }
     return right;
+}
+
+/* ---- numbers ---- */
+
+/* Whether ref makes something else when a number is another one: a constant in its place would be right by default. */
+static bool changes(struct subject *s, int number)
+{
+    const struct sherd_op *rows[] = {s->row, s->backward};
+    bool found = false;
+
+    for (int i = 0; i < sizes_of(s) && !found; i++)
+        for (int k = 0; k < 2 && rows[k]; k++) {
+            struct sh_trial_size size = size_of(i, SH_F64);
+            double others[SHERD_NUMBERS];
+            struct sh_trial t, other;
+
+            take_numbers(s, 1);
+            memcpy(others, s->number, sizeof others);
+            take_numbers(s, 0);
+            memcpy(others, s->number, (size_t)number * sizeof *others);
+            memcpy(others + number + 1, s->number + number + 1, (size_t)(SHERD_NUMBERS - number - 1) * sizeof *others);
+            sh_trial_make(rows[k], s->number, &size, &t);
+            sh_trial_make(rows[k], others, &size, &other);
+            found |= run(s, &t, rows[k]->ref) && run(s, &other, rows[k]->ref) && !sh_trial_same(&t, &other);
+            sh_trial_free(&t);
+            sh_trial_free(&other);
+        }
+    return found;
+}
+
+static bool check_numbers(struct subject *s)
+{
+    for (int k = 0; s->row == s->forward && k < SHERD_NUMBERS && s->row->number[k].name; k++)
+        if (s->row->number[k].min < s->row->number[k].max && !changes(s, k))
+            return wrong(s, "%s changes nothing that ref makes", s->row->number[k].name);
+    return true;
 }
 
 /* ---- types ---- */
@@ -287,6 +341,7 @@ static bool for_each(struct subject *s, try_call *f)
 
     for (int i = 0; i < sizes_of(s); i++)
         for (int a = 0; a < ACTS; a++) {
+            take_numbers(s, i);
             right = right && f(s, i, acts[a], s->row->ref);
             if (s->row->cpu)
                 right = right && f(s, i, acts[a], s->row->cpu);
@@ -307,7 +362,7 @@ static bool is_whole(struct subject *s, struct sh_trial *t, sherd_kernel kernel)
     char text[WHERE];
 
     if (spoiled)
-        return wrong(s, "writes %s outside of the output (%s)", spoiled, where(t, kernel, text));
+        return wrong(s, "writes to %s outside of the output and of its scratch (%s)", spoiled, where(t, kernel, text));
     for (int64_t i = 0; t->size.guard == SH_GUARD_NAN && i < sh_operand_elems(&t->call.out[0]); i++)
         if (isnan(out_of(t, i)))
             return wrong(s, "element %lld of the output is not written, or follows from memory outside (%s)",
@@ -378,7 +433,7 @@ static bool check_nan_of(struct subject *s, int i, enum sh_dtype act, sherd_kern
     sh_trial_make(s->row, s->number, &size, &t);
     sh_trial_make(s->row, s->number, &size, &other);
     right = run(s, &t, kernel);
-    for (int64_t j = 0; right && j < sh_operand_elems(&t.call.in[0]) && j < SMALL; j++) {
+    for (int64_t j = 0, n = sh_operand_elems(&t.call.in[0]); right && j < n; j += n < SMALL ? 1 : n / 8) {
         double was = sh_operand_get(&other.call.in[0], j);
 
         if (!depends(&t, &other, j, kernel))
@@ -424,7 +479,7 @@ static bool check_parts(struct subject *s, struct sh_trial *t, sherd_kernel kern
     int64_t rows = t->size.rows;
     bool right = true;
 
-    for (int64_t first = 0; first < rows; first++)
+    for (int64_t first = 0; first < rows; first += rows < 100 ? 1 : rows / 4)
         for (int64_t n = 1; n <= rows - first; n = n < rows - first && 2 * n > rows - first ? rows - first : 2 * n) {
             struct sh_trial_size part = t->size;
 
@@ -454,6 +509,7 @@ static bool check_bits_of(struct subject *s, int i, enum sh_dtype act, sherd_ker
         again.shift = shifts[k];
         right = right && same_bits(s, &t, &again, kernel, "at other addresses");
     }
+    omp_set_num_threads(1);
     right = right && check_parts(s, &t, kernel);
     sh_trial_free(&t);
     return right;
@@ -461,11 +517,7 @@ static bool check_bits_of(struct subject *s, int i, enum sh_dtype act, sherd_ker
 
 static bool check_bits(struct subject *s)
 {
-    int threads = omp_get_max_threads();
-    bool right = for_each(s, check_bits_of);
-
-    omp_set_num_threads(threads);
-    return right;
+    return for_each(s, check_bits_of);
 }
 
 /* ---- in place ---- */
@@ -494,6 +546,29 @@ static bool check_in_place_of(struct subject *s, int i, enum sh_dtype act, sherd
 static bool check_in_place(struct subject *s)
 {
     return s->row->in_place ? for_each(s, check_in_place_of) : true;
+}
+
+/* ---- process ---- */
+
+static bool check_process(struct subject *s)
+{
+    const sherd_kernel kernels[] = {s->row->ref, s->row->cpu};
+    const struct sh_trial_size size = size_of(SIZES - 1, SH_F32);
+    const char *done = NULL;
+    char text[WHERE];
+
+    for (int k = 0; k < 2 && kernels[k] && !done; k++) {
+        struct sh_trial t;
+
+        take_numbers(s, 0);
+        sh_trial_make(s->row, s->number, &size, &t);
+        if (!run(s, &t, kernels[k]))
+            return false;
+        done = sh_plugin_done_to_process(&t.call, kernels[k]);
+        where(&t, kernels[k], text);
+        sh_trial_free(&t);
+    }
+    return done ? wrong(s, "%s (%s)", done, text) : true;
 }
 
 /* ---- flops ---- */
@@ -562,18 +637,72 @@ typedef bool check(struct subject *s);
 const struct sh_plugin_check sh_plugin_checks[] = {
     {"text", "the row can be read, its letters are defined, and its backward is of the same tensors"},
     {"gradient", "the backward is the derivative of ref, by differences in float64"},
+    {"numbers", "each number changes what ref makes"},
     {"types", "each kernel in float32, bfloat16 and float16 gives what ref gives in float64"},
     {"outside", "nothing outside of operands is read or written, and the whole output is written"},
     {"nan", "a NaN in the input, or in dy, reaches the output"},
     {"bits", "equal bits in a second call, with 1 to 3 threads, at shifted addresses, and for parts of the rows"},
     {"in place", "equal bits in the memory of an input, where the row says so"},
+    {"process", "a call leaks no memory, and leaves threads, rounding and subnormal numbers as they are"},
     {"flops", "the operations that the row declares take a time that they can take"},
     {NULL, NULL},
 };
-static check *const checks[] = {check_text, check_gradient, check_types,    check_outside,
-                                check_nan,  check_bits,     check_in_place, check_flops};
-static const bool in_brief[] = {true, true, false, true, false, true, false, false};
+static check *const checks[] = {check_text, check_gradient, check_numbers,  check_types,   check_outside,
+                                check_nan,  check_bits,     check_in_place, check_process, check_flops};
+static const bool in_brief[] = {true, true, false, false, true, false, true, false, false, false};
 enum { CHECKS = sizeof checks / sizeof checks[0] };
+
+/* ---- kernels that do not return ---- */
+
+enum { LIMIT = 10 }; /* seconds of processor time that one check of one row may take */
+
+static void begin_check(const char *name)
+{
+    const struct itimerval limit = {.it_value.tv_sec = LIMIT};
+
+    trying.check = name;
+    snprintf(trying.where, sizeof trying.where, "before the first call");
+    if (trying.fatal)
+        setitimer(ITIMER_PROF, &limit, NULL);
+}
+
+static void put(const char *text)
+{
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        _exit(SH_E_DATA);
+}
+
+/* Only calls that a handler may make. */
+static void say_last(int signal)
+{
+    const char *const words[] = {trying.row,
+                                 ": ",
+                                 trying.check,
+                                 ": ",
+                                 signal == SIGPROF ? "10 seconds are not enough: a loop may not end ("
+                                                   : "a signal ends the process: memory outside may be used (",
+                                 trying.where,
+                                 ")\n"};
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
+        put(words[i]);
+    _exit(SH_E_DATA);
+}
+
+static void watch_signals(bool begin)
+{
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
+    const struct itimerval none = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = begin ? say_last : SIG_DFL};
+
+    trying.fatal = begin;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        sigaction(signals[i], &action, NULL);
+    if (!begin)
+        setitimer(ITIMER_PROF, &none, NULL);
+}
+
+/* ---- all rows ---- */
 
 static const struct sherd_op *find(const struct sherd_plugin *p, const char *name)
 {
@@ -591,8 +720,7 @@ static struct subject subject_of(const struct sherd_plugin *p, int i, bool brief
     for (int k = 0; k < p->n_ops; k++)
         if (find(p, p->ops[k].backward) == s.row)
             s.forward = &p->ops[k];
-    for (int k = 0; k < SHERD_NUMBERS; k++)
-        s.number[k] = s.forward->number[k].value;
+    take_numbers(&s, 0);
     return s;
 }
 
@@ -602,7 +730,7 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
     struct subject s = subject_of(p, i, brief);
     char text[SH_PLUG_TEXT];
     const char *unreadable = sh_plug_wrong(s.row, text);
-    int failed = 0;
+    int failed = 0, threads = omp_get_max_threads();
 
     if (!unreadable && s.row->backward && !s.backward)
         unreadable = "its backward is no row of this file";
@@ -612,7 +740,10 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
         fprintf(out, "%s: text: %s\n", s.row->name ? s.row->name : "(no name)", unreadable);
         return 1;
     }
+    snprintf(trying.row, sizeof trying.row, "%s", s.row->name);
+    omp_set_num_threads(1); /* but where several are tried: times are then those of a core */
     for (int c = 0; c < CHECKS; c++) {
+        begin_check(sh_plugin_checks[c].name);
         s.wrong[0] = '\0';
         if ((brief && !in_brief[c]) || checks[c](&s))
             continue;
@@ -621,6 +752,7 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
         if (c == 0) /* the others need what the text says */
             break;
     }
+    omp_set_num_threads(threads);
     return failed;
 }
 
@@ -628,8 +760,10 @@ int sh_plugin_check(const struct sherd_plugin *library, FILE *out)
 {
     int failed = 0;
 
+    watch_signals(true);
     for (int i = 0; i < library->n_ops; i++)
         failed += check_row(library, i, false, out);
+    watch_signals(false);
     return failed;
 }
 

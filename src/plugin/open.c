@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fenv.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -48,11 +49,16 @@ static sh_rc sum_file(const char *path, uint64_t *sum)
     return SH_OK;
 }
 
-/* RTLD_LOCAL: two plug-ins may have functions of one name. */
+/* RTLD_LOCAL: two plug-ins may have functions of one name. A library that was linked with -ffast-math makes subnormal
+ * numbers 0 in the whole process when it is opened, which is taken back. */
 static sh_rc load(const char *path, const struct sherd_plugin **library)
 {
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *handle;
+    fenv_t plain;
 
+    fegetenv(&plain);
+    handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    fesetenv(&plain);
     if (!handle)
         return sh_fail(SH_E_DATA, "%s: not a library that can be loaded: %s", path, dlerror());
     *library = dlsym(handle, "sherd_plugin");

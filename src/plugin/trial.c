@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD = 512, ALIGN = 64 }; /* bytes on both sides of an operand */
+enum {
+    GUARD = 2048,
+    ALIGN = 64,
+    WORK = 0xff
+}; /* bytes on both sides of an operand; what scratch is filled with: NaN */
 
 /* From -1 to 1, times 0.3, 1, 4 or 30: both near zero and where an activation is flat, or cut off. */
 static double value_of(int operand, int64_t row, int64_t column)
@@ -88,9 +92,11 @@ static void fill(struct sh_trial *t, int which, char *memory)
         int64_t e = i - before;
         bool inside = which != SH_TRIAL_OUT && e >= 0 && e < sh_operand_elems(o);
 
-        sh_operand_set(&all, i,
-                       inside ? rounded(value_of(which, t->size.first_row + e / columns, e % columns), t->size.rounded)
-                              : guard_of(t->size.guard));
+        sh_operand_set(
+            &all, i,
+            inside ? rounded(value_of(t->size.first_operand + which, t->size.first_row + e / columns, e % columns),
+                             t->size.rounded)
+                   : guard_of(t->size.guard));
     }
 }
 
@@ -116,6 +122,27 @@ static void place(struct sh_trial *t, int which)
     o->data = t->memory[which] + shift + GUARD;
 }
 
+/* Scratch with guards, too; asked for as a plan does, which has no data yet. */
+static void place_work(struct sh_trial *t)
+{
+    struct sherd_call planned = t->call;
+    size_t bytes;
+
+    for (int i = 0; i < SH_TRIAL_OUT; i++)
+        planned.in[i].data = NULL;
+    planned.out[0].data = NULL;
+    if (t->row->work_bytes)
+        t->call.work_bytes = t->row->work_bytes(&planned);
+    if (t->call.work_bytes <= 0)
+        return;
+    bytes = 2 * GUARD + (size_t)t->call.work_bytes;
+    t->work = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+    if (!t->work)
+        abort();
+    memset(t->work, WORK, bytes);
+    t->call.work = t->work + GUARD;
+}
+
 void sh_trial_make(const struct sherd_op *row, const double *number, const struct sh_trial_size *size,
                    struct sh_trial *out)
 {
@@ -124,12 +151,7 @@ void sh_trial_make(const struct sherd_op *row, const double *number, const struc
     set_letters(out);
     for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
         place(out, i);
-    if (row->work_bytes)
-        out->call.work_bytes = row->work_bytes(&out->call);
-    if (out->call.work_bytes > 0)
-        out->call.work = out->work = aligned_alloc(ALIGN, (size_t)(out->call.work_bytes + ALIGN - 1) / ALIGN * ALIGN);
-    if (out->work)
-        memset(out->work, 0xff, (size_t)out->call.work_bytes); /* NaN, in each type */
+    place_work(out);
 }
 
 void sh_trial_free(struct sh_trial *t)
@@ -137,14 +159,6 @@ void sh_trial_free(struct sh_trial *t)
     for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
         free(t->memory[i]);
     free(t->work);
-}
-
-void sh_trial_values(struct sh_trial *t, int in, const double *values)
-{
-    struct sh_operand *o = &t->call.in[in];
-
-    for (int64_t i = 0; i < sh_operand_elems(o); i++)
-        sh_operand_set(o, i, values[i]);
 }
 
 /* ---- comparing ---- */
@@ -164,8 +178,19 @@ static bool is_spoiled(struct sh_trial *t, int which)
     return spoiled;
 }
 
+static bool is_work_spoiled(const struct sh_trial *t)
+{
+    bool spoiled = false;
+
+    for (int64_t i = 0; t->work && i < GUARD; i++)
+        spoiled |= (unsigned char)t->work[i] != WORK || (unsigned char)t->work[GUARD + t->call.work_bytes + i] != WORK;
+    return spoiled;
+}
+
 const char *sh_trial_spoiled(struct sh_trial *t)
 {
+    if (is_work_spoiled(t))
+        return "work";
     for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
         if (t->memory[i] && is_spoiled(t, i))
             return row_of(t, i)->name;

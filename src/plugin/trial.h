@@ -18,6 +18,7 @@ struct sh_trial_size {
     int shift;             /* elements that operands begin after an address of 64 bytes */
     enum sh_trial_guard guard;
     int64_t first_row; /* row i has the values of row first_row + i */
+    int first_operand; /* input i has the values of input first_operand + i */
     bool in_place;     /* as the row says that it may */
 };
 
@@ -28,7 +29,7 @@ struct sh_trial {
     struct sh_letters letters;
     struct sherd_call call;
     char *memory[SH_TRIAL_OPERANDS]; /* NULL: no such operand */
-    void *work;
+    char *work;                      /* with its guards; NULL: none */
 };
 
 /* Operands with values from (operand, element), and an output of guards. number: the numbers of the row, which stay
@@ -37,10 +38,8 @@ void sh_trial_make(const struct sherd_op *row, const double *number, const struc
                    struct sh_trial *out);
 void sh_trial_free(struct sh_trial *t);
 
-/* Give an input other values. */
-void sh_trial_values(struct sh_trial *t, int in, const double *values);
-
-/* The name of an operand whose guards, or whose values if it is an input, are not those that were made; NULL: none. */
+/* The name of an operand whose guards, or whose values if it is an input, are not those that were made; "work":
+ * the guards of its scratch; NULL: none. */
 const char *sh_trial_spoiled(struct sh_trial *t);
 
 /* The bytes of one row of the output are equal. */

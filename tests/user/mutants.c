@@ -1,7 +1,13 @@
 /* Plug-ins that are wrong, each in one way: MUTANT is its number, 0 none. The operation is relu2, y = relu(x)^2 times a
- * number, in one loop for ref and one for cpu. */
+ * number, in one loop for ref and one for cpu. test_plugin.py has what each is to be named for. */
+#include <fenv.h>
 #include <math.h>
+#include <omp.h>
 #include <sherd/plugin.h>
+#include <stdlib.h>
+#ifdef __SSE__
+#include <immintrin.h>
+#endif
 
 #ifndef MUTANT
 #define MUTANT 0
@@ -30,14 +36,63 @@ static double slope(double dy, double x, const double *number)
     return x > 0 ? two * by * x * dy : 0 * dy;
 }
 
+/* What a call does besides its loop. */
+static void disturb(const struct sherd_call *c)
+{
+    const struct sh_operand *x = &c->in[0], *y = &c->out[0];
+    static void *volatile kept;
+    static int calls;
+
+    if (IS(41))
+        kept = malloc(100);
+    if (IS(42))
+        omp_set_num_threads(2);
+    if (IS(43))
+        fesetround(FE_UPWARD);
+#ifdef __SSE__
+    if (IS(44))
+        _mm_setcsr(_mm_getcsr() | 0x8040);
+#else
+    if (IS(44))
+        fesetround(FE_DOWNWARD);
+#endif
+    if (IS(45))
+        ((char *)c->work)[c->work_bytes] = 1;
+    if (IS(46))
+        *(volatile int *)(uintptr_t)8 = 1;
+    if (IS(47))
+        for (volatile int64_t i = 0; i != 2 * sh_operand_elems(x) + 1; i += 2)
+            ;
+    if (IS(48))
+        sh_operand_set(y, sh_operand_elems(y) + 300, 0);
+    if (IS(49) && ++calls == 100000)
+        sh_operand_set(y, 0, 0);
+}
+
+static double by_of(const struct sherd_call *c, int cpu)
+{
+    static double first;
+
+    if (IS(50) && cpu)
+        return 0.7;
+    if (IS(51) && !first)
+        first = c->number[0];
+    return IS(51) ? first : IS(52) && cpu ? c->number[0] + 1e-3 * omp_get_max_threads() : c->number[0];
+}
+
 /* Errors of both kernels, or of cpu alone. */
 static int forward(const struct sherd_call *c, int cpu)
 {
     const struct sh_operand *x = &c->in[0], *y = &c->out[0];
     int64_t n = sh_operand_elems(x), begin = IS(9) && cpu, end = IS(10) && cpu ? n - 1 : IS(11) && cpu ? n + 1 : n;
     static int calls;
-    double sum = 0;
+    double sum = 0, by = by_of(c, cpu);
 
+    if (cpu)
+        disturb(c);
+#pragma omp parallel for if (IS(53) && cpu)
+    for (int64_t i = 0; i < (IS(53) && cpu ? n : 0); i++)
+        sh_operand_set(y, i, 1e-3 * omp_get_thread_num());
     for (int64_t i = begin; i < end; i++) {
         double v = sh_operand_get(x, i);
 
@@ -67,7 +122,21 @@ static int forward(const struct sherd_call *c, int cpu)
             v = 0;
         if (IS(24) && cpu && sh_operand_get(y, i) > 100)
             v = 1;
-        sh_operand_set(y, i, square(v, c->number) + (IS(22) ? 1e-3 * sum : 0));
+        if (IS(54) && cpu && i > 2000)
+            v *= 1.001;
+        if (IS(55) && cpu && n > 2000)
+            v *= 1 + 1e-5;
+        if (IS(56) && cpu && x->dim[1] > 500 && i % x->dim[1] > 500)
+            v = 0;
+        if (IS(57) && cpu)
+            v += 1e-4 * ((const double *)c->work)[0];
+        if (IS(58) && cpu && v == 12.345)
+            v = 0;
+        if (IS(59) && cpu && v > 1000)
+            v = 1000;
+        if (IS(60) && cpu)
+            v *= 1 + 1e-3 * (rand() % 2);
+        sh_operand_set(y, i, square(v, &by) + (IS(22) ? 1e-3 * sum : 0) + (IS(53) && cpu ? sh_operand_get(y, i) : 0));
     }
     if (IS(25) && cpu)
         sh_operand_set(x, 0, 0);
@@ -108,6 +177,11 @@ static int backward(const struct sherd_call *c, int cpu)
     return 0;
 }
 
+static int64_t work_bytes(const struct sherd_call *c)
+{
+    return IS(61) ? (int64_t)sh_operand_get(&c->in[0], 0) & 7 : IS(45) || IS(57) ? 64 : 0;
+}
+
 static int ref(const struct sherd_call *c)
 {
     return forward(c, 0);
@@ -135,9 +209,11 @@ static const struct sherd_op ops[] = {
               : IS(39)         ? "m"
                                : "3n",
      .backward = IS(40) ? "relu_bwd" : "relu2_bwd",
-     .number = {{"by", 0.7, 0, 10}},
-     .ref = ref,
-     .cpu = cpu},
+     .number = {{"by", 0.7, 0, 10}, {IS(62) ? "unused" : NULL, 1, 0, 2}},
+     .in_place = IS(63) ? 2 : 0,
+     .ref = IS(64) ? NULL : ref,
+     .cpu = cpu,
+     .work_bytes = work_bytes},
     {.name = "relu2_bwd",
      .shape = "dy [n] act, x [n] act -> dx [n] act",
      .flops = "5n",
