@@ -252,6 +252,7 @@ struct sh_op_pair {
     double gamma;              /* the margin of simpo */
     double sft;                /* what the mean log-probability of the chosen answer's targets counts */
     double desirable, undesirable; /* what single answers count */
+    int own;                   /* the kind of a plug-in's loss, which is an operation of its own; 0: none */
 };
 
 /* What a loss takes from a teacher (HEAD_LOSS). */

@@ -7,9 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One of the operations that plug-ins have brought: kind SH_OP_KINDS + its place. */
+/* One of the rows that plug-ins have brought: kind SH_OP_KINDS + its place. */
 struct plug {
-    const struct sherd_op *row;
+    const char *name;
+    const struct sherd_op *row;      /* NULL: it is a loss */
+    const struct sherd_loss *loss;   /* NULL: it is an operation */
+    const struct sherd_number *rows; /* of its numbers */
     double number[SH_OP_NUMBERS];
     struct sh_attr_field attrs[SH_OP_NUMBERS + 1];
 };
@@ -53,10 +56,10 @@ static const char *wrong_shape(const struct sherd_op *row)
     return is_row_of_act(&s.out[0]) ? NULL : "the output is not rows of the compute type: [N,...] act or [n] act";
 }
 
-static const char *wrong_number(const struct sherd_op *row)
+static const char *wrong_number(const struct sherd_number *rows)
 {
-    for (int i = 0; i < SHERD_NUMBERS && row->number[i].name; i++) {
-        const struct sherd_number *n = &row->number[i];
+    for (int i = 0; i < SHERD_NUMBERS && rows[i].name; i++) {
+        const struct sherd_number *n = &rows[i];
 
         if (!is_name(n->name))
             return "the name of a number has other characters than letters, digits and _";
@@ -75,11 +78,25 @@ const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
         return "a name has 1 to 31 letters, digits and _";
     wrong = wrong_shape(row);
     if (!wrong)
-        wrong = wrong_number(row);
+        wrong = wrong_number(row->number);
     if (!wrong && !row->ref)
         wrong = "it has no ref kernel, which says what is right";
     if (!wrong && sh_shape_read(row->shape, row->flops, &s) && (row->in_place < 0 || row->in_place > s.n_in))
         wrong = "in_place is no input, counted from 1";
+    if (!wrong)
+        return NULL;
+    snprintf(text, SH_PLUG_TEXT, "%s: %s", row->name, wrong);
+    return text;
+}
+
+const char *sh_plug_loss_wrong(const struct sherd_loss *row, char text[SH_PLUG_TEXT])
+{
+    const char *wrong = wrong_number(row->number);
+
+    if (!is_name(row->name))
+        return "a name has 1 to 31 letters, digits and _";
+    if (!wrong && !row->target == !row->pair)
+        wrong = "a loss has one function, target or pair";
     if (!wrong)
         return NULL;
     snprintf(text, SH_PLUG_TEXT, "%s: %s", row->name, wrong);
@@ -91,10 +108,10 @@ const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
 /* Fields of attr->plug by the names of the row; their letter is none. */
 static const struct sh_attr_field *fields_of(struct plug *p)
 {
-    for (int i = 0; i < SH_OP_NUMBERS && p->row->number[i].name; i++) {
-        p->number[i] = p->row->number[i].value;
+    for (int i = 0; i < SH_OP_NUMBERS && p->rows[i].name; i++) {
+        p->number[i] = p->rows[i].value;
         p->attrs[i] =
-            (struct sh_attr_field){.name = p->row->number[i].name,
+            (struct sh_attr_field){.name = p->rows[i].name,
                                    .type = SH_ATTR_DOUBLE,
                                    .at = offsetof(struct sh_op_attr, plug.number) + (size_t)i * sizeof(double)};
     }
@@ -109,6 +126,16 @@ static const struct sherd_op *row_named(const struct sherd_op *rows, int n, cons
     return NULL;
 }
 
+static sh_rc check_name(const char *name)
+{
+    if (sh_plug_find(name) != SH_OP_ROOM)
+        return sh_fail(SH_E_USAGE, "%s: another row of a plug-in has this name", name);
+    for (enum sh_op_kind k = 0; k < SH_OP_KINDS; k++)
+        if (!strcmp(sh_op_info(k)->name, name))
+            return sh_fail(SH_E_USAGE, "%s: an operation of Sherd has this name", name);
+    return SH_OK;
+}
+
 /* The row itself, then its place among the others. */
 static sh_rc check_row(const struct sherd_op *rows, int n, int i)
 {
@@ -118,11 +145,9 @@ static sh_rc check_row(const struct sherd_op *rows, int n, int i)
 
     if (wrong)
         return sh_fail(SH_E_USAGE, "%s", wrong);
-    if (sh_plug_find(rows[i].name) != SH_OP_ROOM || row_named(rows, i, rows[i].name))
+    SH_TRY(check_name(rows[i].name));
+    if (row_named(rows, i, rows[i].name))
         return sh_fail(SH_E_USAGE, "%s: another operation has this name", rows[i].name);
-    for (enum sh_op_kind k = 0; k < SH_OP_KINDS; k++)
-        if (!strcmp(sh_op_info(k)->name, rows[i].name))
-            return sh_fail(SH_E_USAGE, "%s: an operation of Sherd has this name", rows[i].name);
     if (!rows[i].backward)
         return SH_OK;
     backward = row_named(rows, n, rows[i].backward);
@@ -153,16 +178,12 @@ static void add_row(const struct sherd_op *row, const struct sh_attr_field *attr
 }
 
 /* Kinds in the order of the rows, so that a backward's is known before it is added. */
-sh_rc sh_plug_add(const struct sherd_op *rows, int n)
+static void add_rows(const struct sherd_op *rows, int n)
 {
     int first = n_plugs;
 
-    if (n < 1 || n > SH_OP_PLUGS - n_plugs)
-        return sh_fail(SH_E_USAGE, "%d operations; there is room for 1 to %d more", n, SH_OP_PLUGS - n_plugs);
     for (int i = 0; i < n; i++)
-        SH_TRY(check_row(rows, n, i));
-    for (int i = 0; i < n; i++)
-        plugs[first + i].row = &rows[i];
+        plugs[first + i] = (struct plug){.name = rows[i].name, .row = &rows[i], .rows = rows[i].number};
     for (int i = 0; i < n; i++) {
         int of = i, back = 0;
 
@@ -174,6 +195,53 @@ sh_rc sh_plug_add(const struct sherd_op *rows, int n)
         }
         add_row(&rows[i], fields_of(&plugs[first + of]), SH_OP_KINDS + first + back);
     }
+}
+
+static sh_rc check_loss(const struct sherd_plugin *p, int i)
+{
+    char text[SH_PLUG_TEXT];
+    const char *wrong = sh_plug_loss_wrong(&p->losses[i], text);
+    bool again = !wrong && row_named(p->ops, p->n_ops, p->losses[i].name);
+
+    if (wrong)
+        return sh_fail(SH_E_USAGE, "%s", wrong);
+    for (int j = 0; j < i; j++)
+        again |= !strcmp(p->losses[j].name, p->losses[i].name);
+    if (again)
+        return sh_fail(SH_E_USAGE, "%s: another row has this name", p->losses[i].name);
+    return check_name(p->losses[i].name);
+}
+
+/* What they read and make is as of the first of their kind, PAIR_LOSS; a loss of targets has rows in place of pairs. */
+static void add_loss(const struct sherd_loss *loss)
+{
+    struct plug *p = &plugs[n_plugs];
+    struct sh_op_info info = *sh_op_info(SH_OP_PAIR_LOSS);
+
+    *p = (struct plug){.name = loss->name, .loss = loss, .rows = loss->number};
+    info.name = loss->name;
+    if (loss->target) {
+        info.shape = "logprob [N] f32, targets [N] i32 -> weight [N] f32, loss [1] f64 +=";
+        info.flops = "16N";
+    }
+    info.attrs = fields_of(p);
+    sh_op_add(SH_OP_KINDS + n_plugs++, &info);
+}
+
+sh_rc sh_plug_add(const struct sherd_plugin *library)
+{
+    int n = library->n_ops + library->n_losses;
+
+    if (library->n_ops < 0 || library->n_losses < 0 || n < 1 || n > SH_OP_PLUGS - n_plugs)
+        return sh_fail(SH_E_USAGE, "%d operations and losses; there is room for 1 to %d more", n,
+                       SH_OP_PLUGS - n_plugs);
+    for (int i = 0; i < library->n_ops; i++)
+        SH_TRY(check_row(library->ops, library->n_ops, i));
+    for (int i = 0; i < library->n_losses; i++)
+        SH_TRY(check_loss(library, i));
+    add_rows(library->ops, library->n_ops);
+    for (int i = 0; i < library->n_losses; i++)
+        add_loss(&library->losses[i]);
     return SH_OK;
 }
 
@@ -182,14 +250,35 @@ sh_rc sh_plug_add(const struct sherd_op *rows, int n)
 enum sh_op_kind sh_plug_find(const char *name)
 {
     for (int i = 0; i < n_plugs; i++)
-        if (!strcmp(plugs[i].row->name, name))
+        if (!strcmp(plugs[i].name, name))
             return SH_OP_KINDS + i;
     return SH_OP_ROOM;
 }
 
+static const struct plug *plug_of(enum sh_op_kind kind)
+{
+    return kind < SH_OP_KINDS || (int)kind >= SH_OP_KINDS + n_plugs ? NULL : &plugs[kind - SH_OP_KINDS];
+}
+
 const struct sherd_op *sh_plug_row(enum sh_op_kind kind)
 {
-    return kind < SH_OP_KINDS || (int)kind >= SH_OP_KINDS + n_plugs ? NULL : plugs[kind - SH_OP_KINDS].row;
+    const struct plug *p = plug_of(kind);
+
+    return p ? p->row : NULL;
+}
+
+const struct sherd_loss *sh_plug_loss(enum sh_op_kind kind)
+{
+    const struct plug *p = plug_of(kind);
+
+    return p ? p->loss : NULL;
+}
+
+const struct sherd_number *sh_plug_number_rows(enum sh_op_kind kind)
+{
+    const struct plug *p = plug_of(kind);
+
+    return p ? p->rows : NULL;
 }
 
 void sh_plug_set(enum sh_op_kind kind, int i, double value)
@@ -199,8 +288,8 @@ void sh_plug_set(enum sh_op_kind kind, int i, double value)
 
 void sh_plug_numbers(enum sh_op_kind kind, struct sh_op_attr *attr)
 {
-    if (sh_plug_row(kind))
-        memcpy(attr->plug.number, plugs[kind - SH_OP_KINDS].number, sizeof attr->plug.number);
+    if (plug_of(kind))
+        memcpy(attr->plug.number, plug_of(kind)->number, sizeof attr->plug.number);
 }
 
 /* As kernels of plug-ins get it. */
@@ -241,8 +330,8 @@ sh_rc sh_plug_cuda(const struct sh_op_call *call)
 {
     const struct sherd_op *row = sh_plug_row(call->kind);
 
-    if (!row->cuda)
-        return sh_fail(SH_E_USAGE, "operation %s of a plug-in has no cuda kernel", row->name);
+    if (!row || !row->cuda)
+        return sh_fail(SH_E_USAGE, "%s of a plug-in has no cuda kernel", sh_op_info(call->kind)->name);
     return run(row->cuda, call);
 }
 

@@ -1,8 +1,9 @@
-/* Operations of one's own, from a shared library: doc/plugins.md begins from nothing. The library defines one symbol,
+/* Operations and losses of one's own, from a shared library: doc/plugins.md begins from nothing. The library defines one
+ * symbol,
  *
- *     const struct sherd_plugin sherd_plugin = {SHERD_PLUGIN, "name", "version", n, rows};
+ *     const struct sherd_plugin sherd_plugin = {SHERD_PLUGIN, "name", "version", n, rows, n_losses, losses};
  *
- * and each row is an operation. Sherd shards, recomputes, plans and prices it from the row alone: a kernel sees one call
+ * and each row is an operation or a loss. Sherd shards, recomputes, plans and prices it from the row alone: a kernel sees one call
  * with whole rows, and neither ranks nor micro-steps. So each row of an output must follow from the same row of the
  * inputs; `sherd plugin check FILE` tests that, and nine other promises.
  *
@@ -16,9 +17,9 @@
 
 #include "op.h"
 
-enum { SHERD_PLUGIN_ABI = 1, SHERD_NUMBERS = 4 };
+enum { SHERD_PLUGIN_ABI = 2, SHERD_NUMBERS = 4 };
 
-/* A number that a configuration may change by plugin.OPERATION.NAME. name NULL: there is none, nor any after it. */
+/* A number that a configuration may change by plugin.ROW.NAME. name NULL: there is none, nor any after it. */
 struct sherd_number {
     const char *name;
     double value, min, max; /* its default, and its bounds */
@@ -40,12 +41,32 @@ struct sherd_op {
     int64_t (*work_bytes)(const struct sherd_call *call); /* scratch for a call, data not set; NULL: none */
 };
 
+/* An answer: the sums of the log-probabilities of its targets, by the model and by the reference, and their number, at
+ * least 1. */
+struct sherd_answer {
+    double logp, reference, targets;
+};
+
+/* A loss is a function of log-probabilities, in double. It has one of the two functions, which return it for a target or
+ * for a pair, and write its derivatives by logp to slope: of pairs by that of the chosen and of the rejected answer.
+ * Sherd calls it for each, from one thread, sums, divides by their number in the global batch, and trains by the
+ * derivatives. On CPUs only. */
+struct sherd_loss {
+    const char *name;
+    struct sherd_number number[SHERD_NUMBERS];
+    double (*target)(double logp, const double *number, double *slope);
+    double (*pair)(const struct sherd_answer *chosen, const struct sherd_answer *rejected, const double *number,
+                   double slope[2]);
+};
+
 struct sherd_plugin {
     int abi;
     size_t op_bytes, call_bytes;
     const char *name, *version;
     int n_ops;
     const struct sherd_op *ops;
+    int n_losses;
+    const struct sherd_loss *losses;
 };
 
 /* The first fields: which headers the library was compiled with. */

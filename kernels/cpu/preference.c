@@ -1,7 +1,7 @@
 /* PAIR_LOSS in one pass over the places of each row, and one over those of a pair. A few operations a token beside
  * the thousands of the products, so one thread does all rows: sums have one order. Floor: 16 bytes a token read. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/preference.h"
+#include "kernels/plug_loss.h"
 
 struct row {
     const float *logprob;
@@ -39,8 +39,10 @@ static void put_weights(const struct row *r, int64_t begin, int64_t end, double 
         r->weight[t] = r->targets[t] >= 0 ? (float)weight : 0;
 }
 
-static void take_singles(const struct row *r, const struct sh_op_pair *how, double numbers[SH_PAIR_NUMBERS])
+static void take_singles(const struct row *r, const struct sh_op_call *call, double numbers[SH_PAIR_NUMBERS])
 {
+    const struct sh_op_pair *how = &call->attr->pair;
+
     for (int64_t first = 0, end; first < r->places; first = end) {
         struct sh_pair_slope s = {0, 0, 0};
         struct sh_pair_answer a;
@@ -58,7 +60,7 @@ static void take_singles(const struct row *r, const struct sh_op_pair *how, doub
     }
 }
 
-static void take_pairs(const struct row *r, const struct sh_op_pair *how, double numbers[SH_PAIR_NUMBERS])
+static void take_pairs(const struct row *r, const struct sh_op_call *call, double numbers[SH_PAIR_NUMBERS])
 {
     struct sh_pair_answer c, j;
 
@@ -68,9 +70,9 @@ static void take_pairs(const struct row *r, const struct sh_op_pair *how, double
         second = take_document(r, first, &c);
         end = take_document(r, second, &j);
         if (c.n > 0 && j.n > 0) {
-            double rewards[] = {sh_pair_reward(how, c), sh_pair_reward(how, j)};
+            double rewards[] = {sh_plug_pair_reward(call, c), sh_plug_pair_reward(call, j)};
 
-            s = sh_pair_slope_of(how, c, j);
+            s = sh_plug_pair_slope(call, c, j);
             numbers[SH_PAIR_LOSS] += s.loss;
             numbers[SH_PAIR_CHOSEN] += rewards[0];
             numbers[SH_PAIR_REJECTED] += rewards[1];
@@ -101,7 +103,7 @@ sh_rc sh_cpu_pair_loss(const struct sh_op_call *call)
                         .places = T};
         for (int64_t t = 0; t < T; t++)
             SH_REQUIRE(r.docs[t] >= 0 && r.docs[t] <= t && r.docs[r.docs[t]] == r.docs[t]);
-        (label ? take_singles : take_pairs)(&r, &call->attr->pair, numbers);
+        (label ? take_singles : take_pairs)(&r, call, numbers);
     }
     for (int i = 0; i < SH_PAIR_NUMBERS; i++)
         loss[i] = (sh_op_adds(call, 2) ? loss[i] : 0) + numbers[i];

@@ -1,5 +1,5 @@
 /* PAIR_LOSS, by the definition in kernels/op.h: each document by itself, over all places of its row. */
-#include "kernels/preference.h"
+#include "kernels/plug_loss.h"
 #include "kernels/ref/ref.h"
 
 struct document {
@@ -56,9 +56,8 @@ static void put(const struct sh_op_call *call, const struct document *d, double 
 static void take_pair(const struct sh_op_call *call, const struct document *c, const struct document *j,
                       double numbers[SH_PAIR_NUMBERS])
 {
-    const struct sh_op_pair *how = &call->attr->pair;
-    double rewards[2] = {sh_pair_reward(how, c->answer), sh_pair_reward(how, j->answer)};
-    struct sh_pair_slope s = sh_pair_slope_of(how, c->answer, j->answer);
+    double rewards[2] = {sh_plug_pair_reward(call, c->answer), sh_plug_pair_reward(call, j->answer)};
+    struct sh_pair_slope s = sh_plug_pair_slope(call, c->answer, j->answer);
 
     put(call, c, s.chosen);
     put(call, j, s.rejected);

@@ -2,6 +2,7 @@
  * the other tables with this one. Fused kinds and collectives have no kernel
  * here. */
 #include "kernels/plug.h"
+#include "kernels/plug_loss.h"
 #include "kernels/ref/ref.h"
 
 #include <stddef.h>
@@ -28,9 +29,17 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 
 #define ROW(KIND, name) [SH_OP_##KIND] = sh_ref_##name,
 
+/* An operation, or a loss of pairs or of targets. */
+static sh_rc run_plug(const struct sh_op_call *call)
+{
+    const struct sherd_loss *loss = sh_plug_loss(call->kind);
+
+    return !loss ? sh_plug_ref(call) : loss->pair ? sh_ref_pair_loss(call) : sh_plug_target_loss(call);
+}
+
 const struct sh_kernel_table sh_kernels_ref = {
     .name = "ref",
-    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, SH_OP_SKIP)[SH_OP_KINDS... SH_OP_ROOM - 1] = sh_plug_ref},
+    .run = {SH_OP_LIST(ROW, SH_OP_SKIP, SH_OP_SKIP)[SH_OP_KINDS... SH_OP_ROOM - 1] = run_plug},
     .fill_normal = sh_ref_fill_normal,
     .work_bytes = work_bytes,
 };

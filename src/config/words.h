@@ -80,7 +80,8 @@ enum { SH_TAKES_SMOOTHING = 1, SH_TAKES_REFERENCE = 2, SH_TAKES_LABELS = 4 /* of
     ROW(CPO, "cpo", SH_TAKES_SMOOTHING)                                \
     ROW(SIMPO, "simpo", SH_TAKES_SMOOTHING)                            \
     ROW(ORPO, "orpo", 0)                                               \
-    ROW(APO_ZERO_UNPAIRED, "apo_zero_unpaired", SH_TAKES_REFERENCE | SH_TAKES_LABELS)
+    ROW(APO_ZERO_UNPAIRED, "apo_zero_unpaired", SH_TAKES_REFERENCE | SH_TAKES_LABELS) \
+    ROW(PLUGIN, "plugin", SH_TAKES_REFERENCE)
 #define SH_LOSS_TYPE(id, word, takes) SH_PREFER_##id,
 enum sh_cfg_loss_type { SH_LOSS_TYPES(SH_LOSS_TYPE) SH_PREFERENCES };
 #undef SH_LOSS_TYPE
@@ -91,7 +92,7 @@ static inline int sh_cfg_loss_takes(int loss)
 }
 #undef SH_LOSS_CASE
 /* clang-format on */
-enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO, SH_OBJECTIVE_DISTILLATION };
+enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO, SH_OBJECTIVE_DISTILLATION, SH_OBJECTIVE_PLUGIN };
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

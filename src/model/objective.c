@@ -22,10 +22,18 @@ static void emit_distillation(struct sh_emit *e, int x, int head, int64_t chunk_
     sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows, &b->teacher);
 }
 
+static void emit_plugin(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
+{
+    int weight = sh_emit_target_loss(e, x, head, chunk_rows, b->pairs.own);
+
+    sh_emit_head_loss(e, x, head, weight, chunk_rows, NULL);
+}
+
 static const struct sh_objective objectives[] = {
     [SH_OBJECTIVE_LM] = {.name = "lm", .counts = SH_COUNTS_TARGETS, .emit = emit_lm},
     [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_ANSWERS, .emit = emit_dpo},
     [SH_OBJECTIVE_DISTILLATION] = {.name = "distillation", .counts = SH_COUNTS_TARGETS, .emit = emit_distillation},
+    [SH_OBJECTIVE_PLUGIN] = {.name = "plugin", .counts = SH_COUNTS_TARGETS, .emit = emit_plugin},
 };
 
 const struct sh_objective *sh_objective_named(enum sh_cfg_objective name)

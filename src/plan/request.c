@@ -1,5 +1,6 @@
 #include "src/plan/request.h"
 
+#include "kernels/plug.h"
 #include "kernels/rows.h"
 #include "src/base/number/size.h"
 #include "src/config/family.h"
@@ -542,7 +543,8 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                              .gamma = cfg->objective.gamma,
                                              .sft = cfg->objective.sft_weight,
                                              .desirable = cfg->objective.desirable_weight,
-                                             .undesirable = cfg->objective.undesirable_weight},
+                                             .undesirable = cfg->objective.undesirable_weight,
+                                             .own = cfg->objective.plugin[0] ? sh_plug_find(cfg->objective.plugin) : 0},
                                    .teacher = {.top_k = cfg->objective.top_k,
                                                .temperature = cfg->objective.temperature,
                                                .alpha = cfg->objective.alpha},

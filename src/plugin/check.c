@@ -3,6 +3,7 @@
 
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/plugin/check_loss.h"
 #include "src/plugin/process.h"
 #include "src/plugin/trial.h"
 
@@ -550,6 +551,18 @@ static bool check_in_place(struct subject *s)
 
 /* ---- process ---- */
 
+struct repeated {
+    const struct sh_trial *t;
+    sherd_kernel kernel;
+};
+
+static void call_again(const void *of)
+{
+    const struct repeated *r = of;
+
+    r->kernel(&r->t->call);
+}
+
 static bool check_process(struct subject *s)
 {
     const sherd_kernel kernels[] = {s->row->ref, s->row->cpu};
@@ -564,7 +577,7 @@ static bool check_process(struct subject *s)
         sh_trial_make(s->row, s->number, &size, &t);
         if (!run(s, &t, kernels[k]))
             return false;
-        done = sh_plugin_done_to_process(&t.call, kernels[k]);
+        done = sh_plugin_done_to_process(call_again, &(struct repeated){&t, kernels[k]});
         where(&t, kernels[k], text);
         sh_trial_free(&t);
     }
@@ -635,17 +648,18 @@ static bool check_flops(struct subject *s)
 typedef bool check(struct subject *s);
 
 const struct sh_plugin_check sh_plugin_checks[] = {
-    {"text", "the row can be read, its letters are defined, and its backward is of the same tensors"},
-    {"gradient", "the backward is the derivative of ref, by differences in float64"},
-    {"numbers", "each number changes what ref makes"},
-    {"types", "each kernel in float32, bfloat16 and float16 gives what ref gives in float64"},
-    {"outside", "nothing outside of operands is read or written, and the whole output is written"},
-    {"nan", "a NaN in the input, or in dy, reaches the output"},
-    {"bits", "equal bits in a second call, with 1 to 3 threads, at shifted addresses, and for parts of the rows"},
-    {"in place", "equal bits in the memory of an input, where the row says so"},
-    {"process", "a call leaks no memory, and leaves threads, rounding and subnormal numbers as they are"},
-    {"flops", "the operations that the row declares take a time that they can take"},
-    {NULL, NULL},
+    {"text", "the row can be read, its letters are defined, and its backward, if it has one, is of the same tensors",
+     true},
+    {"gradient", "the backward, or the slope, is the derivative, by differences in float64", true},
+    {"numbers", "each number changes what is made", true},
+    {"types", "each kernel in float32, bfloat16 and float16 gives what ref gives in float64", false},
+    {"outside", "nothing outside of operands is read or written, and the whole output is written", false},
+    {"nan", "a NaN in the input, or in dy, reaches the output", true},
+    {"bits", "equal bits in a second call, with 1 to 3 threads, at shifted addresses, and for parts of the rows", true},
+    {"in place", "equal bits in the memory of an input, where the row says so", false},
+    {"process", "a call leaks no memory, and leaves threads, rounding and subnormal numbers as they are", true},
+    {"flops", "the operations that the row declares take a time that they can take", false},
+    {NULL, NULL, false},
 };
 static check *const checks[] = {check_text, check_gradient, check_numbers,  check_types,   check_outside,
                                 check_nan,  check_bits,     check_in_place, check_process, check_flops};
@@ -756,6 +770,31 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
     return failed;
 }
 
+static int check_loss(const struct sherd_loss *loss, bool brief, FILE *out)
+{
+    char text[SH_PLUG_TEXT], where_wrong[SH_LOSS_WRONG];
+    const char *unreadable = sh_plug_loss_wrong(loss, text);
+    int failed = 0;
+
+    if (unreadable) {
+        fprintf(out, "%s: text: %s\n", loss->name ? loss->name : "(no name)", unreadable);
+        return 1;
+    }
+    snprintf(trying.row, sizeof trying.row, "%s", loss->name);
+    for (int c = 0; c < SH_LOSS_CHECKS; c++) {
+        const struct sh_loss_check *row = &sh_loss_checks[c];
+
+        if (brief && !row->brief)
+            continue;
+        begin_check(row->check);
+        if (row->holds(loss, where_wrong))
+            continue;
+        fprintf(out, "%s: %s: %s\n", loss->name, row->check, where_wrong);
+        failed++;
+    }
+    return failed;
+}
+
 int sh_plugin_check(const struct sherd_plugin *library, FILE *out)
 {
     int failed = 0;
@@ -763,6 +802,8 @@ int sh_plugin_check(const struct sherd_plugin *library, FILE *out)
     watch_signals(true);
     for (int i = 0; i < library->n_ops; i++)
         failed += check_row(library, i, false, out);
+    for (int i = 0; i < library->n_losses; i++)
+        failed += check_loss(&library->losses[i], false, out);
     watch_signals(false);
     return failed;
 }
@@ -777,6 +818,8 @@ sh_rc sh_plugin_check_briefly(const struct sherd_plugin *library)
 
     for (int i = 0; !failed && i < library->n_ops; i++)
         failed = check_row(library, i, true, out);
+    for (int i = 0; !failed && i < library->n_losses; i++)
+        failed = check_loss(&library->losses[i], true, out);
     fclose(out);
     if (failed)
         rc = sh_fail(SH_E_DATA, "%.*s; `sherd plugin check` says more", (int)strcspn(text, "\n"), text);

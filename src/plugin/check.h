@@ -11,6 +11,7 @@
 /* The name of a check, and what it looks for. name NULL: the end. */
 struct sh_plugin_check {
     const char *name, *what;
+    bool of_losses; /* they are tried, too */
 };
 extern const struct sh_plugin_check sh_plugin_checks[];
 

@@ -99,7 +99,7 @@ static bool is_open(const char *path)
 /* Its rows are judged one by one before they are run. */
 static sh_rc add(const struct sh_plugin *p)
 {
-    SH_TRY(sh_plug_add(p->library->ops, p->library->n_ops));
+    SH_TRY(sh_plug_add(p->library));
     return sh_plugin_check_briefly(p->library);
 }
 
@@ -135,12 +135,12 @@ static sh_rc open_files(const struct sh_config *cfg)
 
 static void reset_numbers(void)
 {
-    for (int k = SH_OP_KINDS; k < SH_OP_ROOM && sh_plug_row(k); k++)
+    for (int k = SH_OP_KINDS; k < SH_OP_ROOM && sh_plug_number_rows(k); k++)
         for (int i = 0; i < SHERD_NUMBERS; i++)
-            sh_plug_set(k, i, sh_plug_row(k)->number[i].value);
+            sh_plug_set(k, i, sh_plug_number_rows(k)[i].value);
 }
 
-/* "operation.name=x" */
+/* "row.name=x" */
 static sh_rc set_number(char *text)
 {
     char *equals = strchr(text, '='), *dot = strchr(text, '.'), *end;
@@ -152,10 +152,10 @@ static sh_rc set_number(char *text)
     *dot = *equals = '\0';
     kind = sh_plug_find(text);
     if (kind == SH_OP_ROOM)
-        return sh_fail(SH_E_USAGE, "%s.%s: no plug-in has an operation %s", text, dot + 1, text);
+        return sh_fail(SH_E_USAGE, "%s.%s: no plug-in has an operation or a loss %s", text, dot + 1, text);
     value = strtod(equals + 1, &end);
-    for (int i = 0; i < SHERD_NUMBERS && sh_plug_row(kind)->number[i].name; i++) {
-        const struct sherd_number *n = &sh_plug_row(kind)->number[i];
+    for (int i = 0; i < SHERD_NUMBERS && sh_plug_number_rows(kind)[i].name; i++) {
+        const struct sherd_number *n = &sh_plug_number_rows(kind)[i];
 
         if (strcmp(n->name, dot + 1) != 0)
             continue;
@@ -205,6 +205,8 @@ static sh_rc check_kind(const struct sh_config *cfg, enum sh_op_kind kind, bool 
     const char *op = cfg->model.ffn_op;
     int wanted = sh_family_of(cfg->model.family)->gelu ? 1 : 2;
 
+    if (sh_plug_loss(kind))
+        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it is a loss; objective.plugin names those", op);
     if (!sh_op_info(kind)->forward)
         return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it has no backward, so it is the backward of another", op);
     if (sh_plugin_columns(sh_op_shape(kind)) != wanted)
@@ -217,6 +219,33 @@ static sh_rc check_kind(const struct sh_config *cfg, enum sh_op_kind kind, bool 
             "GPUs; add them, or give training.device=cpu",
             op);
     return check_model(cfg);
+}
+
+/* Which is of targets or of pairs, as the objective is. */
+static sh_rc check_loss(const struct sh_config *cfg, bool gpu)
+{
+    const char *name = cfg->objective.plugin;
+    enum sh_op_kind kind = sh_plug_find(name);
+    const struct sherd_loss *loss = sh_plug_loss(kind);
+    bool pairs = cfg->objective.name == SH_OBJECTIVE_DPO;
+
+    if (!name[0])
+        return SH_OK;
+    if (!loss)
+        return sh_fail(SH_E_USAGE, "objective.plugin=%s: %s", name,
+                       kind != SH_OP_ROOM ? "it is an operation; model.ffn_op names those"
+                       : n_opened         ? "no file of plugin.files has a loss of that name"
+                                          : "plugin.files names no plug-in that has it");
+    if (pairs != (loss->pair != NULL))
+        return sh_fail(SH_E_USAGE, "objective.plugin=%s: it is a loss of %s; give %s", name,
+                       pairs ? "targets" : "pairs",
+                       pairs ? "objective.name=plugin" : "objective.name=dpo with objective.loss_type=plugin");
+    if (gpu)
+        return sh_fail(SH_E_USAGE,
+                       "objective.plugin=%s: losses of plug-ins run on CPUs, and the job runs on GPUs; give "
+                       "training.device=cpu",
+                       name);
+    return SH_OK;
 }
 
 static sh_rc check_use(const struct sh_config *cfg, bool gpu)
@@ -237,6 +266,7 @@ sh_rc sh_plugin_open(const struct sh_config *cfg, bool gpu)
 {
     SH_TRY(open_files(cfg));
     SH_TRY(set_numbers(cfg));
+    SH_TRY(check_loss(cfg, gpu));
     return check_use(cfg, gpu);
 }
 

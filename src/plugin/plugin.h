@@ -23,7 +23,7 @@ struct sh_plugin {
 sh_rc sh_plugin_read(const char *path, enum sh_cfg_trust trust, struct sh_plugin *out);
 
 /* Open what plugin.files names, with the short checks (check.h); make their operations kinds of programs, with the
- * numbers of plugin.numbers; and check that model.ffn_op is one of them and fits the model. Call it before a program is
+ * numbers of plugin.numbers; and check that model.ffn_op and objective.plugin are among them and fit. Call it before a program is
  * made; again, it only takes the numbers. `gpu`: each operation that the model uses must have a cuda kernel. Errors:
  * those of sh_plugin_read(); SH_E_USAGE, naming the key. */
 sh_rc sh_plugin_open(const struct sh_config *cfg, bool gpu);

@@ -37,7 +37,7 @@ static const char *name_change(int threads, size_t heap)
     return has_subnormals() ? NULL : "a call makes subnormal numbers 0";
 }
 
-const char *sh_plugin_done_to_process(const struct sherd_call *call, sherd_kernel kernel)
+const char *sh_plugin_done_to_process(void (*call)(const void *of), const void *of)
 {
     const int were = omp_get_max_threads(), threads = were + 1;
     const char *change;
@@ -47,10 +47,10 @@ const char *sh_plugin_done_to_process(const struct sherd_call *call, sherd_kerne
     fegetenv(&plain);
     omp_set_num_threads(threads); /* earlier calls may have set what they set */
     for (int i = 0; i < WARM; i++)
-        kernel(call);
+        call(of);
     heap = count_heap();
     for (int i = 0; i < CALLS; i++)
-        kernel(call);
+        call(of);
     change = name_change(threads, heap);
     omp_set_num_threads(were);
     fesetenv(&plain);

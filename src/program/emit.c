@@ -675,15 +675,41 @@ void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, int64_t chunk
     sh_program_add_op(e->p, &score);
 }
 
+/* For a loss that is made of the log-probabilities of targets: [N] f32. */
+static int emit_logprob(struct sh_emit *e, int x, int w, int64_t chunk_rows)
+{
+    struct sh_op score = score_of(e, x, w, chunk_rows);
+
+    sh_program_add_op(e->p, &score);
+    return score.out[0];
+}
+
+int sh_emit_target_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, int kind)
+{
+    struct sh_op op = make_op(e, (enum sh_op_kind)kind);
+    const int64_t *flat = DIMS((int64_t)e->batch * e->seq);
+
+    sh_plug_numbers(op.kind, &op.attr);
+    op.in[0] = emit_logprob(e, x, w, chunk_rows);
+    op.in[1] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, flat);
+    op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 1, flat, "weights");
+    op.out[1] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, 1);
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
 int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how)
 {
-    struct sh_op score = score_of(e, x, w, chunk_rows), op = make_op(e, SH_OP_PAIR_LOSS);
+    bool own = how->loss == SH_PREFER_PLUGIN;
+    struct sh_op op = make_op(e, own ? (enum sh_op_kind)how->own : SH_OP_PAIR_LOSS);
     const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
     int takes = sh_cfg_loss_takes(how->loss);
 
-    sh_program_add_op(e->p, &score);
-    op.attr.pair = *how;
-    op.in[0] = sh_emit_view(e, score.out[0], 2, row);
+    if (own)
+        sh_plug_numbers(op.kind, &op.attr);
+    else
+        op.attr.pair = *how;
+    op.in[0] = sh_emit_view(e, emit_logprob(e, x, w, chunk_rows), 2, row);
     op.in[1] = e->p->port[SH_PORT_TARGETS];
     op.in[2] = e->p->port[SH_PORT_DOCS];
     op.in[3] = takes & SH_TAKES_REFERENCE ? add_port(e, SH_PORT_REFERENCE) : SH_NONE;

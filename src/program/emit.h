@@ -126,6 +126,8 @@ int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
                     const struct sh_emit_routed *to); /* [M,C], [N,C] or SH_NONE -> [N,C] */
 
 /* The weights of targets by the loss of pairs, whose numbers are the program's loss. x [N,C], w [V,C] -> [N] f32 */
+int sh_emit_target_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows,
+                        int kind); /* the same, by a plug-in's loss */
 int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how);
 
 /* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss, unless what made the weights has made it */

@@ -222,7 +222,7 @@ static const struct sherd_op ops[] = {
      .cpu = cpu_bwd},
 };
 #ifdef OLD
-const struct sherd_plugin sherd_plugin = {2,        8,   8,
+const struct sherd_plugin sherd_plugin = {1,        8,   8,
 #else
 const struct sherd_plugin sherd_plugin = {SHERD_PLUGIN,
 #endif

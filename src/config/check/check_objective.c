@@ -17,7 +17,8 @@ static bool is_typed(struct sh_config_state *state, const char *key)
 static sh_rc refuse_idle(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    bool dpo = c->objective.name == SH_OBJECTIVE_DPO, teacher = c->objective.name == SH_OBJECTIVE_DISTILLATION,
+    bool dpo = c->objective.name == SH_OBJECTIVE_DPO, own = dpo && c->objective.loss_type == SH_PREFER_PLUGIN,
+         teacher = c->objective.name == SH_OBJECTIVE_DISTILLATION,
          labels = sh_cfg_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS;
     const struct {
         const char *key;
@@ -25,7 +26,7 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         const char *needs;
     } rows[] = {
         {"objective.loss_type", dpo, "objective.name=dpo"},
-        {"objective.beta", dpo, "objective.name=dpo"},
+        {"objective.beta", dpo && !own, own ? "a loss of Sherd's own: a plug-in has numbers" : "objective.name=dpo"},
         {"objective.label_smoothing", dpo, "objective.name=dpo"},
         {"objective.sft_weight", dpo, "objective.name=dpo"},
         {"objective.gamma", dpo && c->objective.loss_type == SH_PREFER_SIMPO, "objective.loss_type=simpo"},
@@ -35,6 +36,8 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         {"objective.top_k", teacher, "objective.name=distillation"},
         {"objective.temperature", teacher, "objective.name=distillation"},
         {"objective.alpha", teacher, "objective.name=distillation"},
+        {"objective.plugin", own || c->objective.name == SH_OBJECTIVE_PLUGIN,
+         "objective.name=plugin, or dpo with objective.loss_type=plugin"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -61,8 +64,33 @@ static sh_rc refuse_numbers(struct sh_config_state *state)
          "objective.loss_type=exo_pair takes its logarithm; give 0.001, for one"},
         {sft > 0 && loss == SH_PREFER_ORPO, "objective.sft_weight",
          "objective.loss_type=orpo has this loss in itself, with weight 1; leave it out"},
+        {sft > 0 && loss == SH_PREFER_PLUGIN, "objective.sft_weight",
+         "a loss of a plug-in has the log-probability of the chosen answer, and can add it; leave it out"},
         {sft > 0 && takes & SH_TAKES_LABELS, "objective.sft_weight",
          "it is for pairs; objective.desirable_weight is what chosen answers count"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
+    return SH_OK;
+}
+
+/* The log-probabilities of all targets of a micro-step, in one tensor. */
+static sh_rc refuse_beside_own(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    const struct {
+        bool there;
+        const char *key, *text;
+    } rows[] = {
+        {!c->objective.plugin[0], "objective.plugin", "no loss is named; give one of a file of plugin.files"},
+        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
+         "a loss of a plug-in is made by one rank from whole rows; leave it out"},
+        {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
+         "a loss of a plug-in is made by one rank from all words; leave it out"},
+        {c->training.row_leaves > 1, "training.row_leaves",
+         "a loss of a plug-in has one sum for a micro-step, which leaves cut; leave it out"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -151,10 +179,14 @@ sh_rc sh_config_check_objective(struct sh_config_state *state)
 {
     SH_TRY(refuse_idle(state));
     SH_TRY(refuse_beside_labels(state));
+    if (config_of(state)->objective.name == SH_OBJECTIVE_LM)
+        return SH_OK;
     if (config_of(state)->objective.name == SH_OBJECTIVE_DISTILLATION)
         return refuse_beside_teacher(state);
-    if (config_of(state)->objective.name != SH_OBJECTIVE_DPO)
-        return SH_OK;
+    if (config_of(state)->objective.name == SH_OBJECTIVE_PLUGIN)
+        return refuse_beside_own(state);
     SH_TRY(refuse_numbers(state));
+    if (config_of(state)->objective.loss_type == SH_PREFER_PLUGIN)
+        SH_TRY(refuse_beside_own(state));
     return refuse_beside_answers(state);
 }

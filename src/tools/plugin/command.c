@@ -22,6 +22,11 @@ static void print_row(const struct sherd_op *row)
            row->cpu ? ", cpu" : "", row->cuda ? ", cuda" : "");
 }
 
+static void print_loss(const struct sherd_loss *loss)
+{
+    printf("%s: a loss of %s\n", loss->name ? loss->name : "(no name)", loss->pair ? "pairs" : "targets");
+}
+
 /* What holds, then what does not. */
 static sh_rc check(const struct sh_plugin *p)
 {
@@ -33,10 +38,13 @@ static sh_rc check(const struct sh_plugin *p)
     fclose(lines);
     for (int i = 0; i < p->library->n_ops; i++)
         print_row(&p->library->ops[i]);
+    for (int i = 0; i < p->library->n_losses; i++)
+        print_loss(&p->library->losses[i]);
     for (const struct sh_plugin_check *c = sh_plugin_checks; c->name; c++) {
         char *mark = sh_strfmt(": %s: ", c->name);
 
-        printf("  %-4s %-9s %s\n", strstr(text, mark) ? "FAIL" : "ok", c->name, c->what);
+        if (p->library->n_ops || c->of_losses)
+            printf("  %-4s %-9s %s\n", strstr(text, mark) ? "FAIL" : "ok", c->name, c->what);
         free(mark);
     }
     printf("%s", text);
