@@ -6,6 +6,7 @@ Prints TAP.
 import concurrent.futures
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -144,6 +145,28 @@ def case_yaml():
     return [] if code == 0 and 'limit 5' in text else [f'{code}: {text[-500:]}']
 
 
+def find_nvcc():
+    return shutil.which('nvcc') or shutil.which('nvcc', path='/usr/local/cuda/bin')
+
+
+def case_cuda():
+    """With a kernel for GPUs a plan for one is made, and CPUs train as before. The kernel is compiled only: nothing runs it."""
+    nvcc = find_nvcc()
+    if not nvcc:
+        print('# no nvcc: not compiled')
+        return []
+    subprocess.run([nvcc, '-O1', '--Werror=all-warnings', '-shared', '-Xcompiler', '-fPIC,-fopenmp,-Wall', f'-I{TOP}/include',
+                    '-o', 'relu2.so', TOP / 'examples/plugins/relu2.cu'], check=True)
+    code, text = say('plugin', 'check', 'relu2.so')
+    wrong = [] if code == 0 and text.count('kernels ref, cpu, cuda') == 2 else [f'{code}: {text}']
+    code, text = say('plan', 'gpt2-124m', '--training.device=cuda', '--plugin.files=relu2.so', '--model.ffn_op=relu2')
+    wrong += [] if code == 0 else [f'{code}: {text}']
+    library = str(pathlib.Path('relu2.so').absolute())
+    gpt2 = {'model.family': 'gpt2', 'model.n_kv_heads': 5, 'training.steps': 2}
+    relu2, gelu = (run(f'gpt2-{op}', {**gpt2, 'model.ffn_op': op}, plugin=library) for op in ('relu2', ''))
+    return wrong if relu2 != gelu else [*wrong, 'it has no effect']
+
+
 def case_export():
     """A folder of transformers could not say which activation it has."""
     code, text = say('ckpt', 'export', 'one/out/checkpoint/step-00000003.h5', '-o', 'folder')
@@ -169,7 +192,8 @@ def main():
     clamped, data = compile_plugin('examples/plugins/clamped.c', 'clamped.so'), tiny.write_tokens()
     cases = [('the example', case_example), ('mutants', case_mutants), ('2 x 2 ranks and one', case_mesh),
              ('another file', case_change), ('a file that others may write', case_trust),
-             ('other headers', case_headers), ('a list in YAML', case_yaml)]
+             ('other headers', case_headers), ('a list in YAML', case_yaml),
+             ('a kernel for GPUs', case_cuda)]
     cases += [('an export', case_export), ('PyTorch', case_torch)]
     return job.run_cases(cases + [(f'refused: {name}', case_refused, name) for name in REFUSED])
 
