@@ -377,6 +377,7 @@ struct sh_op_attr {
         } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, ROW_ADD, UNPACK */
         struct {
             double number[SH_OP_NUMBERS];          /* in the order of its row */
+            double reward;                         /* of a loss of pairs: what log-ratios are multiplied by in metrics */
         } plug;                                    /* operations of plug-ins */
     };
 };

@@ -14,7 +14,7 @@ struct plug {
     const struct sherd_loss *loss;   /* NULL: it is an operation */
     const struct sherd_number *rows; /* of its numbers */
     double number[SH_OP_NUMBERS];
-    struct sh_attr_field attrs[SH_OP_NUMBERS + 1];
+    struct sh_attr_field attrs[SH_OP_NUMBERS + 2]; /* the last: the end */
 };
 
 static struct plug plugs[SH_OP_PLUGS];
@@ -105,16 +105,23 @@ const char *sh_plug_loss_wrong(const struct sherd_loss *row, char text[SH_PLUG_T
 
 /* ---- adding ---- */
 
-/* Fields of attr->plug by the names of the row; their letter is none. */
+static struct sh_attr_field field_of(const char *name, size_t at)
+{
+    return (struct sh_attr_field){
+        .name = name, .type = SH_ATTR_DOUBLE, .at = offsetof(struct sh_op_attr, plug) + at}; /* without a letter */
+}
+
+/* Fields of attr->plug by the names of the row; pairs have one more. */
 static const struct sh_attr_field *fields_of(struct plug *p)
 {
-    for (int i = 0; i < SH_OP_NUMBERS && p->rows[i].name; i++) {
-        p->number[i] = p->rows[i].value;
-        p->attrs[i] =
-            (struct sh_attr_field){.name = p->rows[i].name,
-                                   .type = SH_ATTR_DOUBLE,
-                                   .at = offsetof(struct sh_op_attr, plug.number) + (size_t)i * sizeof(double)};
+    int n = 0;
+
+    for (; n < SH_OP_NUMBERS && p->rows[n].name; n++) {
+        p->number[n] = p->rows[n].value;
+        p->attrs[n] = field_of(p->rows[n].name, (size_t)n * sizeof(double));
     }
+    if (p->loss && p->loss->pair)
+        p->attrs[n] = field_of("reward", SH_OP_NUMBERS * sizeof(double));
     return p->attrs;
 }
 

@@ -41,5 +41,5 @@ struct sh_pair_slope sh_plug_pair_slope(const struct sh_op_call *call, struct sh
 
 double sh_plug_pair_reward(const struct sh_op_call *call, struct sh_pair_answer a)
 {
-    return sh_plug_loss(call->kind) ? a.d : sh_pair_reward(&call->attr->pair, a);
+    return sh_plug_loss(call->kind) ? call->attr->plug.reward * a.d : sh_pair_reward(&call->attr->pair, a);
 }

@@ -12,7 +12,7 @@ sh_rc sh_plug_target_loss(const struct sh_op_call *call);
 struct sh_pair_slope sh_plug_pair_slope(const struct sh_op_call *call, struct sh_pair_answer chosen,
                                         struct sh_pair_answer rejected);
 
-/* What an answer counts in the metrics: to a loss of a plug-in how much likelier it is than to the reference. */
+/* What an answer counts in the metrics: to a loss of a plug-in attr->plug.reward times l - ref. */
 double sh_plug_pair_reward(const struct sh_op_call *call, struct sh_pair_answer a);
 
 #endif

@@ -705,10 +705,12 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     const int64_t *row = DIMS(e->batch, e->seq), *flat = DIMS((int64_t)e->batch * e->seq);
     int takes = sh_cfg_loss_takes(how->loss);
 
-    if (own)
+    if (own) {
         sh_plug_numbers(op.kind, &op.attr);
-    else
+        op.attr.plug.reward = how->beta;
+    } else {
         op.attr.pair = *how;
+    }
     op.in[0] = sh_emit_view(e, emit_logprob(e, x, w, chunk_rows), 2, row);
     op.in[1] = e->p->port[SH_PORT_TARGETS];
     op.in[2] = e->p->port[SH_PORT_DOCS];

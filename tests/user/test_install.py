@@ -71,6 +71,23 @@ def case_states():
     return wrong + [f'{path} is left by Python' for path in stage.rglob('__pycache__')]
 
 
+def case_plugins():
+    """An installed example of a plug-in is compiled with the flags of pkg-config and is right, wherever the installation is."""
+    bindir, data, pages = variables('bindir', 'pkgdatadir', 'pkgconfigdir')
+    if not shutil.which('pkg-config'):
+        print('# no pkg-config: not tried')
+        return []
+    wrong = []
+    for top in stage, stage.with_name('moved'):
+        flags = subprocess.run(['pkg-config', '--cflags', 'sherd-plugin'], capture_output=True, text=True, check=True,
+                               env={**os.environ, 'PKG_CONFIG_PATH': str(top / pages.lstrip('/'))}).stdout.split()
+        source, library = top / data.lstrip('/') / 'examples/plugins/focal.c', top / 'focal.so'
+        subprocess.run(['cc', '-O2', '-shared', '-fPIC', *flags, '-o', library, source, '-lm'], check=True)
+        done = subprocess.run([top / bindir.lstrip('/') / 'sherd', 'plugin', 'check', library], capture_output=True, text=True)
+        wrong += [] if done.returncode == 0 and str(top) in ' '.join(flags) else [f'{flags}: {done.stdout}{done.stderr}']
+    return wrong
+
+
 def case_links():
     """Each page that an installed page links to is installed, with the heading; so is each that the sources name."""
     doc, = variables('docdir')
@@ -142,7 +159,7 @@ def case_version_object():
     return [f'{name} does not wait' for name in sorted(set(made) - set(variables('version_objects')))] + ([] if len(made) > 1 else made)
 
 
-CASES = [('files', case_files), ('states of other trainers', case_states), ('links', case_links), ('examples by name', case_example), ('job scripts', case_scripts),
+CASES = [('files', case_files), ('states of other trainers', case_states), ('plug-ins', case_plugins), ('links', case_links), ('examples by name', case_example), ('job scripts', case_scripts),
          ('installcheck', case_installcheck), ("the version's objects", case_version_object)]
 
 if __name__ == '__main__':

@@ -111,6 +111,17 @@ def case_reference_kernels(kind):
     return [f'{a} and {b}' for a, b in zip(found, one[kind]) if not (near(a[1], b[1]) and abs(a[2] - b[2]) < 1e-4 * b[2])]
 
 
+def case_beta():
+    """It is what rewards are multiplied by, and nothing else."""
+    found, rewards = run('beta', 'tilted_dpo', {'objective.beta': 0.2}), NUMBERS.index('rewards')
+    wrong = []
+    for a, b in zip(found, one['tilted_dpo']):
+        same = [x for i, x in enumerate(a) if i != rewards] == [x for i, x in enumerate(b) if i != rewards]
+        twice = all(near(a[rewards][key], 2 * b[rewards][key]) for key in ('chosen', 'rejected', 'margins'))
+        wrong += [] if same and twice else [f'{a} and {b}']
+    return wrong
+
+
 REFUSED = {
     'no name': (FOCAL, {'objective.plugin': None}, 'no loss is named'),
     'another name': (FOCAL, {'objective.plugin': 'local'}, 'has a loss of that name'),
@@ -119,7 +130,6 @@ REFUSED = {
     'targets of pairs': (TILTED, {'objective.name': 'plugin', 'objective.loss_type': None}, 'it is a loss of pairs'),
     'a loss in a block': (FOCAL, {'model.ffn_op': 'focal'}, 'it is a loss; objective.plugin names those'),
     'no objective of it': (FOCAL, {'objective.name': 'lm'}, 'has no effect without objective.name=plugin'),
-    'beta': (TILTED, {'objective.beta': 0.2}, 'has no effect without a loss of Sherd'),
     'sft_weight': (TILTED, {'objective.sft_weight': 0.2}, 'and can add it'),
     'label_smoothing': (TILTED, {'objective.label_smoothing': 0.2}, 'have it; leave it out'),
     'a number': (FOCAL, {'plugin.numbers': 'focal.alpha=1'}, 'focal has no number alpha'),
@@ -155,7 +165,7 @@ def main():
     answers = pairs.write('pairs.bin', pairs.draw_pairs(1, 90, WORDS), WORDS)
     one = {kind: run(f'one-{kind}'.replace(' ', '-'), kind, {}) for kind in KINDS}
     cases = [*((f'{name}: checked', case_example, name) for name in ('focal', 'tilted_dpo')), ('mutants', case_mutants),
-             ('a plan', case_plan)]
+             ('a plan', case_plan), ('objective.beta', case_beta)]
     cases += [(f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES]
     cases += [(f'{kind}: resumed', case_resume, kind) for kind in ('focal', 'tilted_dpo')]
     cases += [(f'{kind}: the kernels that say what is right', case_reference_kernels, kind) for kind in ('focal', 'tilted_dpo')]

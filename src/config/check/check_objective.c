@@ -26,7 +26,7 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         const char *needs;
     } rows[] = {
         {"objective.loss_type", dpo, "objective.name=dpo"},
-        {"objective.beta", dpo && !own, own ? "a loss of Sherd's own: a plug-in has numbers" : "objective.name=dpo"},
+        {"objective.beta", dpo, "objective.name=dpo"},
         {"objective.label_smoothing", dpo, "objective.name=dpo"},
         {"objective.sft_weight", dpo, "objective.name=dpo"},
         {"objective.gamma", dpo && c->objective.loss_type == SH_PREFER_SIMPO, "objective.loss_type=simpo"},
