@@ -64,7 +64,9 @@ static const struct sh_attr_field exchange_attrs[] = {
     FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
     FIELD(exchange, first_cut), FIELD(exchange, cuts), {0}};
 static const struct sh_attr_field link_attrs[] = {FIELD(link, peer), FIELD(link, micro), {0}};
-static const struct sh_attr_field row_attrs[] = {FIELD(rows, expected), {0}};
+static const struct sh_attr_field sink_attrs[] = {LETTER(attn, heads, 'H'), LETTER(attn, head_dim, 'D'), {0}};
+static const struct sh_attr_field row_attrs[] = {
+    FIELD(rows, w_in_out), FIELD(rows, expected), FIELD(rows, limit), FIELD(rows, alpha), {0}};
 static const struct sh_attr_field pair_attrs[] = {
     FIELD(pair, loss), FIELD(pair, beta), FIELD(pair, smoothing), FIELD(pair, gamma), FIELD(pair, sft),
     FIELD(pair, desirable), FIELD(pair, undesirable), {0}};
@@ -195,7 +197,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "qkv [B,T,HD+2KD] act of 2BTKD, at [B,T] i32, count [B] i32 -> kv [B,S,2KD] act inout of 2BTKD",
          .attrs = cache_attrs, APART},
     [SH_OP_ATTENTION_CACHE] =
-        {.shape = "qkv [B,T,HD+2KD] act of BTHD, kv [B,S,2KD] act, at [B,T] i32, count [B] i32 -> o [B,T,HD] act",
+        {.shape = "qkv [B,T,HD+2KD] act of BTHD, kv [B,S,2KD] act, at [B,T] i32, count [B] i32 "
+                  "-> o [B,T,HD] act, lse [B,H,T] f32 opt",
          .flops = "4BTSHD + 3BTSH", .attrs = cache_attrs, APART},
     [SH_OP_PICK] = {.shape = "x [B,T,C] act of BC, count [B] i32 -> y [B,C] act", APART},
     [SH_OP_QK_NORM] =
@@ -244,12 +247,12 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
                   "docs [UB,M] i32 opt -> dq [UB,M,HD] act, dkv [B,T,2KD] act",
          .flops = "5UBHMTD + 5UBHMD + 3UBHMT + 3UBHM", .attrs = rows_attrs, APART},
     [SH_OP_ROUTE] =
-        {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt "
+        {.shape = "x [N,C] act, w [E,C] act, bias [E] f32 opt, b [E] act opt "
                   "-> weight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt",
          .flops = "2NCE + 4NE", .chooses = true, .forward = true, .attrs = route_attrs, APART},
     [SH_OP_ROUTE_BWD] =
         {.shape = "dweight [N,k] f32, expert [N,k] i32, score [N,E] f32, lse [N] f32 opt, x [N,C] act, w [E,C] act, "
-                  "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt",
+                  "dres [N,C] act opt -> dx [N,C] act opt, dw [E,C] f32 += opt, db [E] f32 += opt",
          .flops = "2NCE:dx + 2NCE:dw + 6NE", .together = true, .attrs = route_attrs, OVER(6)},
     [SH_OP_ROUTE_PLAN] =
         {.shape = "expert [N,k] i32 -> order [Nk] i32, place [N,k] i32, first [E+1] i32",
@@ -270,17 +273,17 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_ROW_SUM] =
         {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", .forward = true, OVER(2)},
     [SH_OP_EXPERT_LINEAR] =
-        {.shape = "x [M,I] act, first [g] i32, w [E,O,I] act -> y [M,O] act", .flops = "2MIO", .costly = true, .forward = true,
+        {.shape = "x [M,I] act, first [g] i32, w [E,O,I] act turns -> y [M,O] act", .flops = "2MIO", .costly = true, .forward = true,
          .attrs = row_attrs, APART},
     [SH_OP_EXPERT_LINEAR_BWD_X] =
-        {.shape = "dy [M,O] act, first [g] i32, w [E,O,I] act -> dx [M,I] act", .flops = "2MIO", .attrs = row_attrs, APART},
+        {.shape = "dy [M,O] act, first [g] i32, w [E,O,I] act turns -> dx [M,I] act", .flops = "2MIO", .attrs = row_attrs, APART},
     [SH_OP_EXPERT_LINEAR_BWD_W] =
-        {.shape = "dy [M,O] act, x [M,I] act, first [g] i32 -> dw [E,O,I] f32 +=", .flops = "2MIO", .attrs = row_attrs, APART},
+        {.shape = "dy [M,O] act, x [M,I] act, first [g] i32 -> dw [E,O,I] f32 += turns", .flops = "2MIO", .attrs = row_attrs, APART},
     [SH_OP_SWIGLU_ROWS] =
         {.shape = "gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt -> h [M,F] act", .flops = "6MF", .forward = true,
          .attrs = row_attrs, APART},
     [SH_OP_SWIGLU_ROWS_BWD] =
-        {.shape = "dh [M,F] act, gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt "
+        {.shape = "dh [M,F] act, gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt, more [n] f32 opt "
                   "-> dgu [M,2F] act, dweight [n] f32",
          .flops = "16MF", .attrs = row_attrs, APART},
     [SH_OP_ROW_ADD] =
@@ -305,6 +308,19 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .async = true, .forward = true, .costly = true, .backward = SH_OP_ALL_TO_ALL, .attrs = exchange_attrs, APART},
     [SH_OP_SEND] = {.shape = "x [n] any ->", .async = true, .forward = true, .attrs = link_attrs, APART},
     [SH_OP_RECEIVE] = {.shape = "-> y [n] any", .async = true, .forward = true, .attrs = link_attrs, APART},
+    [SH_OP_SINK] =
+        {.shape = "o [B,T,HD] act, lse [B,H,T] f32, sink [H] act -> y [B,T,HD] act, total [B,H,T] f32",
+         .flops = "BTHD + 5BTH", .forward = true, .costly = true, .attrs = sink_attrs, OVER(0)},
+    [SH_OP_SINK_BWD] =
+        {.shape = "dy [B,T,HD] act, y [B,T,HD] act, total [B,H,T] f32, sink [H] act -> dsink [H] f32 +=",
+         .flops = "2BTHD + 3BTH", .attrs = sink_attrs, APART},
+    [SH_OP_EXPERT_BIAS] =
+        {.shape = "x [M,O] act, first [g] i32, b [E,O] act, weight [n] f32 opt, order [M] i32 opt -> y [M,O] act",
+         .flops = "2MO", .forward = true, .attrs = row_attrs, OVER(0)},
+    [SH_OP_EXPERT_BIAS_BWD] =
+        {.shape = "dy [M,O] act, first [g] i32, b [E,O] act opt, weight [n] f32 opt, order [M] i32 opt "
+                  "-> db [E,O] f32 += opt, dweight [n] f32 opt",
+         .flops = "2MO:db + 2MO:dweight", .attrs = row_attrs, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

@@ -81,6 +81,13 @@
  * Frobenius norm: attr->ortho.steps times X = a X + b (X X') X + c (X X')^2 X, with the coefficients of kernels/muon.h.
  * Its singular values come near 1. |X| is a sum in f64; if it is 0, U is 0. Elements of no matrix are left alone.
  *
+ * A sink is a learned number of each head that takes part in the softmax of each query, and has no value. SINK makes from
+ * o and lse of attention what they are with it: total = log(e^lse + e^sink), y = o e^(lse - total). ATTENTION_BWD of y
+ * and total is then that of attention with the sink, and dsink = - sum over queries of e^(sink - total) dy.y.
+ *
+ * SWIGLU_ROWS* with attr->rows.limit L and alpha are those of gpt-oss: gate and up are neighbours, element by element,
+ * and h = min(gate, L) sigmoid(alpha min(gate, L)) (up between -L and L, plus 1). `more` is added to dweight.
+ *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
 #ifndef SH_KERNELS_OP_H
@@ -198,7 +205,12 @@ extern "C" {
     KERNEL(LION_CODED, lion_coded)                                                                                    \
     KERNEL(SCORE_REST, score_rest)          /* from the parts of all ranks; as HEAD_SCORE */                               \
     OTHER(SEND, send)                       /* a message to a neighbour on the axis; its RECEIVE meets it */           \
-    OTHER(RECEIVE, receive)                 /* from a neighbour */
+    OTHER(RECEIVE, receive)                 /* from a neighbour */                                                    \
+    KERNEL(SINK, sink)                      /* one more number in the softmax of each row of a head; see above. CPUs only, \
+                                               as those below */                                                 \
+    KERNEL(SINK_BWD, sink_bwd)              /* of the number; that of attention passes through unchanged */            \
+    KERNEL(EXPERT_BIAS, expert_bias)        /* y = x + b[e] for the rows of expert e, times the weight of the row */   \
+    KERNEL(EXPERT_BIAS_BWD, expert_bias_bwd) /* db[g mod E]: sums of rows, weighed; dweight: dy b[e] */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -373,8 +385,10 @@ struct sh_op_attr {
             int micro;                             /* the micro-step of which it is */
         } link;                                    /* SEND, RECEIVE */
         struct {
+            bool w_in_out;                         /* EXPERT_LINEAR*: weights are stored [E,I,O]; first, as in linear */
             int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
-        } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, ROW_ADD, UNPACK */
+            float limit, alpha;                    /* SWIGLU_ROWS*: see above; 0: none */
+        } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, EXPERT_BIAS*, ROW_ADD, UNPACK */
         struct {
             double number[SH_OP_NUMBERS];          /* in the order of its row */
             double reward;                         /* of a loss of pairs: what log-ratios are multiplied by in metrics */

@@ -22,13 +22,13 @@ static int64_t elems(const struct sh_operand *t)
     return n;
 }
 
-/* Dim i in the row's order. */
+/* Dim i in the row's order; what turns has its last two the other way round. */
 static int64_t dim_of(const struct sh_op_call *call, const struct sh_operand_row *row, const struct sh_operand *t,
                       int i)
 {
     if (row->any_shape)
         return elems(t);
-    return t->dim[row->turns && call->attr->linear.w_in_out ? 1 - i : i];
+    return t->dim[row->turns && call->attr->linear.w_in_out && i >= row->ndim - 2 ? 2 * row->ndim - 3 - i : i];
 }
 
 static bool same_ndim(const struct sh_operand_row *row, const struct sh_operand *t)

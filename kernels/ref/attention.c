@@ -189,3 +189,44 @@ sh_rc sh_ref_attention_rows_bwd(const struct sh_op_call *call)
 {
     return sh_ref_attention_bwd(call);
 }
+
+/* The number of a sequence, position and head in o, and where it is in lse. */
+static int64_t lse_at(const struct sh_operand *lse, int64_t row, int64_t h)
+{
+    int64_t H = lse->dim[1], T = lse->dim[2];
+
+    return (row / T * H + h) * T + row % T;
+}
+
+/* total = log(e^lse + e^sink), without overflow. Over no keys o is 0 and stays so. */
+sh_rc sh_ref_sink(const struct sh_op_call *call)
+{
+    const struct sh_operand *o = &call->in[0], *lse = &call->in[1], *sink = &call->in[2];
+    int64_t H = call->attr->attn.heads, D = call->attr->attn.head_dim;
+
+    for (int64_t i = 0; i < sh_ref_elems(lse); i++) {
+        int64_t row = i / H, h = i % H, at = lse_at(lse, row, h);
+        double score = sh_ref_get(lse, at), with = sh_ref_get(sink, h), most = fmax(score, with);
+        double total = most + log(exp(score - most) + exp(with - most));
+
+        sh_ref_set(&call->out[1], at, total);
+        for (int64_t d = 0; d < D; d++)
+            sh_ref_set(&call->out[0], i * D + d, sh_ref_get(o, i * D + d) * exp(score - total));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ref_sink_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dy = &call->in[0], *y = &call->in[1], *total = &call->in[2], *sink = &call->in[3];
+    int64_t H = call->attr->attn.heads, D = call->attr->attn.head_dim, rows = sh_ref_elems(total) / H;
+
+    for (int64_t h = 0; h < H; h++) {
+        double sum = 0;
+        for (int64_t row = 0; row < rows; row++)
+            sum -= exp(sh_ref_get(sink, h) - sh_ref_get(total, lse_at(total, row, h))) *
+                   dot(dy, (row * H + h) * D, y, (row * H + h) * D, D);
+        sh_ref_sum(call, 0, h, sum);
+    }
+    return SH_OK;
+}

@@ -156,12 +156,12 @@ static int64_t groups_of(const struct sh_operand *first)
     return sh_ref_elems(first) - 1;
 }
 
-/* y = x w[e]', or dx = dy w[e] */
+/* y = x w[e]', or dx = dy w[e]; of a weight that is stored [E,I,O] the other way round. */
 sh_rc sh_ref_expert_linear(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *first = &call->in[1], *w = &call->in[2], *y = &call->out[0];
     int64_t E = w->dim[0], I = w->dim[2], from = x->dim[1], to = y->dim[1];
-    bool forward = call->kind == SH_OP_EXPERT_LINEAR;
+    bool forward = (call->kind == SH_OP_EXPERT_LINEAR) != call->attr->rows.w_in_out;
 
     for (int64_t g = 0; g < groups_of(first); g++)
         for (int64_t i = begin_of(first, g) * to; i < begin_of(first, g + 1) * to; i++) {
@@ -174,10 +174,12 @@ sh_rc sh_ref_expert_linear(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* dw[e] = dy' x */
+/* dw[e] = dy' x, or x' dy of a weight that is stored [E,I,O] */
 sh_rc sh_ref_expert_linear_bwd_w(const struct sh_op_call *call)
 {
-    const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *first = &call->in[2], *dw = &call->out[0];
+    bool in_out = call->attr->rows.w_in_out;
+    const struct sh_operand *dy = &call->in[in_out], *x = &call->in[!in_out], *first = &call->in[2],
+                            *dw = &call->out[0];
     int64_t E = dw->dim[0], O = dw->dim[1], I = dw->dim[2];
 
     for (int64_t i = 0; i < E * O * I; i++) {
@@ -204,37 +206,112 @@ static int64_t live_rows(const struct sh_operand *first, int64_t M)
     return first->data ? begin_of(first, groups_of(first)) : M;
 }
 
-/* h = silu(gate) up weight; a row is all gates, then all ups. */
+/* Gate and up of element f of a row: all gates, then all ups; or, with a limit, neighbours. A gradient passes through
+ * what is at the limit, but not through what is beyond it. */
+struct gated {
+    int64_t gate_at, up_at;
+    double gate, up, alpha;
+    bool gate_passes, up_passes;
+};
+
+static struct gated gated_of(const struct sh_op_call *call, const struct sh_operand *gu, int64_t r, int64_t f)
+{
+    double limit = (double)call->attr->rows.limit, most = limit > 0 ? limit : INFINITY, up;
+    int64_t row = r * gu->dim[1];
+    struct gated v = {.gate_at = row + f, .up_at = row + gu->dim[1] / 2 + f, .alpha = 1};
+
+    if (limit > 0) {
+        v.gate_at = row + 2 * f;
+        v.up_at = v.gate_at + 1;
+        v.alpha = (double)call->attr->rows.alpha;
+    }
+    up = sh_ref_get(gu, v.up_at);
+    v.gate = sh_ref_get(gu, v.gate_at);
+    v.gate_passes = !(v.gate > most);
+    v.up_passes = !(fabs(up) > most);
+    v.gate = v.gate_passes ? v.gate : most;
+    v.up = (v.up_passes ? up : copysign(most, up)) + (limit > 0);
+    return v;
+}
+
+/* h = gate sigmoid(alpha gate) up weight */
 sh_rc sh_ref_swiglu_rows(const struct sh_op_call *call)
 {
     const struct sh_operand *gu = &call->in[0], *weight = &call->in[1], *order = &call->in[2], *h = &call->out[0];
     int64_t F = h->dim[1];
 
     for (int64_t i = 0; i < live_rows(&call->in[3], h->dim[0]) * F; i++) {
-        double gate = sh_ref_get(gu, i + i / F * F), up = sh_ref_get(gu, i + i / F * F + F);
-        sh_ref_set(h, i, gate / (1 + exp(-gate)) * up * sh_ref_get(weight, entry_of(order, i / F)));
+        struct gated v = gated_of(call, gu, i / F, i % F);
+        sh_ref_set(h, i, v.gate / (1 + exp(-v.alpha * v.gate)) * v.up * sh_ref_get(weight, entry_of(order, i / F)));
     }
     return SH_OK;
 }
 
-/* With s = sigmoid(gate): d silu / d gate = s (1 + gate (1 - s)). */
+/* With s = sigmoid(alpha gate): d (gate s) / d gate = s (1 + alpha gate (1 - s)). */
 sh_rc sh_ref_swiglu_rows_bwd(const struct sh_op_call *call)
 {
-    const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
+    const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0], *more = &call->in[5];
     int64_t M = live_rows(&call->in[4], dh->dim[0]), F = dh->dim[1];
 
     for (int64_t r = 0; r < M; r++) {
         int64_t entry = entry_of(&call->in[3], r);
-        double weight = sh_ref_get(&call->in[2], entry), sum = 0;
+        double weight = sh_ref_get(&call->in[2], entry), sum = more->data ? sh_ref_get(more, entry) : 0;
         for (int64_t f = 0; f < F; f++) {
-            int64_t g = r * 2 * F + f, u = g + F;
-            double gate = sh_ref_get(gu, g), up = sh_ref_get(gu, u), d = sh_ref_get(dh, r * F + f);
-            double s = 1 / (1 + exp(-gate));
-            sum += d * gate * s * up;
-            sh_ref_set(dgu, g, d * weight * up * s * (1 + gate * (1 - s)));
-            sh_ref_set(dgu, u, d * weight * gate * s);
+            struct gated v = gated_of(call, gu, r, f);
+            double s = 1 / (1 + exp(-v.alpha * v.gate)), d = sh_ref_get(dh, r * F + f);
+            sum += d * v.gate * s * v.up;
+            sh_ref_set(dgu, v.gate_at, v.gate_passes * d * weight * v.up * s * (1 + v.alpha * v.gate * (1 - s)));
+            sh_ref_set(dgu, v.up_at, v.up_passes * d * weight * v.gate * s);
         }
         sh_ref_set(&call->out[1], entry, sum);
     }
+    return SH_OK;
+}
+
+static double weight_of(const struct sh_operand *weight, const struct sh_operand *order, int64_t row)
+{
+    return weight->data ? sh_ref_get(weight, entry_of(order, row)) : 1;
+}
+
+sh_rc sh_ref_expert_bias(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *first = &call->in[1], *b = &call->in[2], *y = &call->out[0];
+    int64_t E = b->dim[0], O = b->dim[1];
+
+    for (int64_t g = 0; g < groups_of(first); g++)
+        for (int64_t i = begin_of(first, g) * O; i < begin_of(first, g + 1) * O; i++)
+            sh_ref_set(y, i,
+                       sh_ref_get(x, i) +
+                           sh_ref_get(b, g % E * O + i % O) * weight_of(&call->in[3], &call->in[4], i / O));
+    return SH_OK;
+}
+
+/* The sum of column i % O over the rows of expert i / O. */
+static double bias_sum(const struct sh_op_call *call, int64_t i)
+{
+    const struct sh_operand *dy = &call->in[0], *first = &call->in[1], *db = &call->out[0];
+    int64_t E = db->dim[0], O = db->dim[1];
+    double sum = 0;
+
+    for (int64_t g = i / O; g < groups_of(first); g += E)
+        for (int64_t r = begin_of(first, g); r < begin_of(first, g + 1); r++)
+            sum += sh_ref_get(dy, r * O + i % O) * weight_of(&call->in[3], &call->in[4], r);
+    return sum;
+}
+
+sh_rc sh_ref_expert_bias_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dy = &call->in[0], *first = &call->in[1], *b = &call->in[2], *dweight = &call->out[1];
+    int64_t O = dy->dim[1];
+
+    for (int64_t i = 0; call->out[0].data && i < sh_ref_elems(&call->out[0]); i++)
+        sh_ref_sum(call, 0, i, bias_sum(call, i));
+    for (int64_t g = 0; dweight->data && g < groups_of(first); g++)
+        for (int64_t r = begin_of(first, g); r < begin_of(first, g + 1); r++) {
+            double sum = 0;
+            for (int64_t o = 0; o < O; o++)
+                sum += sh_ref_get(dy, r * O + o) * sh_ref_get(b, g % b->dim[0] * O + o);
+            sh_ref_set(dweight, entry_of(&call->in[4], r), sum);
+        }
     return SH_OK;
 }

@@ -62,6 +62,8 @@ static void attend(const struct sh_op_call *call, struct shape z, int64_t b, int
             o += exp(score[s] - max) / sum * sh_ref_get(&call->in[1], v + s * z.kv_row + d);
         sh_ref_set(&call->out[0], ((b * z.T + t) * z.H + h) * z.D + d, o);
     }
+    if (call->out[1].data)
+        sh_ref_set(&call->out[1], (b * z.H + h) * z.T + t, max + log(sum));
 }
 
 /* Scratch: the scores of one query. */

@@ -113,7 +113,7 @@ static void weigh(const struct sh_op_call *call, struct shape s, int64_t n)
 
 static double logit(const struct sh_op_call *call, struct shape s, int64_t n, int64_t e)
 {
-    double sum = 0;
+    double sum = call->in[3].data ? sh_ref_get(&call->in[3], e) : 0;
 
     for (int64_t c = 0; c < s.C; c++)
         sum += sh_ref_get(&call->in[0], n * s.C + c) * sh_ref_get(&call->in[1], e * s.C + c);
@@ -230,11 +230,17 @@ static void through_scores(const struct sh_op_call *call, struct shape s, int64_
     }
 }
 
-/* dx = d w + dres, dw = d' x */
+/* dx = d w + dres, dw = d' x, db = sums of the columns of d */
 static void through_product(const struct sh_op_call *call, struct shape s, const double *d)
 {
     const struct sh_operand *x = &call->in[4], *w = &call->in[5], *dres = &call->in[6], *dx = &call->out[0];
 
+    for (int64_t e = 0; call->out[2].data && e < s.E; e++) {
+        double sum = 0;
+        for (int64_t n = 0; n < s.N; n++)
+            sum += d[n * s.E + e];
+        sh_ref_sum(call, 2, e, sum);
+    }
     for (int64_t i = 0; call->out[1].data && i < s.E * s.C; i++) {
         double sum = 0;
         for (int64_t n = 0; n < s.N; n++)

@@ -101,6 +101,9 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
     case SH_PARAM_K:
     case SH_PARAM_V: return f->qkv_bias || m->attention_bias;
     case SH_PARAM_O: return f->o_bias || m->attention_bias;
+    case SH_PARAM_ROUTER:
+    case SH_PARAM_EXPERT_UP:
+    case SH_PARAM_EXPERT_DOWN: return f->expert_bias;
     default: return f->mlp_bias || m->mlp_bias;
     }
 }
@@ -113,12 +116,14 @@ void sh_family_stack_name(const struct sh_family *f, enum sh_param_role which, c
 void sh_family_param_name(const struct sh_family *f, int block, const char *module, enum sh_param_role role, char *name,
                           size_t size)
 {
-    const char *ending = sh_param_info(role)->ending;
+    bool bare = f->experts_in_out && sh_param_info(role)->experts && !sh_param_info(role)->adapter;
+    const char *ending = !bare ? sh_param_info(role)->ending : role == SH_PARAM_EXPERT_BIAS ? "_bias" : "";
+    const char *dot = bare ? "" : ".";
 
     if (block < 0)
         snprintf(name, size, "%s.%s", module, ending);
     else
-        snprintf(name, size, "%s.%d.%s.%s", f->block, block, module, ending);
+        snprintf(name, size, "%s.%d.%s%s%s", f->block, block, module, dot, ending);
 }
 
 /* Matches like PEFT: the whole name, or its end after a dot. */

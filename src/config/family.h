@@ -29,9 +29,13 @@ struct sh_family {
     bool wide_qk_norm;                     /* one norm for all queries and one for all keys; else one for each head */
     bool qkv_bias, o_bias, mlp_bias;       /* products with biases */
     bool attention_bias_key, mlp_bias_key; /* these follow model.attention_bias and mlp_bias */
-    bool route_norm;                       /* default of the key */
-    int no_rope_layer_interval;            /* default of the key; 0: the family has no such key */
-    bool w_in_out;                         /* matrices are stored [in,out]; else [out,in] */
+    bool expert_bias;                      /* the products of router and experts have biases */
+    bool experts_in_out; /* stacks of experts are stored [E,in,out], gate and up alternate in them, and their names have
+                            no ".weight" and end in "_bias" */
+    float glu_limit, glu_alpha; /* of the gate and up of experts (kernels/op.h, SWIGLU_ROWS); 0: none */
+    bool route_norm;            /* default of the key */
+    int no_rope_layer_interval; /* default of the key; 0: the family has no such key */
+    bool w_in_out;              /* matrices are stored [in,out]; else [out,in] */
     bool one_width; /* the heads fill the stream and are equal: n_kv_heads = n_heads, head_dim = dim / n_heads */
 
     /* Names of tensors, without ".weight" and ".bias". `block` is followed by the number of the block and one of the
@@ -40,6 +44,7 @@ struct sh_family {
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *q, *k, *v, *o, *gate, *up, *down;
     const char *q_norm, *k_norm; /* NULL: none */
+    const char *sinks;           /* the module that has a number for each head in its softmax; NULL: none */
     const char *norm[2];         /* of the attention branch and of the feed-forward branch */
     const char *after[2];        /* norms of the branches' outputs, in addition; NULL: none */
 

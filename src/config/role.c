@@ -28,6 +28,8 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_LORA_B] = {.ending = "lora_B.weight", .adapter = true},
         [SH_PARAM_EXPERT_LORA_A] = {.ending = "lora_A.weight", .experts = true, .adapter = true},
         [SH_PARAM_EXPERT_LORA_B] = {.ending = "lora_B.weight", .experts = true, .adapter = true},
+        [SH_PARAM_EXPERT_BIAS] = {.ending = "bias", .vector = true, .experts = true},
+        [SH_PARAM_SINK] = {.ending = "sinks", .vector = true},
     };
     return &rows[role];
 }

@@ -32,18 +32,21 @@ enum sh_param_role {
     SH_PARAM_LORA_B,
     SH_PARAM_EXPERT_LORA_A, /* the two beside a product of experts, for each expert */
     SH_PARAM_EXPERT_LORA_B,
+    SH_PARAM_EXPERT_BIAS, /* [E,O], of a product of experts */
+    SH_PARAM_SINK,        /* a number for each head, in the softmax of its attention */
     SH_PARAM_ROLES
 };
 
 struct sh_param_info {
     const char *ending; /* of its name, after the module: "weight" */
-    bool vector;        /* one dimension: no weight decay unless optimizer.decay_all is set, and never packed */
-    bool residual;      /* its product is added to the residual stream, so its initial values are smaller */
-    bool experts;       /* [E,O,I]: a matrix for each expert, of which a token has some */
-    bool linear;        /* a linear product as PEFT means it: a module that all-linear adapts */
-    bool matrix;        /* of a product between hidden features: what an optimizer of whole matrices takes */
-    bool packs;         /* a matrix that a frozen base in four bits keeps packed */
-    bool adapter;       /* trained alongside frozen parameters */
+    bool
+        vector; /* one dimension, for each expert if it has them: no weight decay unless optimizer.decay_all is set, and never packed */
+    bool residual; /* its product is added to the residual stream, so its initial values are smaller */
+    bool experts;  /* [E,O,I] or [E,I,O]: a matrix for each expert, of which a token has some; or a vector */
+    bool linear;   /* a linear product as PEFT means it: a module that all-linear adapts */
+    bool matrix;   /* of a product between hidden features: what an optimizer of whole matrices takes */
+    bool packs;    /* a matrix that a frozen base in four bits keeps packed */
+    bool adapter;  /* trained alongside frozen parameters */
 };
 
 const struct sh_param_info *sh_param_info(enum sh_param_role role);

@@ -93,8 +93,8 @@ static int experts_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS])
 
     dims[3] = elems(&c->in[bwd_w ? 2 : 1]) - 1;
     dims[0] = (expected > 0 ? fmin(expected, M) : M) / dims[3];
-    dims[1] = (double)w->dim[2];
-    dims[2] = (double)w->dim[1];
+    dims[1] = (double)w->dim[c->attr->rows.w_in_out ? 1 : 2];
+    dims[2] = (double)w->dim[c->attr->rows.w_in_out ? 2 : 1];
     return 4;
 }
 

@@ -55,7 +55,7 @@ enum { IN, OUT, ROUTER = 0, EXPERT_UP, EXPERT_DOWN, SHARED_UP, SHARED_DOWN, SHAR
 struct branch {
     const struct part *part;
     struct weights norm, stack[STACKS], after;
-    int q_norm, k_norm;
+    int q_norm, k_norm, sink;
 };
 
 enum { ATTENTION, FEED_FORWARD, BRANCHES };
@@ -159,14 +159,20 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
     return s;
 }
 
-/* [E,O,I], or as many of them as this rank has. */
+/* As many of them as this rank has. */
+static int hold_experts(struct decoder *d, const struct sh_adapt *s, int t)
+{
+    if (s->held.n)
+        sh_emit_hold(&d->e, t, 0, 1, &s->held);
+    return t;
+}
+
+/* [E,O,I], or [E,I,O]. */
 static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
 {
-    int w = declare(d, s->which[i], s->module[i], 3, DIMS(s->experts, s->out[i], s->in));
+    const int64_t *dim = d->f->experts_in_out ? DIMS(s->experts, s->in, s->out[i]) : DIMS(s->experts, s->out[i], s->in);
 
-    if (s->held.n)
-        sh_emit_hold(&d->e, w, 0, 1, &s->held);
-    return w;
+    return hold_experts(d, s, declare(d, s->which[i], s->module[i], 3, dim));
 }
 
 /* [O,I], or [I,O] as GPT-2 stores it, or [E,O,I]. */
@@ -184,11 +190,14 @@ static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
     return w;
 }
 
-/* What is added to a sum over ranks is whole on each of them. */
+/* [O], or [E,O]. What is added to a sum over ranks is whole on each of them. */
 static int declare_bias(struct decoder *d, const struct sh_adapt *s, int i)
 {
-    int b = declare(d, SH_PARAM_BIAS, s->module[i], 1, &s->out[i]);
+    int b;
 
+    if (s->experts)
+        return hold_experts(d, s, declare(d, SH_PARAM_EXPERT_BIAS, s->module[i], 2, DIMS(s->experts, s->out[i])));
+    b = declare(d, SH_PARAM_BIAS, s->module[i], 1, &s->out[i]);
     if (s->n_bands[i] && !s->by_inputs)
         sh_emit_hold(&d->e, b, 0, s->n_bands[i], s->band[i]);
     return b;
@@ -230,6 +239,13 @@ static void declare_qk_norm(struct decoder *d, struct branch *b)
         return;
     b->q_norm = declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q);
     b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
+}
+
+static void declare_sink(struct decoder *d, struct branch *b)
+{
+    int64_t heads = d->m->n_heads;
+
+    b->sink = d->f->sinks ? declare(d, SH_PARAM_SINK, d->f->sinks, 1, &heads) : SH_NONE;
 }
 
 /* The final norm is in the last unit that the forward gathers, the head's. */
@@ -338,6 +354,7 @@ static int attention(struct decoder *d, int x, const struct branch *b)
     if (d->f->q_norm)
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
     heads.window = sh_model_window(d->m, d->e.block);
+    heads.sink = b->sink;
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, heads.window ? d->rope_local : d->rope, &d->heads);
     qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
@@ -367,19 +384,24 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
 
     if (b->stack[SHARED_UP].w == SH_NONE)
         return SH_NONE;
-    to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, SH_NONE, &one);
-    return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), &to), b->stack[SHARED_DOWN]);
+    to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, SH_NONE, SH_NONE, &one);
+    return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), 0, 0, &to), b->stack[SHARED_DOWN]);
 }
 
-/* As linear(), for the rows of experts. */
-static int expert_linear(struct decoder *d, int x, struct weights l, const struct sh_emit_routed *to)
+/* As linear(), for the rows of experts. weighed: x has been multiplied by the rows' weights. */
+static int expert_linear(struct decoder *d, int x, struct weights l, bool weighed, const struct sh_emit_routed *to)
 {
-    return sh_emit_expert_lora(&d->e, sh_emit_expert_linear(&d->e, x, l.w, to), x, &l.lora, to);
+    int y = sh_emit_expert_linear(&d->e, x, l.w, d->f->experts_in_out, to);
+
+    if (l.b != SH_NONE)
+        y = sh_emit_expert_bias(&d->e, y, l.b, weighed, to);
+    return sh_emit_expert_lora(&d->e, y, x, &l.lora, to);
 }
 
 static struct sh_emit_routed route(struct decoder *d, int x, const struct branch *b)
 {
-    struct sh_emit_routed to = sh_emit_route(&d->e, x, b->stack[ROUTER].w, d->router_bias, &d->route);
+    struct sh_emit_routed to =
+        sh_emit_route(&d->e, x, b->stack[ROUTER].w, b->stack[ROUTER].b, d->router_bias, &d->route);
 
     if (d->reports)
         sh_emit_report(&d->e, &to, &d->route, d->routers);
@@ -393,9 +415,9 @@ static int experts(struct decoder *d, int x, const struct branch *b)
 {
     struct sh_emit_routed to = route(d, x, b);
     int rows = sh_emit_row_gather(&d->e, x, &to), shared = shared_expert(d, x, b);
-    int up = expert_linear(d, rows, b->stack[EXPERT_UP], &to); /* [M,2F] */
-    int h = sh_emit_swiglu_rows(&d->e, up, &to);               /* [M,F] */
-    int y = expert_linear(d, h, b->stack[EXPERT_DOWN], &to);   /* [M,C] */
+    int up = expert_linear(d, rows, b->stack[EXPERT_UP], false, &to);              /* [M,2F] */
+    int h = sh_emit_swiglu_rows(&d->e, up, d->f->glu_limit, d->f->glu_alpha, &to); /* [M,F] */
+    int y = expert_linear(d, h, b->stack[EXPERT_DOWN], true, &to);                 /* [M,C] */
 
     return sh_emit_row_sum(&d->e, y, shared, &to);
 }
@@ -466,6 +488,8 @@ static struct branch declare_branch(struct decoder *d, int which)
         if (b.part->stack[i].n && b.part->stack[i].first == SH_PARAM_Q)
             declare_qk_norm(d, &b);
     }
+    if (which == ATTENTION)
+        declare_sink(d, &b);
     b.after = declare_norm(d, d->f->after[which]);
     return b;
 }

@@ -51,6 +51,11 @@ static int split(const struct sh_model *m, enum sh_param_role role, int64_t rows
         out[0] = heads_of(0, (int)(rows / m->head_dim), m->head_dim, m->head_dim, true);
         return 1;
     }
+    if (how != SH_MUON_SPLIT_NONE && f->experts_in_out && role == SH_PARAM_EXPERT_UP) {
+        for (int i = 0; i < 2; i++)
+            out[i] = (struct part){i, rows / 2, 1, 2, 1, rows / 2};
+        return 2;
+    }
     if (how != SH_MUON_SPLIT_NONE && gated && (role == SH_PARAM_UP || role == SH_PARAM_EXPERT_UP)) {
         out[0] = plain(0, rows / 2);
         out[1] = plain(rows / 2, rows / 2);
@@ -95,7 +100,8 @@ void sh_matrices_add(struct sh_program *p, const struct sh_param *param, const s
                      const struct sh_ortho *how)
 {
     enum sh_param_role role = sh_saved_of(p, param)->role;
-    bool w_in_out = sh_family_of(m->family)->w_in_out && param->ndim == 2;
+    const struct sh_family *f = sh_family_of(m->family);
+    bool w_in_out = param->ndim == 2 ? f->w_in_out : f->experts_in_out;
     struct part part[PARTS];
     int64_t in, out;
     int n;

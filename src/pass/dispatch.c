@@ -70,7 +70,8 @@ static int *filled(int n)
 static bool computes_experts(enum sh_op_kind kind)
 {
     return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W ||
-           kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD;
+           kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD || kind == SH_OP_EXPERT_BIAS ||
+           kind == SH_OP_EXPERT_BIAS_BWD;
 }
 
 /* The route of what makes all its inputs; SH_NONE: there is none, or not one. */
@@ -336,7 +337,7 @@ static void add_weight_gradients(struct dispatch *d, const struct route *r, stru
             groups.base = r->groups[wave];
             groups.base_elems = leaf * here;
             groups.dim[0] = here + 1;
-            op.in[2] = sh_program_add_tensor(d->p, &groups);
+            op.in[op.kind == SH_OP_EXPERT_BIAS_BWD ? 1 : 2] = sh_program_add_tensor(d->p, &groups);
             op.out[0] = leaf_grad(d, whole, leaf);
         }
         sh_program_add_op(d->p, &op);
@@ -373,14 +374,13 @@ static void compute(struct dispatch *d, const struct route *r, const struct sh_o
         op.in[3] = r->groups[wave];
     if (op.kind == SH_OP_SWIGLU_ROWS_BWD)
         op.in[4] = r->groups[wave];
-    if (op.kind == SH_OP_EXPERT_LINEAR_BWD_W) {
-        add_weight_gradients(d, r, op, wave);
-        return;
-    }
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
-        if (op.out[k] != SH_NONE)
+        if (op.out[k] != SH_NONE && d->p->tensors[op.out[k]].grad_of == SH_NONE)
             d->away[wave][old->out[k]] = op.out[k] = add_like(d, old->out[k], r, r->room, "wave", wave);
-    sh_program_add_op(d->p, &op);
+    if (op.out[0] != SH_NONE && d->p->tensors[op.out[0]].grad_of != SH_NONE)
+        add_weight_gradients(d, r, op, wave);
+    else
+        sh_program_add_op(d->p, &op);
 }
 
 /* What is sent of a tensor. The backward of later waves, which mostly have no rows, does not keep rows in order for that:
@@ -548,7 +548,11 @@ static void note_tensors(struct dispatch *d)
 {
     for (int i = 0; i < d->n_old; i++) {
         const struct sh_op *op = &d->old[i];
-        bool bwd = op->kind == SH_OP_SWIGLU_ROWS_BWD;
+        bool bwd = op->kind == SH_OP_SWIGLU_ROWS_BWD, bias = op->kind == SH_OP_EXPERT_BIAS_BWD;
+        int weight = bwd                                     ? op->in[2]
+                     : op->kind == SH_OP_SWIGLU_ROWS         ? op->in[1]
+                     : bias || op->kind == SH_OP_EXPERT_BIAS ? op->in[3]
+                                                             : SH_NONE;
 
         d->route[i] = find_route(d, op);
         if (op->kind == SH_OP_ROW_GATHER && op->phase == SH_PHASE_FORWARD)
@@ -564,9 +568,9 @@ static void note_tensors(struct dispatch *d)
         for (int k = 0; k < SH_OP_MAX_OUT && op->phase == SH_PHASE_FORWARD; k++)
             if (op->out[k] != SH_NONE)
                 d->producer[op->out[k]] = i;
-        if (bwd || op->kind == SH_OP_SWIGLU_ROWS)
-            d->by_token[op->in[bwd ? 2 : 1]] = true;
-        if (bwd)
+        if (weight != SH_NONE)
+            d->by_token[weight] = true;
+        if ((bwd || bias) && op->out[1] != SH_NONE)
             d->by_token[op->out[1]] = true;
     }
 }

@@ -295,19 +295,39 @@ static void scale_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
-/* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and recomputes it. */
+/* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and recomputes it. With a
+ * sink, which comes right after, these are the sink's. */
 static void attention_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ATTENTION_BWD);
+    const struct sh_op *next = &g->p->ops[g->fwd_index + 1];
+    const struct sh_op *of = next->kind == SH_OP_SINK ? next : &g->fwd;
 
+    op.in[2] = of->out[0];
+    op.in[3] = of->out[1];
     op.in[0] = upstream(g, 0);
     op.in[1] = g->fwd.in[0];
-    op.in[2] = g->fwd.out[0];
-    op.in[3] = g->fwd.out[1];
     op.in[4] = g->fwd.in[1];
     op.out[0] = fresh(g, g->fwd.in[0]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
+}
+
+/* Attention takes the gradient as it is. */
+static void sink_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SINK_BWD);
+    int dy = upstream(g, 0);
+
+    if (wanted(g, g->fwd.in[2])) {
+        op.in[0] = dy;
+        op.in[1] = g->fwd.out[0];
+        op.in[2] = g->fwd.out[1];
+        op.in[3] = g->fwd.in[2];
+        to_param(g, &op, 0, g->fwd.in[2]);
+        sh_program_add_op(g->p, &op);
+    }
+    give(g, g->fwd.in[0], dy);
 }
 
 /* The same, with keys and values apart. */
@@ -355,6 +375,8 @@ static void route_rule(struct grad *g)
         op.out[0] = fresh(g, x);
     }
     to_param(g, &op, 1, g->fwd.in[1]);
+    if (g->fwd.in[3] != SH_NONE)
+        to_param(g, &op, 2, g->fwd.in[3]);
     sh_program_add_op(g->p, &op);
     if (op.out[0] != SH_NONE)
         give(g, x, op.out[0]);
@@ -420,7 +442,27 @@ static void expert_linear_rule(struct grad *g)
     give(g, g->fwd.in[0], x.out[0]);
 }
 
-/* The gradient of weights is f32, as they are. */
+/* x passes on its gradient unchanged. */
+static void expert_bias_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_EXPERT_BIAS_BWD);
+    int weight = g->fwd.in[3];
+    bool weighs = weight != SH_NONE && wanted(g, weight);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 1; i <= 4; i++)
+        op.in[i] = i == 2 && !weighs ? SH_NONE : g->fwd.in[i];
+    to_param(g, &op, 0, g->fwd.in[2]);
+    if (weighs)
+        op.out[1] = fresh(g, weight);
+    if (op.out[0] != SH_NONE || weighs)
+        sh_program_add_op(g->p, &op);
+    if (weighs)
+        give(g, weight, op.out[1]);
+    give(g, g->fwd.in[0], op.in[0]);
+}
+
+/* The gradient of weights is f32, as they are; that of a bias which they weighed is added. */
 static void swiglu_rows_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_SWIGLU_ROWS_BWD);
@@ -428,6 +470,7 @@ static void swiglu_rows_rule(struct grad *g)
     op.in[0] = upstream(g, 0);
     for (int i = 0; i < 3; i++)
         op.in[1 + i] = g->fwd.in[i];
+    op.in[5] = take(g, g->fwd.in[1]);
     for (int i = 0; i < 2; i++)
         op.out[i] = fresh(g, g->fwd.in[i]);
     sh_program_add_op(g->p, &op);
@@ -528,6 +571,8 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_ROW_SUM] = row_sum_rule,
     [SH_OP_EXPERT_LINEAR] = expert_linear_rule,
     [SH_OP_SWIGLU_ROWS] = swiglu_rows_rule,
+    [SH_OP_EXPERT_BIAS] = expert_bias_rule,
+    [SH_OP_SINK] = sink_rule,
     [SH_OP_HEAD_LOSS] = head_rule,
     [SH_OP_SEND] = send_rule,
     [SH_OP_RECEIVE] = receive_rule,

@@ -260,6 +260,11 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
             "parallelism.pipeline_parallel_degree=%d: messages between stages are for CPUs so far, but the job "
             "runs on GPUs; leave it out, or give training.device=cpu",
             cfg->parallelism.pipeline_parallel_degree);
+    if (gpu && sh_family_of(cfg->model.family)->sinks)
+        return sh_fail(SH_E_USAGE,
+                       "model.family=%s: sinks of attention and biases of experts have kernels for CPUs only, but the "
+                       "job runs on GPUs; give training.device=cpu",
+                       sh_family_of(cfg->model.family)->name);
     if (gpu && sh_config_gathers(cfg))
         return sh_fail(
             SH_E_USAGE,

@@ -378,6 +378,24 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
     return view2(e, op.out[0]);
 }
 
+/* Give attention's results [B,T,heads*head_dim] and lse [B,heads,T] to the sink, if there is one. [N,heads*head_dim] */
+static int through_sink(struct sh_emit *e, const struct sh_op *attention, const struct sh_emit_heads *h)
+{
+    struct sh_op op = make_op(e, SH_OP_SINK);
+
+    if (h->sink == SH_NONE)
+        return view2(e, attention->out[0]);
+    op.attr.attn.heads = h->heads;
+    op.attr.attn.head_dim = h->head_dim;
+    op.in[0] = attention->out[0];
+    op.in[1] = attention->out[1];
+    op.in[2] = h->sink;
+    op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "sink");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, tensor(e, op.in[1])->dim, "lse with sink");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
 /* Out [B,T,heads*head_dim], and lse [B,heads,T]: the logarithm of each softmax's sum, from which the backward pass
  * rebuilds the weights instead of storing [B,heads,T,T]. */
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
@@ -394,7 +412,7 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
     sh_program_add_op(e->p, &op);
-    return view2(e, op.out[0]);
+    return through_sink(e, &op, h);
 }
 
 /* Write the keys and values of the new tokens into the cache; return the cache, [B,S,2KD]. */
@@ -424,8 +442,10 @@ int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_hea
     op.in[2] = e->p->port[SH_PORT_AT];
     op.in[3] = e->p->port[SH_PORT_COUNT];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)h->heads * h->head_dim), "attention");
+    if (h->sink != SH_NONE)
+        op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
     sh_program_add_op(e->p, &op);
-    return view2(e, op.out[0]);
+    return through_sink(e, &op, h);
 }
 
 /* Only the last rows need a norm and logits. */
@@ -495,7 +515,7 @@ static void set_route(struct sh_op *op, const struct sh_emit_route *how)
 
 /* weight [N,k] f32, expert [N,k], and the scores [N,E] f32 of all experts, which the backward reads; lse [N] f32 only
  * for the loss that reads it. */
-struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int bias, const struct sh_emit_route *how)
+struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int b, int bias, const struct sh_emit_route *how)
 {
     struct sh_op op = make_op(e, SH_OP_ROUTE);
     int64_t rows = tensor(e, x)->dim[0];
@@ -505,6 +525,7 @@ struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int bias, c
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = bias;
+    op.in[3] = b;
     op.out[0] = to.weight = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->chosen), "weight");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_I32, 2, DIMS(rows, how->chosen), "expert");
     op.out[2] = to.score = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, how->experts), "score");
@@ -560,14 +581,29 @@ int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to
     return op.out[0];
 }
 
-int sh_emit_expert_linear(struct sh_emit *e, int x, int w, const struct sh_emit_routed *to)
+int sh_emit_expert_linear(struct sh_emit *e, int x, int w, bool w_in_out, const struct sh_emit_routed *to)
 {
     struct sh_op op = make_op(e, SH_OP_EXPERT_LINEAR);
 
+    op.attr.rows.w_in_out = w_in_out;
     op.in[0] = x;
     op.in[1] = to->first;
     op.in[2] = w;
-    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], tensor(e, w)->dim[1]), "expert linear");
+    op.out[0] = activation(e, 2, DIMS(tensor(e, x)->dim[0], tensor(e, w)->dim[w_in_out ? 2 : 1]), "expert linear");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_expert_bias(struct sh_emit *e, int x, int b, bool weighed, const struct sh_emit_routed *to)
+{
+    struct sh_op op = make_op(e, SH_OP_EXPERT_BIAS);
+
+    op.in[0] = x;
+    op.in[1] = to->first;
+    op.in[2] = b;
+    op.in[3] = weighed ? to->weight : SH_NONE;
+    op.in[4] = weighed ? to->order : SH_NONE;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "biased");
     sh_program_add_op(e->p, &op);
     return op.out[0];
 }
@@ -579,14 +615,16 @@ int sh_emit_expert_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lo
 
     if (!l->parts)
         return y;
-    u = sh_emit_scale(e, sh_emit_expert_linear(e, x, l->a, to), l->scale);
-    return sh_emit_add(e, y, sh_emit_expert_linear(e, u, l->b, to));
+    u = sh_emit_scale(e, sh_emit_expert_linear(e, x, l->a, false, to), l->scale);
+    return sh_emit_add(e, y, sh_emit_expert_linear(e, u, l->b, false, to));
 }
 
-int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to)
+int sh_emit_swiglu_rows(struct sh_emit *e, int x, float limit, float alpha, const struct sh_emit_routed *to)
 {
     struct sh_op op = make_op(e, SH_OP_SWIGLU_ROWS);
 
+    op.attr.rows.limit = limit;
+    op.attr.rows.alpha = alpha;
     op.in[0] = x;
     op.in[1] = to->weight;
     op.in[2] = to->order;

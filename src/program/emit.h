@@ -66,6 +66,7 @@ struct sh_emit_heads {
     bool any_order;              /* see struct sh_op_attr */
     int window, document_tokens; /* the same */
     int scalar;                  /* scores are divided by its square root; 0: head_dim */
+    int sink;                    /* [heads], one more score of each head; SH_NONE: none */
 };
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
@@ -111,17 +112,20 @@ struct sh_emit_routed {
     int weight, order, place, first;
     int score, lse; /* lse: SH_NONE without the loss that reads it */
 };
-/* x [N,C], w [E,C], bias [E] f32 or SH_NONE; the router and its plan. */
-struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int bias, const struct sh_emit_route *how);
+/* x [N,C], w [E,C], b [E] of the product and bias [E] f32 of the choice or SH_NONE; the router and its plan. */
+struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int b, int bias, const struct sh_emit_route *how);
 /* Make the port of what routers report about `blocks` blocks; and report for the one with number `block` of them. */
 void sh_emit_reports(struct sh_emit *e, int blocks, int experts);
 void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block);
 int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [N,C] -> [M,C] */
-int sh_emit_expert_linear(struct sh_emit *e, int x, int w,
-                          const struct sh_emit_routed *to); /* [M,I], [E,O,I] -> [M,O] */
+int sh_emit_expert_linear(struct sh_emit *e, int x, int w, bool w_in_out,
+                          const struct sh_emit_routed *to); /* [M,I], [E,O,I] or [E,I,O] -> [M,O] */
+/* b [E,O], times the rows' weights or not. [M,O] -> [M,O] */
+int sh_emit_expert_bias(struct sh_emit *e, int x, int b, bool weighed, const struct sh_emit_routed *to);
 /* Adapters of experts: a [E,R,I], b [E,O,R]. [M,O], [M,I] -> [M,O]; returns y if parts is 0 */
 int sh_emit_expert_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l, const struct sh_emit_routed *to);
-int sh_emit_swiglu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [M,2F] -> [M,F], weighed */
+/* limit, alpha: as in struct sh_op_attr. [M,2F] -> [M,F], weighed */
+int sh_emit_swiglu_rows(struct sh_emit *e, int x, float limit, float alpha, const struct sh_emit_routed *to);
 int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
                     const struct sh_emit_routed *to); /* [M,C], [N,C] or SH_NONE -> [N,C] */
 

@@ -110,6 +110,8 @@ MODELS = {
                                      'model.route_norm': True, 'model.tie_word_embeddings': True,
                                      'moe.aux_loss_coeff': 0.1, 'moe.z_loss_coeff': 0.02},
     'olmoe': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 3, 'moe.z_loss_coeff': 0.05},
+    'gpt_oss': {**ALL_EXPERTS, **YARN, 'model.family': 'gpt_oss', 'model.attention_window': 9, 'model.layer_types': 'sliding,full',
+                'model.rope_truncate': False, 'moe.aux_loss_coeff': 0.1},
     'mixtral, one expert': {**ALL_EXPERTS, 'model.family': 'mixtral', 'model.n_experts': 1, 'model.n_experts_per_token': 1,
                             'moe.z_loss_coeff': 0.05},
     'olmoe, all experts': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 8},
@@ -131,7 +133,7 @@ MODELS |= {'qwen2_moe, tiled': {**EXPERTS, **BLOCKS, 'model.family': 'qwen2_moe'
            'llama, many rows': {**LLAMA, 'model.n_layers': 1, 'training.local_batch_size': 256,
                                 'training.global_batch_size': 256}}
 # Of the seeds from 20 on, the first that leaves the gap.
-SEEDS = {'qwen3_moe, Muon': 22, 'qwen2_moe': 21, 'qwen2_moe, tiled': 22, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25}
+SEEDS = {'qwen3_moe, Muon': 22, 'qwen2_moe': 21, 'qwen2_moe, tiled': 22, 'qwen3_moe, sigmoid, groups': 21, 'qwen3_moe, documents, masked': 23, 'olmoe': 25, 'gpt_oss': 21}
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
           'mesh.replicate': 2}
 
@@ -336,7 +338,7 @@ FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded'
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'mixtral, one expert',
             'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')
 OF_FAMILIES = (case_gradients, case_one_rank)
-WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe')
+WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe', 'gpt_oss')
 WITH_OTHERS = ('tiled', 'many rows', 'tiled, cut')  # only tiles ask for them
 # tests/op tests another compiler's kernels one by one, tests/mesh another MPI's meshes. Here they meet.
 FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, documents, masked')

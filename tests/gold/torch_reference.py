@@ -85,11 +85,15 @@ def visible(tokens, separator):
     return (past & (document[:, :, None] == document[:, None, :]))[:, None]
 
 
-def attend(q, k, v, mask, scalar=0):
-    """[B,H,T,D] each, K and V may have fewer heads; returns [B,T,H*D]. scalar: used instead of D under the root."""
+def attend(q, k, v, mask, scalar=0, sinks=None):
+    """[B,H,T,D] each, K and V may have fewer heads; returns [B,T,H*D]. scalar: used instead of D under the root; sinks
+    [H]: one more score of each query, without a value."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     score = q @ k.transpose(2, 3) / math.sqrt(scalar or q.shape[3])
     score = score.masked_fill(~mask, -math.inf)
+    if sinks is not None:
+        score = torch.cat([score, sinks[:, None, None].expand(*score.shape[:3], 1)], -1)
+        return (score.softmax(-1)[..., :-1] @ v).transpose(1, 2).flatten(2)
     return (score.softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
@@ -132,6 +136,7 @@ FAMILIES = {
     'qwen2_moe': {'biases': QKV},
     'qwen3_moe': {'qk_norm': True},
     'olmoe': {'qk_norm': True},
+    'gpt_oss': {'biases': QKV + OUT},
 }
 
 
@@ -169,16 +174,28 @@ def choose(score, c):
     return chosen, float(min(gap, open_gap))
 
 
+def clamped(w, name, e, x):
+    """An expert of gpt-oss: gate and up alternate."""
+    up, down = (lambda x, part=part: x @ w[f'{name}.experts.{part}_proj'][e] + w[f'{name}.experts.{part}_proj_bias'][e]
+                for part in ('gate_up', 'down'))
+    gate, linear = up(x).unflatten(-1, (-1, 2)).unbind(-1)
+    gate, linear = gate.clamp(max=7), linear.clamp(-7, 7)
+    return down((linear + 1) * gate * torch.sigmoid(1.702 * gate))
+
+
 def experts(w, name, x, c):
     """Each expert for each token; those that a token does not have weigh 0."""
-    logits = x @ w[f'{name}.gate.weight'].T
+    oss = c['model.family'] == 'gpt_oss'
+    logits = x @ w[f'{name}.router.weight'].T + w[f'{name}.router.bias'] if oss else x @ w[f'{name}.gate.weight'].T
     score = logits.sigmoid() if c.get('model.router') == 'sigmoid' else logits.softmax(-1)
     chosen, gap = choose(score, c)
     c['routed'].append({'score': score, 'chosen': chosen, 'gap': gap, 'lse': logits.logsumexp(-1)})
     weight = score * chosen
-    if c.get('model.route_norm'):
+    if c.get('model.route_norm') or oss:
         weight = weight / weight.sum(-1, keepdim=True)
     weight = weight * c.get('model.route_scale', 1)
+    if oss:
+        return sum(weight[..., e, None] * clamped(w, name, e, x) for e in range(c['model.n_experts']))
     y = sum(weight[..., e, None] * swiglu(x, *gate_up.chunk(2), down) for e, (gate_up, down) in
             enumerate(zip(*(w[f'{name}.experts.{part}_proj.weight'] for part in ('gate_up', 'down')))))
     if c.get('model.shared_ffn_dim'):
@@ -231,9 +248,10 @@ def llama_block(w, name, x, mask, c, turned):
     if turned:
         q, k = rotate(q, c), rotate(k, c)
     by = c.get('model.residual_multiplier', 1)
-    x = x + by * after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'))))
+    x = x + by * after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'),
+                                                                 w.get(f'{name}.self_attn.sinks'))))
     y = before(1, x)
-    if f'{name}.mlp.gate.weight' in w:
+    if f'{name}.mlp.gate.weight' in w or f'{name}.mlp.router.weight' in w:
         return x + experts(w, f'{name}.mlp', y, c)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
@@ -447,8 +465,8 @@ def make_optimizer(w, c):
         return Both(Muon(named, c), make_optimizer(rest, {**c, 'optimizer.name': 'AdamW'}))
     if 'optimizer.groups' in c:
         return torch.optim.AdamW(split_by_groups(w.items(), c))
-    matrices = [x for x in w.values() if x.ndim > 1]
-    vectors = [x for x in w.values() if x.ndim == 1]
+    matrices = [x for name, x in w.items() if x.ndim > 1 and not name.endswith('_bias')]  # those of experts are [E,O]
+    vectors = [x for name, x in w.items() if x.ndim == 1 or name.endswith('_bias')]
     groups = [{'params': matrices, 'weight_decay': c['optimizer.weight_decay']},
               {'params': vectors, 'weight_decay': 0.0}]
     if c.get('optimizer.name') == 'SGD':

@@ -84,6 +84,9 @@ MODELS = {
     'granitemoe, experts': (transformers.GraniteMoeConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5,
                                                                 attention_multiplier=0.25, residual_multiplier=0.5, **IDS),
                             dict(ATTENTION, target_parameters=[f'block_sparse_moe.{stack[4:]}' for stack in STACKS])),
+    'gpt_oss': (transformers.GptOssConfig, dict(
+        SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9, num_local_experts=5, num_experts_per_tok=2, **IDS,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4}), ATTENTION),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),
                           dict(r=5, lora_alpha=8, target_modules=['mlp.c_proj'], fan_in_fan_out=True, use_rslora=True)),
 }

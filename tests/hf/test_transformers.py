@@ -52,6 +52,7 @@ GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, 
 NEOX = dict(SIZES, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 FEW = dict(num_experts=6, num_experts_per_tok=2)
 QWEN_MOE = dict(FEW, moe_intermediate_size=48)
+OSS = dict(GROUPED, head_dim=24, sliding_window=9, num_local_experts=6, num_experts_per_tok=2)
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
@@ -151,6 +152,11 @@ MODELS = {
     'granitemoe, tied, biases': (transformers.GraniteMoeConfig, dict(
         GROUPED, attention_multiplier=0.25, logits_scaling=0.5, attention_bias=True, num_local_experts=6,
         num_experts_per_tok=3, tie_word_embeddings=True)),
+    'gpt_oss': (transformers.GptOssConfig, dict(OSS, rope_parameters=dict(YARN, truncate=False))),
+    'gpt_oss, tied, other blocks, linear rope': (transformers.GptOssConfig, dict(
+        OSS, head_dim=16, num_local_experts=4, num_experts_per_tok=3, tie_word_embeddings=True,
+        layer_types=['full_attention', 'full_attention', 'sliding_attention'],
+        rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0})),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -160,7 +166,9 @@ def draw(model):
     around = 0.0 if model.config.model_type.startswith('gemma') else 1.0  # where norms are the identity
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.ndim > 1:
+            if name.endswith('gate_up_proj') and model.config.model_type == 'gpt_oss':
+                p.normal_(0, 0.4)  # so that its clamp is met
+            elif p.ndim > 1:
                 p.normal_(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15)
             elif name.endswith('weight'):
                 p.uniform_(around - 0.5, around + 0.5)
@@ -201,8 +209,10 @@ def loss_of(model, stream, step):
 
 def reference(folder, stream):
     model = load(folder)
-    groups = [{'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': 0.1},
-              {'params': [p for p in model.parameters() if p.ndim == 1], 'weight_decay': 0}]
+    groups = {0.1: [], 0: []}  # as Trainer has them: no decay of biases, even if there is one for each expert
+    for name, p in model.named_parameters():
+        groups[0.1 if p.ndim > 1 and not name.endswith('_bias') else 0].append(p)
+    groups = [{'params': params, 'weight_decay': decay} for decay, params in groups.items()]
     optimizer = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.95), eps=1e-4)
     losses = []
     for step in range(STEPS):
@@ -309,7 +319,7 @@ def meaning(config):
     if hasattr(config, 'num_experts_per_tok'):
         values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
-    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss')
+    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss', 'gpt_oss')
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
     granite = config.model_type.startswith('granite')
     values['model.query_pre_attn_scalar'] = (
@@ -335,7 +345,7 @@ def meaning(config):
 
 
 def experts(config):
-    alone = config.model_type in ('mixtral', 'olmoe', 'granitemoe')  # no other feed-forward layers
+    alone = config.model_type in ('mixtral', 'olmoe', 'granitemoe', 'gpt_oss')  # no other feed-forward layers
     return {'model.n_experts': config.num_local_experts if hasattr(config, 'num_local_experts') else config.num_experts,
             'model.n_experts_per_token': config.num_experts_per_tok,
             'model.expert_ffn_dim': config.intermediate_size if alone else config.moe_intermediate_size,

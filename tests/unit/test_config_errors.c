@@ -19,6 +19,7 @@ struct refusal {
     const char *given, *error;
 };
 
+/* clang-format off */
 static const struct
     refusal
         texts
@@ -70,7 +71,7 @@ static const struct
                     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
                     {"model:\n  family: gpt3\n",
                      "c.yaml:2: model.family: 'gpt3' is not one of llama | gpt2 | mistral | qwen2 | phi3 | smollm3 | starcoder2 | qwen3 | "
-                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss; nearest is gpt2"},
+                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss; nearest is gpt2"},
                     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
                     {"training:\n  mixed_precision_reduce: FP16\n",
                      "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
@@ -231,10 +232,10 @@ static const struct
                     {"\n", "model.n_layers: not given; give it, or choose a preset with model.name"},
                     {"model:\n  name: gpt2-123m\n",
                      "c.yaml:2: model.name: no preset 'gpt2-123m' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, "
-                     "llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, custom); nearest is gpt2-124m"},
+                     "llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, custom); nearest is gpt2-124m"},
                     {"model:\n  name: bert\n",
                      "c.yaml:2: model.name: no preset 'bert' (known: debug, gpt2-124m, gpt2-1558m, "
-                     "llama3.2-1b, llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, custom)"},
+                     "llama3.2-1b, llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, custom)"},
                     {"model: {n_layers: 1, dim: 64, n_heads: 2, ffn_dim: 64, max_seq_len: 8}\n",
                      "model.vocab_size: not given; give it, or choose a preset with model.name"},
                     {"model: {n_layers: 1, dim: 64, n_heads: 3, ffn_dim: 64, vocab_size: 8, max_seq_len: 8}\n",
@@ -340,6 +341,10 @@ static const struct
                      "c.yaml:2: lora.target_parameters: 'mlp.gate.weight' is not a stack of experts of qwen3_moe; give mlp.experts.gate_up_proj,mlp.experts.down_proj, or one of them"},
                     {"model: {name: debug}\nlora: {rank: 2, target_parameters: experts.down_proj}\n",
                      "c.yaml:2: lora.target_parameters: llama has no experts; leave it out"},
+                    {"model: {name: gpt-oss-20b}\nlora: {rank: 2, target_parameters: mlp.experts.down_proj}\n",
+                     "c.yaml:2: lora.target_parameters: stacks of experts of gpt_oss are stored [in,out], and have no adapters here; leave it out, and give lora.target_modules"},
+                    {"model: {name: gpt-oss-20b}\nparallelism: {context_parallel_degree: 2}\n",
+                     "c.yaml:2: parallelism.context_parallel_degree: 2 cuts sequences, but the attention of gpt_oss has sinks, which need whole ones so far; leave it out"},
                     {"model: {name: debug}\ntraining: {seq_len: 32}\nparallelism: {context_parallel_degree: 3}\n",
                      "c.yaml:3: parallelism.context_parallel_degree: 3 ranks that gather keys and values have two pieces of each sequence, and 6 does not divide training.seq_len 32"},
                     {"model: {name: debug}\ntraining: {seq_len: 32}\nparallelism: {context_parallel_degree: 3, context_parallel_method: ulysses}\n",
@@ -489,6 +494,7 @@ static const struct refusal matrices[] = {
      "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts the matrices of dense blocks only; give parallelism.expert_parallel_degree for a model with experts"},
 };
 /* clang-format on */
+/* clang-format on */
 
 static const struct refusal arguments[] = {
     {"training.stepz=5", "--training.stepz: no such key; nearest is training.steps"},
@@ -538,7 +544,7 @@ static const struct refusal arguments[] = {
     {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
     {"model.name=gpt",
      "--model.name: no preset 'gpt' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
-     "llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, custom)"},
+     "llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
      "--parallelism.sharding_strategy: 'ShardingStrategy.FULL_SHRD' is not one of no_shard | shard_optim | "
      "shard_grad_op | full_shard | hybrid_shard | hybrid_shard_zero2; nearest is full_shard"},

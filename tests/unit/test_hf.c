@@ -33,6 +33,9 @@
 #define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define GRANITE "{\"model_type\":\"granite\"," SIZES
+#define GPT_OSS                                                                                              \
+    "{\"model_type\":\"gpt_oss\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32,\"truncate\":false," \
+    "\"original_max_position_embeddings\":4096}"
 #define GRANITEMOE "{\"model_type\":\"granitemoe\"," SIZES
 #define MIXTRAL "{\"model_type\":\"mixtral\",\"num_key_value_heads\":2," SIZES
 #define MOE "\"num_experts\":4,\"num_experts_per_tok\":2,\"num_key_value_heads\":2"
@@ -218,6 +221,16 @@ static const struct {
     {"{\"model_type\":\"seed_oss\"}", NULL, "model.head_dim", "128"},
     {"{\"model_type\":\"seed_oss\",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},
     {"{\"model_type\":\"seed_oss\",\"attention_out_bias\":true}", NULL, NULL, "attention_out_bias must be false"},
+    {GPT_OSS "}", NULL, "model.layer_types", "sliding,full"},
+    {GPT_OSS "}", NULL, "model.attention_window", "128"},
+    {GPT_OSS "}", NULL, "model.rope_truncate", "false"},
+    {GPT_OSS "}", NULL, "model.route_norm", "true"},
+    {GPT_OSS ",\"swiglu_limit\":7,\"experts_per_token\":4}", NULL, "model.n_experts_per_token", "4"},
+    {GPT_OSS ",\"swiglu_limit\":6.5}", NULL, NULL, "swiglu_limit must be 7.0: the experts' clamp is 7"},
+    {GPT_OSS ",\"swiglu_alpha\":1}", NULL, NULL, "swiglu_alpha must be 1.702"},
+    {GPT_OSS ",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},
+    {GPT_OSS ",\"attention_bias\":1}", NULL, NULL, "attention_bias must be true"},
+    {"{\"model_type\":\"gpt_oss\"}", NULL, NULL, "neither rope_parameters nor rope_scaling; for gpt_oss"},
     /* experts */
     {"{\"model_type\":\"mixtral\"}", NULL, "model.n_experts", "8"},
     {"{\"model_type\":\"mixtral\"}", NULL, "model.rope_theta", "1000000"},

@@ -42,6 +42,9 @@ static const struct sh_model qwen3_moe = {.family = SH_FAMILY_QWEN3_MOE, .n_laye
 static const struct sh_model olmoe = {.family = SH_FAMILY_OLMOE, .n_layers = 16, .dim = 2048, .n_heads = 16,
                                       .n_kv_heads = 16, .head_dim = 128, .n_experts = 64, .n_experts_per_token = 8,
                                       .expert_ffn_dim = 1024, .vocab_size = 50304, .max_seq_len = 8};
+static const struct sh_model gpt_oss = {.family = SH_FAMILY_GPT_OSS, .n_layers = 24, .dim = 2880, .n_heads = 64,
+                                        .n_kv_heads = 8, .head_dim = 64, .n_experts = 32, .n_experts_per_token = 4,
+                                        .expert_ffn_dim = 2880, .vocab_size = 201088, .max_seq_len = 8};
 /* clang-format on */
 
 /* The published counts. */
@@ -50,15 +53,23 @@ static void parameter_counts(void **state)
     static const struct {
         const struct sh_model *model;
         int64_t params;
-    } table[] = {{&gpt2_124m, 124439808},
-                 {&gpt2_1558m, 1557611200},
-                 {&llama_1b, 1235814400},
-                 {&llama_8b, INT64_C(8030261248)},
-                 {&llama_70b, INT64_C(70553706496)}};
+    } table[] = {
+        {&gpt2_124m, 124439808},          {&gpt2_1558m, 1557611200},          {&llama_1b, 1235814400},
+        {&llama_8b, INT64_C(8030261248)}, {&llama_70b, INT64_C(70553706496)}, {&gpt_oss, INT64_C(20914757184)}};
 
     (void)state;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         assert_int_equal(sh_model_params(table[i].model), table[i].params);
+}
+
+/* OpenAI's 3.6 billion leave out the embedding, of which a token has one row. */
+static void gpt_oss_is_counted(void **state)
+{
+    double embedding = (double)gpt_oss.vocab_size * gpt_oss.dim, active = (double)sh_model_active(&gpt_oss) - embedding;
+
+    (void)state;
+    assert_true(fabs(active / 1e9 - 3.6) < 0.05);
+    assert_true(fabs(sh_model_flops(&gpt_oss, 8).matmul / 6 / active - 1) < 1e-3);
 }
 
 /* In billions, as the cards of the models say: all parameters, and the active ones. */
@@ -470,6 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameter_counts),
         cmocka_unit_test(experts_count_as_a_token_meets_them),
+        cmocka_unit_test(gpt_oss_is_counted),
         cmocka_unit_test(names_and_shapes),
         cmocka_unit_test(no_other_parameters),
         cmocka_unit_test(parameters_lie_end_to_end),

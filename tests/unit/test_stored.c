@@ -425,6 +425,7 @@ static const char *need_of(const char *change)
                 {"model.family=qwen3_moe", EXPERTS},
                 {"model.family=olmoe", EXPERTS},
                 {"model.family=granitemoe", EXPERTS},
+                {"model.family=gpt_oss", EXPERTS},
                 {"model.router=sigmoid", MOE},
                 {"model.route_norm=true", MOE},
                 {"model.router_bias=true", MOE},

@@ -92,6 +92,15 @@ static void *out_of(const struct cached *c, const struct rows *r, int64_t i)
     return sh_cpu_at(c->call->out[0].data, c->a.dtype, (token_of(c, r, i) * c->a.heads + head_of(c, r, i)) * c->a.dim);
 }
 
+/* Where the logarithm of row i's sum goes; NULL: nowhere. */
+static float *lse_of(const struct cached *c, const struct rows *r, int64_t i)
+{
+    int64_t t = (r->first + i) / c->group;
+    float *lse = c->call->out[1].data;
+
+    return lse ? lse + (r->b * c->a.heads + head_of(c, r, i)) * c->a.seq + t : NULL;
+}
+
 /* Divide rows by their sums and round once. */
 static void put_rows(const struct cached *c, const struct rows *r, const struct sh_attn_scratch *w)
 {
@@ -99,6 +108,8 @@ static void put_rows(const struct cached *c, const struct rows *r, const struct 
         sh_cpu_row_scale(w->o + i * c->a.dim, c->a.dim, 1.0f / w->sum[i]);
         sh_cpu_block_store((struct sh_cpu_block){1, c->a.dim}, out_of(c, r, i), c->a.dim, c->a.dtype,
                            w->o + i * c->a.dim, c->a.dim);
+        if (lse_of(c, r, i))
+            *lse_of(c, r, i) = w->max[i] + logf(w->sum[i]);
     }
 }
 
@@ -129,8 +140,11 @@ static sh_rc run_block(const struct cached *c, struct rows r, struct sh_attn_scr
     r.n = counted < 0 ? 0 : counted < all ? counted : all;
     if (r.n)
         SH_TRY(attend_rows(c, &r, w));
-    for (int64_t i = r.n; i < all; i++)
+    for (int64_t i = r.n; i < all; i++) {
         memset(out_of(c, &r, i), 0, (size_t)(c->a.dim * sh_dtype_bytes(c->a.dtype)));
+        if (lse_of(c, &r, i))
+            *lse_of(c, &r, i) = -INFINITY;
+    }
     return SH_OK;
 }
 

@@ -12,7 +12,7 @@
 /* Rows of the activations, groups of them, experts, and the sizes of a weight. */
 struct experts {
     const struct sh_op_call *call;
-    const struct sh_operand *w; /* [E,O,I] */
+    const struct sh_operand *w; /* [E,O,I], or [E,I,O]: then O and I stand for each other */
     const int32_t *first;
     int64_t M, G, E, O, I;
 };
@@ -48,16 +48,18 @@ static struct sh_gemm product_of_rows(const struct experts *x, int64_t e, int64_
         .m = rows, .n = n, .k = wide,
         .in_dtype = from->dtype, .out_dtype = to->dtype,
         .a = at(from, row * wide), .lda = wide,
-        .b = at(x->w, e * x->O * x->I), .ldb = x->I, .trans_b = x->call->kind == SH_OP_EXPERT_LINEAR,
+        .b = at(x->w, e * x->O * x->I), .ldb = x->I,
+        .trans_b = (x->call->kind == SH_OP_EXPERT_LINEAR) != x->call->attr->rows.w_in_out,
         .c = at(to, row * n), .ldc = n, .c_rows = x->M,
     };
     /* clang-format on */
 }
 
-/* dw[e] (+)= dy' x */
+/* dw[e] (+)= dy' x, or x' dy */
 static struct sh_gemm product_of_w(const struct experts *x, int64_t e, int64_t row, int64_t rows, bool add)
 {
-    const struct sh_operand *dy = &x->call->in[0], *in = &x->call->in[1];
+    bool in_out = x->call->attr->rows.w_in_out;
+    const struct sh_operand *dy = &x->call->in[in_out], *in = &x->call->in[!in_out];
     void *dw = at(x->w, e * x->O * x->I);
 
     /* clang-format off */

@@ -27,7 +27,7 @@ static struct sh_gemm logits_of(const struct sh_op_call *call)
         .in_dtype = x->dtype, .out_dtype = SH_F32,
         .a = x->data, .lda = C,
         .b = w->data, .ldb = C, .trans_b = true,
-        .c = call->out[2].data, .ldc = E,
+        .c = call->out[2].data, .ldc = E, .bias = call->in[3].data,
     };
     /* clang-format on */
 }

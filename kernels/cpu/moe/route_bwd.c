@@ -199,6 +199,21 @@ static sh_rc make_dx(const struct route *r, const float *w, int64_t first, int64
     return SH_OK;
 }
 
+/* db (+)= the sums of the columns of d: E numbers, next to products of N C E. */
+static void add_db(const struct route *r)
+{
+    const float *d = scratch(r, 0);
+    float *db = r->call->out[2].data;
+
+#pragma omp parallel for schedule(static)
+    for (int64_t e = 0; e < r->E; e++) {
+        double sum = 0;
+        for (int64_t n = 0; n < r->N; n++)
+            sum += (double)d[n * r->E + e];
+        db[e] = (float)(sum + (sh_op_adds(r->call, 2) ? (double)db[e] : 0));
+    }
+}
+
 sh_rc sh_cpu_route_bwd(const struct sh_op_call *call)
 {
     struct route r = route_of(call, omp_get_max_threads());
@@ -210,6 +225,8 @@ sh_rc sh_cpu_route_bwd(const struct sh_op_call *call)
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < r.N; n++)
         logits_row(&r, n);
+    if (call->out[2].data)
+        add_db(&r);
     if (call->out[0].data)
         w = wide_rows(&call->in[5], 0, r.E, r.C, scratch(&r, r.w));
     for (int64_t first = 0; first < r.N; first += r.chunk) {

@@ -27,6 +27,47 @@ SH_CLONES static float backward(float *dgate, float *dup, const float *dh, const
     return sum;
 }
 
+/* What gpt-oss has in place of it (kernels/op.h): gate and up are neighbours. */
+struct limits {
+    float limit, alpha;
+};
+
+SH_CLONES static void forward_limited(float *h, const float *gu, struct limits by, float weight, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float gate = gu[2 * i], up = gu[2 * i + 1];
+        gate = gate > by.limit ? by.limit : gate;
+        up = up > by.limit ? by.limit : up < -by.limit ? -by.limit : up;
+        h[i] = gate * sh_sigmoidf(by.alpha * gate) * (up + 1.0f) * weight;
+    }
+}
+
+/* Returns the part of dweight. */
+SH_CLONES static float backward_limited(float *dgu, const float *dh, const float *gu, struct limits by, float weight,
+                                        int64_t n)
+{
+    float sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        float gate = gu[2 * i], up = gu[2 * i + 1], d = dh[i] * weight, s;
+        float gate_passes = gate > by.limit ? 0.0f : 1.0f, up_passes = up > by.limit || up < -by.limit ? 0.0f : 1.0f;
+        gate = gate > by.limit ? by.limit : gate;
+        up = (up > by.limit ? by.limit : up < -by.limit ? -by.limit : up) + 1.0f;
+        s = sh_sigmoidf(by.alpha * gate);
+        sum += dh[i] * gate * s * up;
+        dgu[2 * i] = gate_passes * d * up * s * (1.0f + by.alpha * gate * (1.0f - s));
+        dgu[2 * i + 1] = up_passes * d * gate * s;
+    }
+    return sum;
+}
+
+static struct limits limits_of(const struct sh_op_call *call)
+{
+    return (struct limits){call->attr->rows.limit, call->attr->rows.alpha};
+}
+
 /* Where the weight of a row is. */
 static int64_t entry_of(const struct sh_operand *order, int64_t row)
 {
@@ -56,6 +97,32 @@ static void forward_piece(const struct sh_op_call *call, int64_t row, int64_t F,
     sh_cpu_stage_put(h, row * F + f, n, to);
 }
 
+/* The same with a limit. */
+static void forward_piece_limited(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const struct sh_operand *gu = &call->in[0], *h = &call->out[0];
+    float gu_room[2 * SH_CPU_PIECE], h_room[SH_CPU_PIECE];
+    float *to = sh_cpu_stage_out(h, row * F + f, n, h_room);
+
+    forward_limited(to, sh_cpu_stage_in(gu, 2 * (row * F + f), 2 * n, gu_room), limits_of(call),
+                    weight_of(&call->in[1], &call->in[2], row), n);
+    sh_cpu_stage_put(h, row * F + f, n, to);
+}
+
+static float backward_piece_limited(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
+    float dh_room[SH_CPU_PIECE], gu_room[2 * SH_CPU_PIECE], dgu_room[2 * SH_CPU_PIECE];
+    int64_t at = 2 * (row * F + f);
+    float *to = sh_cpu_stage_out(dgu, at, 2 * n, dgu_room);
+    float sum = backward_limited(to, sh_cpu_stage_in(dh, row * F + f, n, dh_room),
+                                 sh_cpu_stage_in(gu, at, 2 * n, gu_room), limits_of(call),
+                                 weight_of(&call->in[2], &call->in[3], row), n);
+
+    sh_cpu_stage_put(dgu, at, 2 * n, to);
+    return sum;
+}
+
 static float backward_piece(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
 {
     const struct sh_operand *dh = &call->in[0], *gu = &call->in[1], *dgu = &call->out[0];
@@ -77,11 +144,13 @@ sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
 {
     int64_t M = call->out[0].dim[0], F = call->out[0].dim[1], pieces = sh_cpu_pieces(F);
     int64_t live = live_rows(&call->in[3], M);
+    void (*piece)(const struct sh_op_call *, int64_t, int64_t, int64_t, int64_t) =
+        call->attr->rows.limit > 0 ? forward_piece_limited : forward_piece;
 
     SH_REQUIRE(live >= 0 && live <= M);
 #pragma omp parallel for schedule(static)
     for (int64_t p = 0; p < live * pieces; p++)
-        forward_piece(call, p / pieces, F, p % pieces * SH_CPU_PIECE, sh_cpu_piece_elems(F, p % pieces));
+        piece(call, p / pieces, F, p % pieces * SH_CPU_PIECE, sh_cpu_piece_elems(F, p % pieces));
     return SH_OK;
 }
 
@@ -90,6 +159,9 @@ sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
 {
     int64_t M = call->in[0].dim[0], F = call->in[0].dim[1], pieces = sh_cpu_pieces(F);
     int64_t live = live_rows(&call->in[4], M);
+    float (*piece)(const struct sh_op_call *, int64_t, int64_t, int64_t, int64_t) =
+        call->attr->rows.limit > 0 ? backward_piece_limited : backward_piece;
+    const float *more = call->in[5].data;
     float *dweight = call->out[1].data;
 
     SH_REQUIRE(live >= 0 && live <= M);
@@ -97,8 +169,8 @@ sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
     for (int64_t row = 0; row < live; row++) {
         float sum = 0;
         for (int64_t p = 0; p < pieces; p++)
-            sum += backward_piece(call, row, F, p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p));
-        dweight[entry_of(&call->in[3], row)] = sum;
+            sum += piece(call, row, F, p * SH_CPU_PIECE, sh_cpu_piece_elems(F, p));
+        dweight[entry_of(&call->in[3], row)] = sum + (more ? more[entry_of(&call->in[3], row)] : 0);
     }
     return SH_OK;
 }

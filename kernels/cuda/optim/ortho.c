@@ -1,4 +1,4 @@
-/* What has no kernel for GPUs yet: orthogonal factors, and states in codes. src/plan/request.c refuses a run that would
+/* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts. src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -10,3 +10,7 @@
 ON_CPUS(ortho)
 ON_CPUS(adamw_coded)
 ON_CPUS(lion_coded)
+ON_CPUS(sink)
+ON_CPUS(sink_bwd)
+ON_CPUS(expert_bias)
+ON_CPUS(expert_bias_bwd)

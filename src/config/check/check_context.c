@@ -2,6 +2,7 @@
 #include "src/config/check/check.h"
 
 #include "src/base/number/size.h"
+#include "src/config/family.h"
 #include "src/config/read/place.h"
 
 #include <stdio.h>
@@ -67,6 +68,11 @@ sh_rc sh_config_check_context(struct sh_config_state *state)
     int degree = c->parallelism.context_parallel_degree, at = 0;
     char fits[80] = "";
 
+    if (degree > 1 && sh_family_of(c->model.family)->sinks)
+        return sh_config_refuse(state, key,
+                                "%d cuts sequences, but the attention of %s has sinks, which need whole ones so far; "
+                                "leave it out",
+                                degree, sh_family_of(c->model.family)->name);
     if (sh_config_gathers(c))
         return check_gather(state);
     if (sh_config_cuts_sequences(c, degree))

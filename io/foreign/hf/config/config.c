@@ -11,6 +11,7 @@
 #include "src/base/string/str.h"
 #include "src/config/read/text.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,11 +105,13 @@ static sh_rc give_values(struct sh_hf_reader *r)
 
 /* ---- what must be as it is here ---- */
 
-/* Compare with a word or a boolean: "false" in a must stands for the JSON value false. */
+/* Compare with a word, a number or a boolean: "false" in a must stands for the JSON value false. */
 static bool is_word(const json_t *value, const char *word)
 {
     if (json_is_boolean(value))
         return strcmp(word, json_is_true(value) ? "true" : "false") == 0;
+    if (json_is_number(value))
+        return isdigit((unsigned char)word[0]) && json_number_value(value) == strtod(word, NULL);
     return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
 }
 

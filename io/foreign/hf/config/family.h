@@ -20,7 +20,7 @@ enum sh_hf_value {
 };
 /* clang-format on */
 
-/* A key that must have one of these words (or true, false, null) as its value, or be absent; the first word is
+/* A key that must have one of these words (or true, false, null, or a number) as its value, or be absent; the first word is
  * the default. */
 struct sh_hf_must {
     const char *key, *words[4], *why;
@@ -58,6 +58,7 @@ struct sh_hf_family {
     /* original_max_position_embeddings if no key says it, for the class whose rotary positions are default or longrope;
      * NULL: max_position_embeddings. */
     const char *length;
+    bool rope_given; /* its rotary positions are not plain by default, so a file must have them */
     struct sh_hf_form form[SH_HF_FORMS];
     struct sh_hf_must must[6];
     const char *dropout[4]; /* dropout keys of the class; written as 0 if there is no source */

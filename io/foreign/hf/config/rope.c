@@ -384,6 +384,11 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
     if (!r->f->absent[SH_HF_THETA])
         return SH_OK;
     SH_TRY(find_object(r, &rope));
+    if (r->f->rope_given && !rope.object)
+        return sh_fail(SH_E_USAGE,
+                       "%s: it has neither rope_parameters nor rope_scaling; for %s these are not plain by default, so "
+                       "say them",
+                       r->place, r->f->type);
     SH_TRY(read_local(r, &rope));
     /* The theta among the rotary parameters is the newer spelling, and wins over the one at the top level. */
     if ((theta = sh_hf_find(rope.object, "rope_theta")))

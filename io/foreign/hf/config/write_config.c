@@ -9,6 +9,7 @@
 #include "src/config/words.h"
 #include "src/model/model.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,7 +258,8 @@ static void put_must(struct writer *w)
 {
     for (size_t i = 0; i < sizeof w->f->must / sizeof *w->f->must && w->f->must[i].key; i++) {
         const char *word = w->f->must[i].words[0];
-        if (strcmp(word, "true") == 0 || strcmp(word, "false") == 0 || strcmp(word, "null") == 0)
+        if (isdigit((unsigned char)word[0]) || strcmp(word, "true") == 0 || strcmp(word, "false") == 0 ||
+            strcmp(word, "null") == 0)
             put_raw(w, w->f->must[i].key, word);
         else
             put_word(w, w->f->must[i].key, word);

@@ -1,0 +1,541 @@
+/* What gpt-oss has and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
+ * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates. Gradients of the reference are
+ * compared with finite differences. */
+#include "tests/op/agree.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
+enum { ACTS = sizeof acts / sizeof *acts };
+
+static void copy(const struct sh_operand *to, const struct sh_operand *from)
+{
+    memcpy(to->data, from->data, (size_t)(optest_elems(from) * sh_dtype_bytes(from->dtype)));
+}
+
+/* The same operand of another call as an input. */
+static void give(struct optest *t, int i, const struct sh_operand *from)
+{
+    optest_in(t, i, from->dtype, from->ndim, from->dim);
+    copy(&t->call.in[i], from);
+}
+
+static double dot(const struct sh_operand *a, const struct sh_operand *b)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < optest_elems(a); i++)
+        sum += optest_get(a, i) * optest_get(b, i);
+    return sum;
+}
+
+/* grad against differences of the number that L() makes, by what `in` holds. */
+static void check_gradient(const struct sh_operand *in, const struct sh_operand *grad, double (*L)(void))
+{
+    const double h = 0x1p-16;
+
+    for (int64_t i = 0; i < optest_elems(in); i++) {
+        double old = optest_get(in, i), up, want, got = optest_get(grad, i);
+
+        optest_set(in, i, old + h);
+        up = L();
+        optest_set(in, i, old - h);
+        want = (up - L()) / (2 * h);
+        optest_set(in, i, old);
+        if (!(fabs(want - got) <= 1e-6 * (1 + fabs(want))))
+            fail_msg("the gradient of element %lld is %.9g, differences give %.9g", (long long)i, got, want);
+    }
+}
+
+/* ---- sinks ---- */
+
+struct heads {
+    int B, T, H, K, D;
+};
+
+static void set_heads(struct optest *t, enum sh_op_kind kind, struct heads s)
+{
+    optest_begin(t, kind);
+    t->attr.attn.heads = s.H;
+    t->attr.attn.kv_heads = s.K;
+    t->attr.attn.head_dim = s.D;
+    t->attr.attn.scale = 1.0f / sqrtf((float)s.D);
+}
+
+static void begin_sink(struct optest *t, enum sh_dtype act, enum sh_dtype number, struct heads s)
+{
+    set_heads(t, SH_OP_SINK, s);
+    optest_in(t, 0, act, DIMS(s.B, s.T, s.H * s.D));
+    optest_in(t, 1, number, DIMS(s.B, s.H, s.T));
+    optest_scale(&t->call.in[1], 3);
+    optest_in(t, 2, act, DIMS(s.H));
+    optest_out(t, 0, act, DIMS(s.B, s.T, s.H * s.D));
+    optest_out(t, 1, number, DIMS(s.B, s.H, s.T));
+}
+
+static void begin_sink_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, struct heads s)
+{
+    set_heads(t, SH_OP_SINK_BWD, s);
+    optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
+    give(t, 1, &f->call.out[0]);
+    give(t, 2, &f->call.out[1]);
+    give(t, 3, &f->call.in[2]);
+    optest_out(t, 0, sums, DIMS(s.H));
+}
+
+static void sinks(void **state)
+{
+    static const struct heads shapes[] = {{2, 5, 3, 1, 8}, {1, 33, 4, 2, 64}, {3, 1, 1, 1, 1300}, {1, 1, 7, 7, 5}};
+
+    (void)state;
+    optest_seed(61);
+    for (int i = 0; i < 4 * ACTS; i++) {
+        struct heads s = shapes[i / ACTS];
+        enum sh_dtype act = acts[i % ACTS];
+        const struct agree_bound made[] = {agree_sum(act, 8), agree_sum(SH_F32, 32)};
+        struct agree_bound sum = agree_sum(SH_F32, 8.0 * s.B * s.T * s.D);
+        struct optest f, b;
+
+        begin_sink(&f, act, SH_F32, s);
+        optest_set(&f.call.in[1], 0, -INFINITY); /* a query without keys */
+        for (int d = 0; d < s.D; d++)
+            optest_set(&f.call.in[0], d, 0);
+        agree(&f, 2, made, 0, 0);
+        optest_run(&f, &sh_kernels_ref, 1);
+        begin_sink_bwd(&b, &f, SH_F32, s);
+        agree(&b, 1, &sum, -1, -1);
+        optest_add_to(&b, 0);
+        agree(&b, 1, &sum, -1, -1);
+        optest_end(&f);
+        optest_end(&b);
+    }
+}
+
+/* Attention, and its sink. */
+static struct optest attention, sink;
+static const struct sh_operand *up_stream;
+
+static double sink_objective(void)
+{
+    optest_run(&attention, &sh_kernels_ref, 1);
+    copy(&sink.call.in[0], &attention.call.out[0]);
+    copy(&sink.call.in[1], &attention.call.out[1]);
+    optest_run(&sink, &sh_kernels_ref, 1);
+    return dot(up_stream, &sink.call.out[0]);
+}
+
+/* The backward of attention has what the sink made, and needs to know nothing of it. */
+static void sink_gradient(void **state)
+{
+    const struct heads s = {2, 4, 4, 2, 3};
+    struct optest dsink, dqkv;
+
+    (void)state;
+    optest_seed(62);
+    set_heads(&attention, SH_OP_ATTENTION, s);
+    optest_in(&attention, 0, SH_F64, DIMS(s.B, s.T, (s.H + 2 * s.K) * s.D));
+    optest_out(&attention, 0, SH_F64, DIMS(s.B, s.T, s.H * s.D));
+    optest_out(&attention, 1, SH_F64, DIMS(s.B, s.H, s.T));
+    begin_sink(&sink, SH_F64, SH_F64, s);
+    up_stream = &dsink.call.in[0];
+    begin_sink_bwd(&dsink, &sink, SH_F64, s);
+    sink_objective();
+    copy(&dsink.call.in[1], &sink.call.out[0]);
+    copy(&dsink.call.in[2], &sink.call.out[1]);
+    optest_run(&dsink, &sh_kernels_ref, 1);
+    check_gradient(&sink.call.in[2], &dsink.call.out[0], sink_objective);
+    sink_objective();
+    set_heads(&dqkv, SH_OP_ATTENTION_BWD, s);
+    give(&dqkv, 0, up_stream);
+    give(&dqkv, 1, &attention.call.in[0]);
+    give(&dqkv, 2, &sink.call.out[0]);
+    give(&dqkv, 3, &sink.call.out[1]);
+    optest_out(&dqkv, 0, SH_F64, DIMS(s.B, s.T, (s.H + 2 * s.K) * s.D));
+    optest_run(&dqkv, &sh_kernels_ref, 1);
+    check_gradient(&attention.call.in[0], &dqkv.call.out[0], sink_objective);
+    optest_end(&attention);
+    optest_end(&sink);
+    optest_end(&dsink);
+    optest_end(&dqkv);
+}
+
+/* With a cache, whose attention has nothing to keep, the sink needs the same number. */
+static void cache_gives_its_sums(void **state)
+{
+    enum { B = 3, T = 9, S = 140, H = 4, K = 2, D = 12 };
+
+    (void)state;
+    optest_seed(63);
+    for (int a = 0; a < ACTS; a++) {
+        const struct agree_bound bounds[] = {agree_sum(acts[a], 4.0 * (D + S)), agree_sum(SH_F32, 4.0 * (D + S))};
+        struct optest t;
+
+        set_heads(&t, SH_OP_ATTENTION_CACHE, (struct heads){B, T, H, K, D});
+        t.attr.attn.window = a ? 30 : 0;
+        optest_in(&t, 0, acts[a], DIMS(B, T, (H + 2 * K) * D));
+        optest_in(&t, 1, acts[a], DIMS(B, S, 2 * K * D));
+        optest_in_ints(&t, 2, 0, 1, DIMS(B, T));
+        optest_in_ints(&t, 3, 0, 1, DIMS(B));
+        for (int i = 0; i < B * T; i++)
+            optest_set(&t.call.in[2], i, i % T + i / T * 60);
+        for (int b = 0; b < B; b++)
+            optest_set(&t.call.in[3], b, b ? T - b : 0);
+        optest_out(&t, 0, acts[a], DIMS(B, T, H * D));
+        optest_out(&t, 1, SH_F32, DIMS(B, H, T));
+        agree(&t, 2, bounds, -1, -1);
+        optest_end(&t);
+    }
+}
+
+/* ---- experts ---- */
+
+/* Rows by expert, the last ones in no group; groups of a second source follow those of the first. */
+struct experts {
+    int E, groups, N, k, I, O;
+    int32_t first[16];
+};
+static const struct experts few[] = {{3, 3, 8, 2, 5, 7, {0, 4, 4, 16}},
+                                     {2, 4, 40, 3, 40, 24, {0, 30, 60, 61, 120}},
+                                     {4, 8, 33, 1, 17, 1100, {0, 1, 1, 9, 9, 20, 20, 33, 33}}};
+enum { FEW = sizeof few / sizeof *few, SPARE = 3 };
+
+static int rows_of(const struct experts *x)
+{
+    return x->N * x->k;
+}
+
+static void put_first(struct optest *t, int i, const struct experts *x)
+{
+    optest_in_ints(t, i, 0, 1, DIMS(x->groups + 1));
+    for (int g = 0; g <= x->groups; g++)
+        optest_set(&t->call.in[i], g, x->first[g]);
+}
+
+/* Where the numbers of rows are among those of choices: a permutation. */
+static void put_order(struct optest *t, int i, int rows, int spare)
+{
+    optest_in_ints(t, i, 0, 1, DIMS(rows + spare));
+    for (int r = 0; r < rows; r++)
+        optest_set(&t->call.in[i], r, r % 2 ? r / 2 : rows - 1 - r / 2);
+}
+
+static void begin_bias(struct optest *t, enum sh_dtype act, enum sh_dtype number, const struct experts *x, bool weighed)
+{
+    optest_begin(t, SH_OP_EXPERT_BIAS);
+    optest_in(t, 0, act, DIMS(rows_of(x), x->O));
+    put_first(t, 1, x);
+    optest_in(t, 2, act, DIMS(x->E, x->O));
+    if (weighed) {
+        optest_in(t, 3, number, DIMS(x->N, x->k));
+        put_order(t, 4, rows_of(x), 0);
+    }
+    optest_out(t, 0, act, DIMS(rows_of(x), x->O));
+}
+
+static void begin_bias_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums)
+{
+    optest_begin(t, SH_OP_EXPERT_BIAS_BWD);
+    optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
+    for (int i = 1; i < 5; i++)
+        if (f->call.in[i].ndim)
+            give(t, i, &f->call.in[i]);
+    optest_out(t, 0, sums, f->call.in[2].ndim, f->call.in[2].dim);
+    if (f->call.in[3].ndim)
+        optest_out(t, 1, sums, f->call.in[3].ndim, f->call.in[3].dim);
+}
+
+static void biases(void **state)
+{
+    (void)state;
+    optest_seed(64);
+    for (int i = 0; i < 2 * FEW * ACTS; i++) {
+        const struct experts *x = &few[i / 2 / ACTS];
+        enum sh_dtype act = acts[i / 2 % ACTS];
+        const struct agree_bound made = agree_sum(act, 8),
+                                 sums[] = {agree_sum(SH_F32, 4.0 * rows_of(x)), agree_sum(SH_F32, 4.0 * x->O)};
+        struct optest f, b;
+
+        begin_bias(&f, act, SH_F32, x, i % 2);
+        agree(&f, 1, &made, 0, 0);
+        begin_bias_bwd(&b, &f, SH_F32);
+        agree(&b, 1 + i % 2, sums, -1, -1);
+        optest_add_to(&b, 0);
+        agree(&b, 1 + i % 2, sums, -1, -1);
+        optest_end(&f);
+        optest_end(&b);
+    }
+}
+
+static struct optest forward, backward;
+
+static double objective_of_forward(void)
+{
+    optest_run(&forward, &sh_kernels_ref, 1);
+    return dot(&backward.call.in[0], &forward.call.out[0]);
+}
+
+static void bias_gradient(void **state)
+{
+    (void)state;
+    optest_seed(65);
+    begin_bias(&forward, SH_F64, SH_F64, &few[0], true);
+    begin_bias_bwd(&backward, &forward, SH_F64);
+    optest_run(&backward, &sh_kernels_ref, 1);
+    check_gradient(&forward.call.in[2], &backward.call.out[0], objective_of_forward);
+    check_gradient(&forward.call.in[3], &backward.call.out[1], objective_of_forward);
+    optest_end(&forward);
+    optest_end(&backward);
+}
+
+static void begin_gate(struct optest *t, enum sh_dtype act, enum sh_dtype number, int rows, int F)
+{
+    optest_begin(t, SH_OP_SWIGLU_ROWS);
+    t->attr.rows.limit = 1.5F;
+    t->attr.rows.alpha = 1.702F;
+    optest_in(t, 0, act, DIMS(rows, 2 * F));
+    optest_scale(&t->call.in[0], 2);
+    optest_in(t, 1, number, DIMS(rows));
+    put_order(t, 2, rows, 0);
+    optest_out(t, 0, act, DIMS(rows, F));
+}
+
+static void begin_gate_bwd(struct optest *t, const struct optest *f, enum sh_dtype number, bool more)
+{
+    optest_begin(t, SH_OP_SWIGLU_ROWS_BWD);
+    t->attr.rows = f->attr.rows;
+    optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
+    for (int i = 0; i < 3; i++)
+        give(t, 1 + i, &f->call.in[i]);
+    if (more)
+        optest_in(t, 5, number, f->call.in[1].ndim, f->call.in[1].dim);
+    optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
+    optest_out(t, 1, number, f->call.in[1].ndim, f->call.in[1].dim);
+}
+
+/* By hand: gates and ups on both sides of their limits and at them, where a gradient passes, as in PyTorch. */
+static void clamp_by_hand(void **state)
+{
+    static const double gu[] = {1.5, 1.5, 2, -1.5, -9, 2, 0.5, -4};
+    static const double passes[] = {1, 1, 0, 1, 1, 0, 1, 0};
+
+    (void)state;
+    for (int device = 0; device < 2; device++) {
+        struct optest f, b;
+
+        begin_gate(&f, SH_F32, SH_F32, 1, 4);
+        for (int i = 0; i < 8; i++)
+            optest_set(&f.call.in[0], i, gu[i]);
+        begin_gate_bwd(&b, &f, SH_F32, false);
+        for (int i = 0; i < 4; i++)
+            optest_set(&b.call.in[0], i, 1);
+        optest_run(&f, device ? &sh_kernels_cpu : &sh_kernels_ref, 1);
+        optest_run(&b, device ? &sh_kernels_cpu : &sh_kernels_ref, 1);
+        for (int i = 0; i < 4; i++) {
+            double gate = fmin(gu[2 * i], 1.5), up = fmax(fmin(gu[2 * i + 1], 1.5), -1.5);
+            double want = optest_get(&f.call.in[1], 0) * (up + 1) * gate / (1 + exp(-1.702 * gate));
+
+            assert_true(fabs(optest_get(&f.call.out[0], i) - want) < 1e-5);
+        }
+        for (int i = 0; i < 8; i++)
+            assert_int_equal(optest_get(&b.call.out[0], i) != 0, passes[i] != 0);
+        optest_end(&f);
+        optest_end(&b);
+    }
+}
+
+static void clamped_gates(void **state)
+{
+    static const int sizes[][2] = {{1, 1}, {7, 33}, {3, 1500}};
+
+    (void)state;
+    optest_seed(66);
+    for (int i = 0; i < 2 * 3 * ACTS; i++) {
+        const int *s = sizes[i / 2 / ACTS];
+        enum sh_dtype act = acts[i / 2 % ACTS];
+        const struct agree_bound bounds[] = {agree_sum(act, 64), agree_sum(SH_F32, 64.0 * s[1])};
+        struct optest f, b;
+
+        begin_gate(&f, act, SH_F32, s[0], s[1]);
+        agree(&f, 1, bounds, -1, -1);
+        begin_gate_bwd(&b, &f, SH_F32, i % 2);
+        agree(&b, 2, bounds, -1, -1);
+        optest_end(&f);
+        optest_end(&b);
+    }
+}
+
+static void gate_gradient(void **state)
+{
+    (void)state;
+    optest_seed(67);
+    begin_gate(&forward, SH_F64, SH_F64, 4, 6);
+    begin_gate_bwd(&backward, &forward, SH_F64, true);
+    for (int i = 0; i < 4; i++)
+        optest_set(&backward.call.in[5], i, 0);
+    optest_run(&backward, &sh_kernels_ref, 1);
+    for (int in = 0; in < 2; in++)
+        check_gradient(&forward.call.in[in], &backward.call.out[in], objective_of_forward);
+    for (int i = 0; i < 4; i++)
+        optest_set(&backward.call.in[5], i, 10 + i);
+    copy(&forward.call.in[1], &backward.call.out[1]); /* as it was without more */
+    optest_run(&backward, &sh_kernels_ref, 1);
+    for (int i = 0; i < 4; i++)
+        assert_true(fabs(optest_get(&backward.call.out[1], i) - optest_get(&forward.call.in[1], i) - 10 - i) < 1e-9);
+    optest_end(&forward);
+    optest_end(&backward);
+}
+
+/* One of the three products; in_out: its weight is stored [E,I,O]. */
+static void begin_product(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, const struct experts *x,
+                          bool in_out)
+{
+    bool of_w = kind == SH_OP_EXPERT_LINEAR_BWD_W, fwd = kind == SH_OP_EXPERT_LINEAR;
+    int64_t w[] = {x->E, in_out ? x->I : x->O, in_out ? x->O : x->I};
+
+    optest_begin(t, kind);
+    t->attr.rows.w_in_out = in_out;
+    optest_in(t, 0, act, DIMS(rows_of(x), fwd ? x->I : x->O));
+    if (of_w)
+        optest_in(t, 1, act, DIMS(rows_of(x), x->I));
+    put_first(t, of_w ? 2 : 1, x);
+    if (of_w) {
+        optest_out(t, 0, SH_F32, 3, w);
+        return;
+    }
+    optest_in(t, 2, act, 3, w);
+    optest_out(t, 0, act, DIMS(rows_of(x), fwd ? x->O : x->I));
+}
+
+/* w [E,O,I] from [E,I,O]. */
+static void turn(const struct sh_operand *to, const struct sh_operand *from)
+{
+    int64_t A = from->dim[1], B = from->dim[2];
+
+    for (int64_t i = 0; i < optest_elems(from); i++)
+        optest_set(to, i / (A * B) * A * B + i % B * A + i / B % A, optest_get(from, i));
+}
+
+/* The reference's are those of the turned weight, bit for bit; the CPU's are the reference's. */
+static void turned_products(void **state)
+{
+    static const enum sh_op_kind kinds[] = {SH_OP_EXPERT_LINEAR, SH_OP_EXPERT_LINEAR_BWD_X, SH_OP_EXPERT_LINEAR_BWD_W};
+
+    (void)state;
+    optest_seed(68);
+    for (int i = 0; i < 3 * FEW * ACTS; i++) {
+        enum sh_op_kind kind = kinds[i % 3];
+        const struct experts *x = &few[i / 3 / ACTS];
+        bool of_w = kind == SH_OP_EXPERT_LINEAR_BWD_W;
+        struct agree_bound bound = of_w ? agree_sum(SH_F32, 4.0 * rows_of(x))
+                                        : agree_sum(acts[i / 3 % ACTS], 4.0 * (x->I + x->O));
+        struct optest t, plain;
+
+        begin_product(&t, kind, acts[i / 3 % ACTS], x, true);
+        agree(&t, 1, &bound, -1, -1);
+        begin_product(&plain, kind, acts[i / 3 % ACTS], x, false);
+        for (int k = 0; k < 3; k++)
+            if (k == 2 && !of_w)
+                turn(&plain.call.in[2], &t.call.in[2]);
+            else
+                copy(&plain.call.in[k], &t.call.in[k]);
+        optest_run(&t, &sh_kernels_ref, 1);
+        optest_run(&plain, &sh_kernels_ref, 1);
+        for (int64_t n = 0; n < optest_elems(&t.call.out[0]); n++) {
+            int64_t I = x->I, O = x->O, at = of_w ? n / (I * O) * I * O + n % O * I + n / O % I : n;
+
+            assert_true(optest_get(&t.call.out[0], n) == optest_get(&plain.call.out[0], at));
+        }
+        optest_end(&t);
+        optest_end(&plain);
+    }
+}
+
+/* ---- routers ---- */
+
+static void begin_route(struct optest *t, enum sh_dtype act, enum sh_dtype number)
+{
+    enum { N = 9, C = 12, E = 5, k = 2 };
+
+    optest_begin(t, SH_OP_ROUTE);
+    t->attr.route.experts = E;
+    t->attr.route.chosen = k;
+    t->attr.route.norm = true;
+    t->attr.route.scale = 1;
+    optest_in(t, 0, act, DIMS(N, C));
+    optest_in(t, 1, act, DIMS(E, C));
+    optest_in(t, 3, act, DIMS(E));
+    for (int i = 0; i < 4 && act != SH_F64; i++) /* on a grid, so that logits are exact on both devices */
+        for (int64_t n = 0; n < optest_elems(&t->call.in[i]) && t->call.in[i].ndim; n++)
+            optest_set(&t->call.in[i], n, (double)optest_int(-4, 5) / 8);
+    optest_out(t, 0, number, DIMS(N, k));
+    optest_out(t, 1, SH_I32, DIMS(N, k));
+    optest_out(t, 2, number, DIMS(N, E));
+}
+
+static void begin_route_bwd(struct optest *t, const struct optest *f, enum sh_dtype number)
+{
+    optest_begin(t, SH_OP_ROUTE_BWD);
+    t->attr.route = f->attr.route;
+    t->scalars.router_scale = 1;
+    optest_in(t, 0, number, f->call.out[0].ndim, f->call.out[0].dim);
+    give(t, 1, &f->call.out[1]);
+    give(t, 2, &f->call.out[2]);
+    give(t, 4, &f->call.in[0]);
+    give(t, 5, &f->call.in[1]);
+    optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
+    optest_out(t, 1, number, f->call.in[1].ndim, f->call.in[1].dim);
+    optest_out(t, 2, number, f->call.in[3].ndim, f->call.in[3].dim);
+}
+
+static void routers_with_biases(void **state)
+{
+    (void)state;
+    optest_seed(69);
+    for (int a = 0; a < ACTS; a++) {
+        const struct agree_bound made[] = {{0, 0x1p-19}, {0, 0}, {0, 0x1p-19}};
+        const struct agree_bound sums[] = {agree_sum(acts[a], 320), agree_sum(SH_F32, 144), agree_sum(SH_F32, 144)};
+        struct optest f, b;
+
+        begin_route(&f, acts[a], SH_F32);
+        agree(&f, 3, made, -1, -1);
+        optest_run(&f, &sh_kernels_ref, 1);
+        begin_route_bwd(&b, &f, SH_F32);
+        agree(&b, 3, sums, -1, -1);
+        optest_add_to(&b, 2);
+        agree(&b, 3, sums, -1, -1);
+        optest_end(&f);
+        optest_end(&b);
+    }
+    begin_route(&forward, SH_F64, SH_F64);
+    optest_run(&forward, &sh_kernels_ref, 1);
+    begin_route_bwd(&backward, &forward, SH_F64);
+    optest_run(&backward, &sh_kernels_ref, 1);
+    check_gradient(&forward.call.in[3], &backward.call.out[2], objective_of_forward);
+    optest_end(&forward);
+    optest_end(&backward);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sinks),
+        cmocka_unit_test(sink_gradient),
+        cmocka_unit_test(cache_gives_its_sums),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(bias_gradient),
+        cmocka_unit_test(clamp_by_hand),
+        cmocka_unit_test(clamped_gates),
+        cmocka_unit_test(gate_gradient),
+        cmocka_unit_test(turned_products),
+        cmocka_unit_test(routers_with_biases),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
