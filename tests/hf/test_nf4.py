@@ -201,7 +201,7 @@ def case_not_a_base():
         config = json.loads((folder / 'config.json').read_text())
         config['quantization_config'][key] = value
         (folder / 'config.json').write_text(json.dumps(config))
-        wrong += refused(folder, 'of packed weights only bitsandbytes nf4 is read')
+        wrong += refused(folder, 'of packed weights only bitsandbytes nf4')
     return wrong
 
 

@@ -21,6 +21,8 @@ if not sys.prefix.startswith(os.path.realpath(VENV)):
 os.environ['HF_HUB_OFFLINE'] = '1'
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 STEPS, BATCH, SEQ = 20, 4, 33
 LOSS_BOUND = 1e-5
@@ -302,6 +304,58 @@ def case_export(name):
     return wrong
 
 
+def pack(folder):
+    """Give the folder of a gpt_oss experts in MXFP4, any codes and scales around one; returns its tensors, unpacked by
+    transformers."""
+    config = json.loads(pathlib.Path(f'{folder}/config.json').read_text())
+    config['quantization_config'] = {'quant_method': 'mxfp4', 'modules_to_not_convert': ['lm_head']}
+    pathlib.Path(f'{folder}/config.json').write_text(json.dumps(config))
+    tensors = load_file(f'{folder}/model.safetensors')
+    plain = dict(tensors)
+    draw = torch.Generator().manual_seed(5)
+    for name in [name for name in tensors if name.endswith(('experts.gate_up_proj', 'experts.down_proj'))]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=draw, dtype=torch.uint8)
+        scales = torch.randint(118, 126, blocks.shape[:-1], generator=draw, dtype=torch.uint8)
+        tensors |= {f'{name}_blocks': blocks, f'{name}_scales': scales}
+        plain[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    save_file(tensors, f'{folder}/model.safetensors')
+    return plain
+
+
+def case_mxfp4():
+    """What transformers unpacks, and what a run does with it, on one rank and two."""
+    torch.manual_seed(20)
+    make('gpt_oss', torch.float32, 'mxfp4-hf')
+    plain = pack('mxfp4-hf')
+    shutil.rmtree('mxfp4-ckpt', ignore_errors=True)
+    shutil.rmtree('mxfp4-out', ignore_errors=True)
+    job.sherd('ckpt', 'import', 'mxfp4-hf', '-o', 'mxfp4-ckpt')
+    job.sherd('ckpt', 'export', 'mxfp4-ckpt', '-o', 'mxfp4-out', '--dtype', 'float32')
+    found = load_file('mxfp4-out/model.safetensors')
+    wrong = [f'{name} differs' for name in plain if not torch.equal(found[name], plain[name].contiguous())] + check_loading('mxfp4-out')
+    make_tokens(101)
+    runs = [job.losses(job.train(f'mxfp4-{i}', {**RUN, 'training.steps': 2, 'training.local_batch_size': 2,
+                                                'model.hf_assets_path': f'../{folder}'}, ranks))
+            for i, (folder, ranks) in enumerate((('mxfp4-out', 0), ('mxfp4-hf', 0), ('mxfp4-out', 2), ('mxfp4-hf', 2)))
+            if not ranks or job.can_launch()]
+    wrong += [f'losses {packed}, of the unpacked model {unpacked}' for unpacked, packed in zip(runs[::2], runs[1::2]) if unpacked != packed]
+    tensors = load_file('mxfp4-hf/model.safetensors')
+    name = 'model.layers.1.mlp.experts.down_proj'
+    for changes, message in (({f'{name}_scales': None}, f'{name}_scales is missing'),
+                             ({f'{name}_scales': tensors[f'{name}_scales'][:, :, :1].contiguous()}, f'{name}_scales is U8'),
+                             ({f'{name}_scales': torch.full_like(tensors[f'{name}_scales'], 255)}, 'is not a finite number'),
+                             ({name: plain[name].contiguous()}, f'{name}_blocks')):
+        save_file({key: value for key, value in {**tensors, **changes}.items() if value is not None}, 'mxfp4-hf/model.safetensors')
+        shutil.rmtree('mxfp4-bad', ignore_errors=True)
+        try:
+            job.sherd('ckpt', 'import', 'mxfp4-hf', '-o', 'mxfp4-bad')
+            wrong.append(f'taken in spite of: {message}')
+        except job.Failed as refused:
+            wrong += [] if message in str(refused) else [f'{refused}, expected {message}']
+    return wrong
+
+
 EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
@@ -470,4 +524,5 @@ if __name__ == '__main__':
         + [(f'{name}: gradients', case_gradients, name) for name in MODELS]
         + [(f'{name}: export', case_export, name) for name in MODELS]
         + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
-           for name in MODELS for spelling in (dict, older)]))
+           for name in MODELS for spelling in (dict, older)]
+        + [('gpt_oss: experts in MXFP4', case_mxfp4)]))

@@ -226,6 +226,8 @@ static const struct {
     {GPT_OSS "}", NULL, "model.rope_truncate", "false"},
     {GPT_OSS "}", NULL, "model.route_norm", "true"},
     {GPT_OSS ",\"swiglu_limit\":7,\"experts_per_token\":4}", NULL, "model.n_experts_per_token", "4"},
+    {GPT_OSS ",\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", NULL, "model.n_experts", "128"},
+    {LLAMA ",\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", NULL, NULL, "and mxfp4 of a gpt_oss, are read"},
     {GPT_OSS ",\"swiglu_limit\":6.5}", NULL, NULL, "swiglu_limit must be 7.0: the experts' clamp is 7"},
     {GPT_OSS ",\"swiglu_alpha\":1}", NULL, NULL, "swiglu_alpha must be 1.702"},
     {GPT_OSS ",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},

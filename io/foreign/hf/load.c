@@ -156,6 +156,12 @@ static bool is_turned(const struct load *l, int tensor)
     return l->set->tensors[tensor].role == SH_PARAM_EXPERT_LORA_B;
 }
 
+/* A stack in MXFP4 is one part, and all pieces of it. */
+static bool is_mxfp4(const struct load *l, const struct sh_ckpt_piece *p)
+{
+    return l->match.mxfp4[l->match.spread.first[p->tensor]].blocks != NULL;
+}
+
 /* Find the places in the files of this rank's pieces of the parameters. The folder has no optimizer state, which stays
  * unchanged. */
 static sh_rc plan_reads(void *arg)
@@ -165,7 +171,8 @@ static sh_rc plan_reads(void *arg)
     int n = 0;
     for (int i = 0; i < l->set->n_pieces; i++)
         /* Pieces without memory belong to another rank. */
-        if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]) && !is_turned(l, l->set->pieces[i].tensor))
+        if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]) && !is_turned(l, l->set->pieces[i].tensor) &&
+            !is_mxfp4(l, &l->set->pieces[i]))
             n += add_piece(l, &l->set->pieces[i], part + n);
     sh_rc rc = sh_move_parts_make(part, n, &l->parts);
     free(part);
@@ -252,6 +259,31 @@ static sh_rc read_turned(void *arg)
     return rc;
 }
 
+/* In whole blocks of what may pack the weight again. */
+static sh_rc unpack_piece(struct load *l, const struct sh_ckpt_piece *p)
+{
+    enum { SOME = 1 << 22 };
+    float *room = sh_calloc(SOME, sizeof *room);
+    sh_rc rc = SH_OK;
+    for (int64_t at = 0, n; at < p->elems && rc == SH_OK; at += n) {
+        n = p->elems - at < SOME ? p->elems - at : SOME;
+        rc = sh_hf_match_read(&l->match, &l->files, p->tensor, p->begin + at, n, "", room);
+        if (rc == SH_OK)
+            sh_floats_put(sh_floats_at(p->data[SH_CKPT_MODEL], at), n, room);
+    }
+    free(room);
+    return rc;
+}
+
+static sh_rc read_mxfp4(void *arg)
+{
+    struct load *l = arg;
+    for (int i = 0; i < l->set->n_pieces; i++)
+        if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]) && is_mxfp4(l, &l->set->pieces[i]))
+            SH_TRY(unpack_piece(l, &l->set->pieces[i]));
+    return SH_OK;
+}
+
 /* Each rank compares its share of the elements. Both may be in files of which it has no other part. */
 static sh_rc compare_copy(void *arg)
 {
@@ -268,6 +300,7 @@ static const struct sh_move_stage stages[] = {
     {.name = "opening the files", .local = true, .run = open_files},
     {.name = "reading how weights are packed", .local = true, .run = read_packing},
     {.name = "reading the adapters of experts", .local = true, .run = read_turned},
+    {.name = "unpacking experts", .local = true, .run = read_mxfp4},
     {.name = "comparing output matrix and embedding", .local = true, .run = compare_copy},
     {.name = "finding replicas", .run = find_replicas},
     {.name = "reading the weights", .local = true, .run = read_data},

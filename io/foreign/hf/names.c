@@ -4,6 +4,7 @@
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +68,7 @@ static sh_rc missing(const struct matcher *m, const struct sh_ckpt_tensor *t)
  * to it.
  *   frozen  in  the weight may be packed */
 static sh_rc match_part(const struct matcher *m, const struct sh_ckpt_tensor *t, bool frozen,
-                        const struct sh_st_entry **out, struct sh_hf_nf4 **packed)
+                        const struct sh_st_entry **out, struct sh_hf_nf4 **packed, struct sh_hf_mxfp4 *mxfp4)
 {
     const struct sh_st_entry *e = sh_st_index_find(m->index, name_there(m, t->name));
     char have[100], want[100];
@@ -75,6 +76,11 @@ static sh_rc match_part(const struct matcher *m, const struct sh_ckpt_tensor *t,
         *packed = sh_calloc(1, sizeof **packed);
         *out = e;
         return sh_hf_nf4_match(m->folder, m->index, name_there(m, t->name), t, frozen, m->used, *packed);
+    }
+    if (sh_param_info(t->role)->experts && sh_hf_mxfp4_is(m->index, name_there(m, t->name))) {
+        SH_TRY(sh_hf_mxfp4_match(m->folder, m->index, name_there(m, t->name), t, m->used, mxfp4));
+        *out = mxfp4->blocks;
+        return SH_OK;
     }
     if (!e)
         return missing(m, t);
@@ -157,7 +163,8 @@ static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
     const struct sh_hf_spread *s = m->spread;
     for (int i = 0; i < m->set->n_tensors; i++)
         for (int k = s->first[i]; k < s->first[i + 1]; k++) {
-            SH_TRY(match_part(m, &s->part[k], m->set->packed && m->set->packed[i], &out->entry[k], &out->nf4[k]));
+            SH_TRY(match_part(m, &s->part[k], m->set->packed && m->set->packed[i], &out->entry[k], &out->nf4[k],
+                              &out->mxfp4[k]));
             out->n_packed += out->nf4[k] != NULL;
         }
     return match_rest(m, out);
@@ -182,6 +189,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     sh_rc rc = sh_hf_spread_make(f, set, &(struct sh_hf_look){folder, is_there, &m}, &match.spread);
     match.entry = sh_calloc((size_t)match.spread.n + 1, sizeof *match.entry);
     match.nf4 = sh_calloc((size_t)match.spread.n + 1, sizeof *match.nf4);
+    match.mxfp4 = sh_calloc((size_t)match.spread.n + 1, sizeof *match.mxfp4);
     if (rc == SH_OK)
         rc = match_all(&m, &match);
     free(m.used);
@@ -192,14 +200,26 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     return rc;
 }
 
+/* Elements of part k as floats; *bad: the first that is not finite, or n. */
+static sh_rc read_floats(const struct sh_hf_match *m, struct sh_hf_files *files, int k, int64_t first, int64_t n,
+                         float *out, int64_t *bad)
+{
+    if (!m->mxfp4[k].blocks)
+        return sh_hf_files_floats(files, m->entry[k], first, n, out, bad);
+    SH_TRY(sh_hf_mxfp4_read(&m->mxfp4[k], files, &m->spread.part[k], first, n, out));
+    for (*bad = 0; *bad < n && isfinite(out[*bad]);)
+        ++*bad;
+    return SH_OK;
+}
+
 sh_rc sh_hf_match_read(const struct sh_hf_match *m, struct sh_hf_files *files, int tensor, int64_t first, int64_t n,
                        const char *cure, float *out)
 {
     for (int64_t at = 0, into, here, bad; at < n; at += here) {
         int k = sh_hf_spread_part(&m->spread, tensor, first + at, &into);
         const struct sh_st_entry *e = m->entry[k];
-        here = e->elems - into < n - at ? e->elems - into : n - at;
-        SH_TRY(sh_hf_files_floats(files, e, into, here, out + at, &bad));
+        here = m->spread.part[k].elems - into < n - at ? m->spread.part[k].elems - into : n - at;
+        SH_TRY(read_floats(m, files, k, into, here, out + at, &bad));
         if (bad < here && cure)
             return sh_fail(SH_E_DATA, "%s: element %lld of %s is not a finite number%s", files->path[e->file],
                            (long long)(into + bad), e->name, cure);
@@ -247,6 +267,7 @@ void sh_hf_match_free(struct sh_hf_match *m)
             free(m->nf4[i]);
         }
     free(m->nf4);
+    free(m->mxfp4);
     free(m->entry);
     sh_hf_spread_free(&m->spread);
     *m = (struct sh_hf_match){0};

@@ -7,6 +7,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/foreign/hf/files.h"
+#include "io/foreign/hf/mxfp4.h"
 #include "io/foreign/hf/nf4.h"
 #include "io/foreign/hf/spread.h"
 #include "io/foreign/safetensors/index.h"
@@ -17,6 +18,7 @@ struct sh_hf_match {
     const struct sh_st_entry **entry; /* [spread.n] */
     struct sh_hf_nf4 **nf4;           /* [spread.n] the packed form in the folder; NULL: it is not packed */
     int n_packed;
+    struct sh_hf_mxfp4 *mxfp4; /* [spread.n] the same of stacks of experts, which are unpacked; entry: the blocks */
     const struct sh_st_entry *copy; /* output matrix of a tied model, to be compared with `of`; NULL: none */
     const struct sh_st_entry *of;
 };

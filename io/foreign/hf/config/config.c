@@ -192,7 +192,8 @@ static sh_rc unknown_type(const struct sh_hf_reader *r, const char *type)
                    near ? "; nearest is " : "", near ? near : "");
 }
 
-/* The only packed weights that are read are nf4 of bitsandbytes, for a frozen base. */
+/* The only packed weights that are read are nf4 of bitsandbytes, for a frozen base, and the experts of gpt-oss, which are
+ * unpacked. */
 static sh_rc check_packing(const struct sh_hf_reader *r)
 {
     json_t *said = sh_hf_find(r->root, "quantization_config");
@@ -200,9 +201,11 @@ static sh_rc check_packing(const struct sh_hf_reader *r)
     if (!said || (method && is_word(method, "bitsandbytes") && json_is_true(json_object_get(said, "load_in_4bit")) &&
                   type && is_word(type, "nf4")))
         return SH_OK;
+    if (method && is_word(method, "mxfp4") && r->f && r->f->mxfp4)
+        return SH_OK;
     return sh_fail(SH_E_USAGE,
-                   "%s: quantization_config: of packed weights only bitsandbytes nf4 is read here; "
-                   "save_pretrained() the model unpacked",
+                   "%s: quantization_config: of packed weights only bitsandbytes nf4, and mxfp4 of a gpt_oss, are read "
+                   "here; save_pretrained() the model unpacked",
                    r->place);
 }
 
@@ -215,10 +218,11 @@ static sh_rc choose_family(struct sh_hf_reader *r)
                        "%s: auto_map: the model is code in the folder, which is not run here; if it is what "
                        "transformers has under this model_type, say model.hf_ignore=auto_map",
                        r->place);
+    r->f = type ? sh_hf_family_of_type(type) : NULL;
     SH_TRY(check_packing(r));
     if (!type)
         return sh_fail(SH_E_USAGE, "%s: it has no model_type", r->place);
-    if (!(r->f = sh_hf_family_of_type(type)))
+    if (!r->f)
         return unknown_type(r, type);
     if (r->f->refused)
         return sh_fail(SH_E_USAGE, "%s: model_type %s: %s", r->place, type, r->f->refused);

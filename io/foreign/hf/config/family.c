@@ -332,6 +332,7 @@ static const struct sh_hf_family rows[] = {
      .pattern = "2",
      .lists_only = true,
      .rope_given = true,
+     .mxfp4 = true,
      .must = {SILU,
               {"attention_bias", {"true"}, "all products have biases here"},
               {"swiglu_limit", {"7.0"}, "the experts' clamp is 7 here"},
