@@ -27,7 +27,7 @@ static const struct sh_attr_field norm_attrs[] = {FIELD(norm, eps), FIELD(norm, 
 static const struct sh_attr_field linear_attrs[] = {FIELD(linear, w_in_out), {0}};
 static const struct sh_attr_field rotation_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), LETTER(attn, rotary_dim, 'R'),
-    FIELD(attn, inverse), {0}};
+    FIELD(attn, inverse), FIELD(attn, pairs), {0}};
 static const struct sh_attr_field attention_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), {0}};
 static const struct sh_attr_field rows_attrs[] = {

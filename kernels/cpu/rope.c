@@ -23,19 +23,39 @@ SH_CLONES static void rotate(float *y, const float *x, const float *cs, int64_t 
     }
 }
 
+/* The same with neighbours that turn together. */
+SH_CLONES static void rotate_pairs(float *y, const float *x, const float *cs, int64_t n, int64_t D, int64_t R,
+                                   float sign)
+{
+    int64_t half = R / 2;
+
+    for (int64_t h = 0; h < n * D; h += D) {
+#pragma omp simd
+        for (int64_t i = 0; i < half; i++) {
+            float a = x[h + 2 * i], b = x[h + 2 * i + 1], c = cs[i], s = sign * cs[half + i];
+            y[h + 2 * i] = a * c - b * s;
+            y[h + 2 * i + 1] = b * c + a * s;
+        }
+        for (int64_t i = R; i < D && y != x; i++)
+            y[h + i] = x[h + i];
+    }
+}
+
 /* The rotated heads of one row, in groups that fit in a piece. */
 static void rotate_row(const struct sh_op_call *call, int64_t row_at, const float *cs)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
     int64_t D = call->attr->attn.head_dim, heads = call->attr->attn.heads + call->attr->attn.kv_heads,
             group = SH_CPU_PIECE / D;
+    void (*turn)(float *, const float *, const float *, int64_t, int64_t, int64_t, float) =
+        call->attr->attn.pairs ? rotate_pairs : rotate;
     float x_room[SH_CPU_PIECE], y_room[SH_CPU_PIECE];
 
     for (int64_t h = 0; h < heads; h += group) {
         int64_t n = heads - h < group ? heads - h : group, at = row_at + h * D;
         float *to = sh_cpu_stage_out(y, at, n * D, y_room);
-        rotate(to, sh_cpu_stage_in(x, at, n * D, x_room), cs, n, D, call->in[1].dim[1],
-               call->attr->attn.inverse ? -1.0f : 1.0f);
+        turn(to, sh_cpu_stage_in(x, at, n * D, x_room), cs, n, D, call->in[1].dim[1],
+             call->attr->attn.inverse ? -1.0f : 1.0f);
         sh_cpu_stage_put(y, at, n * D, to);
     }
 }

@@ -62,20 +62,21 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* Rotate the head vector at element `at` of x into y, which may be the same tensor: both halves are read before
- * either is written. */
+/* Rotate the head vector at element `at` of x into y, which may be the same tensor: both elements are read
+ * before either is written. */
 static void rotate(const struct sh_op_call *call, int64_t at, int64_t t)
 {
     const struct sh_operand *x = &call->in[0], *cs = &call->in[1], *y = &call->out[0];
     int64_t D = call->attr->attn.head_dim, R = cs->dim[1], half = R / 2;
 
     for (int64_t i = 0; i < half; i++) {
-        double a = sh_ref_get(x, at + i), b = sh_ref_get(x, at + half + i);
+        int64_t one = at + (call->attr->attn.pairs ? 2 * i : i), other = one + (call->attr->attn.pairs ? 1 : half);
+        double a = sh_ref_get(x, one), b = sh_ref_get(x, other);
         double c = sh_ref_get(cs, t * R + i), s = sh_ref_get(cs, t * R + half + i);
         if (call->attr->attn.inverse)
             s = -s;
-        sh_ref_set(y, at + i, a * c - b * s);
-        sh_ref_set(y, at + half + i, b * c + a * s);
+        sh_ref_set(y, one, a * c - b * s);
+        sh_ref_set(y, other, b * c + a * s);
     }
     for (int64_t i = R; i < D; i++)
         sh_ref_set(y, at + i, sh_ref_get(x, at + i));

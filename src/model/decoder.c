@@ -713,6 +713,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                                   .head_dim = m->head_dim,
                                   .any_order = b->any_order,
                                   .document_tokens = b->document_tokens,
+                                  .pairs = sh_family_of(m->family)->rope_pairs,
                                   .scalar = m->query_pre_attn_scalar},
                         .route = {.experts = m->n_experts,
                                   .chosen = m->n_experts_per_token,

@@ -265,6 +265,12 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
                        "model.family=%s: sinks of attention and biases of experts have kernels for CPUs only, but the "
                        "job runs on GPUs; give training.device=cpu",
                        sh_family_of(cfg->model.family)->name);
+    if (gpu && sh_family_of(cfg->model.family)->rope_pairs)
+        return sh_fail(
+            SH_E_USAGE,
+            "model.family=%s: rotary positions of neighbours have a kernel for CPUs only, but the job runs on "
+            "GPUs; give training.device=cpu",
+            sh_family_of(cfg->model.family)->name);
     if (gpu && sh_config_gathers(cfg))
         return sh_fail(
             SH_E_USAGE,

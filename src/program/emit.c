@@ -369,6 +369,7 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
 
     set_heads(&op, h);
     op.attr.attn.rotary_dim = (int)tensor(e, table)->dim[1];
+    op.attr.attn.pairs = h->pairs;
     op.in[0] = view3(e, qkv);
     op.in[1] = table;
     op.in[2] = e->anew && e->runs <= 1 ? e->p->port[SH_PORT_DOCS] : SH_NONE;

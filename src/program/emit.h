@@ -66,6 +66,7 @@ struct sh_emit_heads {
     bool any_order;              /* see struct sh_op_attr */
     int window, document_tokens; /* the same */
     int scalar;                  /* scores are divided by its square root; 0: head_dim */
+    bool pairs;                  /* as in struct sh_op_attr */
     int sink;                    /* [heads], one more score of each head; SH_NONE: none */
 };
 struct sh_emit_rope {

@@ -94,6 +94,7 @@ MODELS = {
               'model.rope_local_base_freq': 500.0},
     'exaone4': {**LLAMA, 'model.family': 'exaone4', 'model.attention_window': 9, 'model.layer_types': 'sliding,full_nope'},
     'seed_oss': {**LLAMA, 'model.family': 'seed_oss', 'model.mlp_bias': True},
+    'glm4': {**LLAMA, 'model.family': 'glm4', 'model.rotary_dim': 12},
     'gpt_neox': {**LLAMA, 'model.family': 'gpt_neox', 'model.n_kv_heads': 4, 'model.rotary_dim': 8},
     'gemma': {**LLAMA, 'model.family': 'gemma', 'model.head_dim': 24, 'model.tie_word_embeddings': True},
     'gemma3_text': {**LLAMA, 'model.family': 'gemma3_text', 'model.head_dim': 24, 'model.tie_word_embeddings': True,

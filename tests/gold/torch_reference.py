@@ -70,8 +70,11 @@ def rotate(x, c):
     """[B,H,T,D]: element i of a head rotates with element i + R/2."""
     freq, scale = rope_frequencies(c)
     angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), freq)
-    part = 2 * len(freq)
-    a, b, cos, sin = *x[..., :part].chunk(2, -1), scale * angle.cos(), scale * angle.sin()
+    part, cos, sin = 2 * len(freq), scale * angle.cos(), scale * angle.sin()
+    if FAMILIES.get(c['model.family'], {}).get('pairs'):
+        a, b = x[..., :part:2], x[..., 1:part:2]
+        return torch.cat([torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2), x[..., part:]], -1)
+    a, b = x[..., :part].chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., part:]], -1)
 
 
@@ -137,6 +140,7 @@ FAMILIES = {
     'qwen3_moe': {'qk_norm': True},
     'olmoe': {'qk_norm': True},
     'gpt_oss': {'biases': QKV + OUT},
+    'glm4': {'biases': QKV, 'pairs': True, 'gate_up': True, 'after': ('post_self_attn_layernorm', 'post_mlp_layernorm')},
 }
 
 
@@ -255,7 +259,7 @@ def llama_block(w, name, x, mask, c, turned):
         return x + experts(w, f'{name}.mlp', y, c)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
-    gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked else (linear(part, y) for part in GATED[:2])
+    gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked or family.get('gate_up') else (linear(part, y) for part in GATED[:2])
     if 'model.ffn_op' in c:  # examples/plugins/clamped.c
         limit = float(c['plugin.numbers'].split('=')[1])
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)

@@ -159,6 +159,10 @@ MODELS = {
         OSS, head_dim=16, num_local_experts=4, num_experts_per_tok=3, tie_word_embeddings=True,
         layer_types=['full_attention', 'full_attention', 'sliding_attention'],
         rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0})),
+    'glm4': (transformers.Glm4Config, dict(GROUPED, head_dim=24)),
+    'glm4, tied, all of each head turned': (transformers.Glm4Config, dict(
+        GROUPED, head_dim=16, tie_word_embeddings=True,
+        rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0, 'partial_rotary_factor': 1.0})),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -373,7 +377,7 @@ def meaning(config):
     if hasattr(config, 'num_experts_per_tok'):
         values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
-    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss', 'gpt_oss')
+    values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss', 'gpt_oss', 'glm4')
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
     granite = config.model_type.startswith('granite')
     values['model.query_pre_attn_scalar'] = (

@@ -1,5 +1,5 @@
-/* What gpt-oss has and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
- * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates. Gradients of the reference are
+/* What gpt-oss and glm4 have and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
+ * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates; rotary positions of neighbours. Gradients of the reference are
  * compared with finite differences. */
 #include "tests/op/agree.h"
 
@@ -190,6 +190,39 @@ static void cache_gives_its_sums(void **state)
         optest_out(&t, 0, acts[a], DIMS(B, T, H * D));
         optest_out(&t, 1, SH_F32, DIMS(B, H, T));
         agree(&t, 2, bounds, -1, -1);
+        optest_end(&t);
+    }
+}
+
+/* ---- positions ---- */
+
+/* By hand: a quarter turn of each pair, but for the last elements. And both devices, there and back. */
+static void pairs_turn(void **state)
+{
+    static const double x[] = {1, 2, 3, 4, 5, 6}, turned[] = {-2, 1, -4, 3, 5, 6};
+
+    (void)state;
+    optest_seed(60);
+    for (int i = 0; i < 2 * ACTS; i++) {
+        const struct heads s = {2, 3, 3, 1, 6};
+        const struct agree_bound bound = agree_sum(acts[i / 2], 4);
+        struct optest t;
+
+        set_heads(&t, SH_OP_ROPE, s);
+        t.attr.attn.pairs = true;
+        t.attr.attn.inverse = i % 2;
+        t.attr.attn.rotary_dim = 4;
+        optest_in(&t, 0, acts[i / 2], DIMS(s.B, s.T, (s.H + 2 * s.K) * s.D));
+        optest_in(&t, 1, SH_F32, DIMS(s.T, 4));
+        optest_out(&t, 0, acts[i / 2], DIMS(s.B, s.T, (s.H + 2 * s.K) * s.D));
+        agree(&t, 1, &bound, 0, 0);
+        for (int k = 0; k < 4; k++)
+            optest_set(&t.call.in[1], k, k < 2 ? 0 : t.attr.attn.inverse ? -1 : 1);
+        for (int k = 0; k < 6; k++)
+            optest_set(&t.call.in[0], k, x[k]);
+        optest_run(&t, &sh_kernels_cpu, 1);
+        for (int k = 0; k < 6; k++)
+            assert_true(optest_get(&t.call.out[0], k) == turned[k]);
         optest_end(&t);
     }
 }
@@ -535,6 +568,7 @@ int main(void)
         cmocka_unit_test(gate_gradient),
         cmocka_unit_test(turned_products),
         cmocka_unit_test(routers_with_biases),
+        cmocka_unit_test(pairs_turn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -217,6 +217,7 @@ static const struct tiny_model families[] = {
      {GROUPED, .family = SH_FAMILY_GRANITEMOE, .n_experts = 4, .n_experts_per_token = 2, .expert_ffn_dim = 6,
       .embedding_multiplier = 3, .residual_multiplier = 0.5, .logits_scaling = 2, .query_pre_attn_scalar = 9},
      false},
+    {"glm4", {GROUPED, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false},
     {"gpt_oss",
      {GROUPED, .family = SH_FAMILY_GPT_OSS, .n_experts = 4, .n_experts_per_token = 2, .expert_ffn_dim = 6,
       .route_norm = true, .attention_window = 3, .layer_types = "sliding,full"},

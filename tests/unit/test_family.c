@@ -128,6 +128,9 @@ static const struct row {
      NORM1 QKV QKV_BIAS O V("self_attn.o_proj.bias", 12) V("self_attn.sinks", 3) NORM2 W("mlp.router", 4, 12)
          V("mlp.router.bias", 4) " mlp.experts.gate_up_proj[4,12,10] mlp.experts.gate_up_proj_bias[4,10]"
              " mlp.experts.down_proj[4,5,12] mlp.experts.down_proj_bias[4,12]", 2},
+    {{"glm4", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false}, "Glm4ForCausalLM",
+     NORM1 QKV QKV_BIAS O V("post_self_attn_layernorm.weight", 12) NORM2 W("mlp.gate_up_proj", 40, 12) DOWN
+         V("post_mlp_layernorm.weight", 12), 2},
     {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 ROUTER MOE, 2},
 };

@@ -233,6 +233,9 @@ static const struct {
     {GPT_OSS ",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},
     {GPT_OSS ",\"attention_bias\":1}", NULL, NULL, "attention_bias must be true"},
     {"{\"model_type\":\"gpt_oss\"}", NULL, NULL, "neither rope_parameters nor rope_scaling; for gpt_oss"},
+    {"{\"model_type\":\"glm4\"}", NULL, "model.rotary_dim", "64"},
+    {"{\"model_type\":\"glm4\"}", NULL, "model.norm_eps", "1.5625e-07"},
+    {"{\"model_type\":\"glm4\",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},
     /* experts */
     {"{\"model_type\":\"mixtral\"}", NULL, "model.n_experts", "8"},
     {"{\"model_type\":\"mixtral\"}", NULL, "model.rope_theta", "1000000"},

@@ -98,6 +98,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
 {
     if (!strcmp(f->name, "plus_one"))
         return a->norm.plus_one;
+    if (!strcmp(f->name, "pairs"))
+        return a->attn.pairs;
     if (!strcmp(f->name, "divisors"))
         return a->rope.divisors;
     if (!strcmp(f->name, "of"))
