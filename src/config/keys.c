@@ -144,9 +144,11 @@ static words export_words = {
     {"float32", SH_EXPORT_FLOAT32}, {"float16", SH_EXPORT_FLOAT16}, {"bfloat16", SH_EXPORT_BFLOAT16}, {NULL, 0}};
 static words trust_words = {{"owner", SH_TRUST_OWNER}, {"any", SH_TRUST_ANY}, {NULL, 0}};
 static words busy_words = {{"wait", SH_BUSY_WAIT}, {"skip", SH_BUSY_SKIP}, {NULL, 0}};
-static words objective_words = {
-    {"lm", SH_OBJECTIVE_LM}, {"dpo", SH_OBJECTIVE_DPO}, {"distillation", SH_OBJECTIVE_DISTILLATION},
-    {"plugin", SH_OBJECTIVE_PLUGIN}, {NULL, 0}};
+static words objective_words = {{"lm", SH_OBJECTIVE_LM},
+                                {"dpo", SH_OBJECTIVE_DPO},
+                                {"distillation", SH_OBJECTIVE_DISTILLATION},
+                                {"plugin", SH_OBJECTIVE_PLUGIN},
+                                {NULL, 0}};
 #define LOSS_TYPE(id, word, takes) {word, SH_PREFER_##id},
 static words loss_type_words = {SH_LOSS_TYPES(LOSS_TYPE){"kto", SH_PREFERENCES}, {NULL, 0}}; /* kto is refused */
 #undef LOSS_TYPE
