@@ -3,7 +3,8 @@
  * nothing; all values are checked. Tests things that grow with the number of ranks: tables, tags, sizes, order,
  * deadlocks.
  *
- *   smpirun -np R x S ... ranks R S [step]       R replicas of S shards; rank 0 prints the result */
+ *   smpirun -np R x S ... ranks R S [step [T P]] R replicas of S shards; rank 0 prints the result. With T and P, R x S x T x P
+ *                                                ranks: matrices on T, and P stages of 4 micro-steps */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 #include "src/exec/exec.h"
@@ -78,6 +79,8 @@ static void open_channels(const struct sh_group_use *groups, int n, const struct
                                   .streams = streams,
                                   .n_streams = n_streams,
                                   .inline_progress = true,
+                                  /* Messages are not waited for inside MPI: both neighbours of a stage send. */
+                                  .timeout_seconds = sh_group_size(&mesh->shape, mesh->shape.pipeline) > 1 ? 1e6 : 0,
                                   .ranks_per_node = mesh->node_size};
 
     for (int g = 0; g < n; g++)
@@ -307,7 +310,7 @@ static void check_gradients(void)
         int64_t first = sh_group_index(&mesh->shape, u->shard) * u->chunk;
 
         for (int64_t k = 0; k < u->chunk && first + k < u->elems; k++)
-            expect(x[k], sum_over(sh_group_world(&mesh->shape)));
+            expect(x[k], sum_over(u->shard | u->replicate));
     }
 }
 
@@ -318,18 +321,20 @@ static void check_loss(void)
     sh_exec_put(executor, SH_PORT_LOSS, &loss);
     run_section(SH_SECTION_LOSS);
     sh_exec_get(executor, SH_PORT_LOSS, &loss);
-    expect(loss, sum_over(sh_group_world(&mesh->shape)));
+    expect(loss, sum_over(mesh->shape.rows | mesh->shape.pipeline));
 }
 
 static void plan(void)
 {
+    int stages = sh_group_size(&mesh->shape, mesh->shape.pipeline),
+        parts = sh_group_size(&mesh->shape, mesh->shape.tensor);
     static const struct sh_optim optim = {
         .name = "AdamW", .emit = sh_optim_each, .op = SH_OP_ADAMW, .n_states = 2, .state = {"exp_avg", "exp_avg_sq"}};
     struct sh_build b = {.model = {.family = SH_FAMILY_LLAMA,
-                                   .n_layers = 2,
+                                   .n_layers = stages > 1 ? stages : 2,
                                    .dim = 16,
-                                   .n_heads = 2,
-                                   .n_kv_heads = 1,
+                                   .n_heads = parts > 1 ? parts : 2,
+                                   .n_kv_heads = parts,
                                    .head_dim = 8,
                                    .ffn_dim = 24,
                                    .vocab_size = VOCAB,
@@ -340,7 +345,8 @@ static void plan(void)
                          .batch = {.batch = 1, .seq = SEQ},
                          .act = SH_F32,
                          .options = {.mesh = mesh->shape,
-                                     .micro_steps = 1,
+                                     .micro_steps = stages > 1 ? 4 : 1,
+                                     .strategy = {.keep_after_forward = stages > 1},
                                      .training = true,
                                      .optim = &optim,
                                      .forward_prefetch = 1,
@@ -349,7 +355,7 @@ static void plan(void)
                          .threads = 1};
 
     need(sh_agree(sh_pass_build(&b, &program)));
-    if (!sh_mesh_same(sh_pass_hash(program)))
+    if (stages == 1 && !sh_mesh_same(sh_pass_hash(program)))
         sh_stop(sh_fail(SH_E_BUG, "ranks have planned different programs"));
 }
 
@@ -384,6 +390,10 @@ int main(int argc, char **argv)
         sh_stop(sh_fail(SH_E_USAGE, "ranks REPLICAS SHARDS [step]"));
     req.replicate = atoi(argv[1]);
     req.shard = atoi(argv[2]);
+    if (argc > 5) {
+        req.tensor = atoi(argv[4]);
+        req.pipeline = atoi(argv[5]);
+    }
     need(sh_mesh_create(&req, &mesh));
     collectives();
     if (argc > 3)
