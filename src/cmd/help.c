@@ -48,9 +48,8 @@ void sh_cmd_help_short(FILE *out)
             }
     }
     fputs("\n"
-          "sherd help COMMAND    options of a command, or of all of them: sherd help all\n"
-          "sherd help --config   keys of a CONFIG, a YAML file or the name of an example\n"
-          "sherd help KEY        one of them, such as training.steps\n",
+          "sherd help WORD       of a command, of all, or of a key such as training.steps\n"
+          "sherd help --config   keys of a CONFIG, a YAML file or the name of an example\n",
           out);
 }
 

@@ -42,7 +42,7 @@ def compile_plugin(source, library, *flags):
 
 
 def say(*words):
-    done = subprocess.run([SHERD, *words], capture_output=True, text=True)
+    done = subprocess.run([SHERD, *words], capture_output=True, text=True, env=job.environment(0))
     return done.returncode, done.stdout + done.stderr
 
 
