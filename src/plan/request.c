@@ -321,21 +321,13 @@ static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpos
     return SH_OK;
 }
 
-/* Refuse stages without a block, and what is planned beside them but does not run yet. */
-static sh_rc check_stages(const struct sh_config *cfg, bool on_paper)
+/* Refuse stages without a block. */
+static sh_rc check_stages(const struct sh_config *cfg)
 {
     int stages = cfg->parallelism.pipeline_parallel_degree, layers = cfg->model.n_layers;
     int first = cfg->parallelism.pipeline_parallel_first_stage_less_layers;
     int last = cfg->parallelism.pipeline_parallel_last_stage_less_layers;
 
-    if (stages > 1 && !on_paper &&
-        (cfg->parallelism.tensor_parallel_degree > 1 || cfg->parallelism.context_parallel_degree > 1))
-        return sh_fail(
-            SH_E_USAGE,
-            "parallelism.pipeline_parallel_degree=%d: stages have whole matrices and whole sequences in a run so "
-            "far; leave out parallelism.tensor_parallel_degree and context_parallel_degree, or plan it with "
-            "--machine",
-            stages);
     if (stages == 1 || sh_pipe_divides(layers, stages, first, last))
         return SH_OK;
     return sh_fail(
@@ -614,7 +606,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
     SH_TRY(check_top_words(cfg, purpose, gpu));
-    SH_TRY(check_stages(cfg, at->on_paper));
+    SH_TRY(check_stages(cfg));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));

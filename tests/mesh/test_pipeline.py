@@ -23,6 +23,7 @@ import tiny
 
 STEPS = 3
 PP, STRATEGY = 'parallelism.pipeline_parallel_degree', 'parallelism.sharding_strategy'
+TENSOR, CONTEXT = 'parallelism.tensor_parallel_degree', 'parallelism.context_parallel_degree'
 FIRST, LAST = (f'parallelism.pipeline_parallel_{which}_stage_less_layers' for which in ('first', 'last'))
 COMMON = {'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
           'training.local_batch_size': 2, 'training.global_batch_size': 24, 'validation.enable': True,
@@ -30,12 +31,15 @@ COMMON = {'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.ste
           'comm.shared_memory': 'off'}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON}
+HEADS = {'model.n_heads': 4, 'model.n_kv_heads': 4}
 KINDS = {
     'llama': LLAMA,
     'gpt2, documents': {**GPT2, **DOCUMENTS},
     'gemma3': {**LLAMA, 'model.family': 'gemma3_text'},
     'qwen3, bfloat16': {**LLAMA, 'model.family': 'qwen3', 'training.mixed_precision_param': 'bfloat16',
                         'training.mixed_precision_reduce': 'bfloat16'},
+    'llama, 4 heads': {**LLAMA, **HEADS},
+    'llama, 4 heads, documents': {**LLAMA, **HEADS, **DOCUMENTS},
     'gpt2, float16': {**GPT2, 'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 64},
 }
 FULL = {'activation_checkpoint.mode': 'full'}
@@ -51,6 +55,14 @@ MESHES = {
     '2 stages, 1 micro-step': ('gpt2, documents', 2, 2, {'training.local_batch_size': 24}),
     '2 stages in bfloat16': ('qwen3, bfloat16', 4, 2, {**SELECTIVE, FIRST: 1}),
     '2 stages in float16': ('gpt2, float16', 2, 2, {LAST: 1}),
+    '2 stages, matrices over 2': ('llama, 4 heads', 4, 2, {TENSOR: 2}),
+    '2 stages, sequences over 2': ('llama, 4 heads, documents', 4, 2, {CONTEXT: 2, **GRADS, **FULL}),
+    '2 stages, keys and values gathered': ('llama, 4 heads, documents', 4, 2,
+                                           {CONTEXT: 2, 'parallelism.context_parallel_method': 'gather'}),
+    '2 stages of shards, matrices over 2, sequences over 2': (
+        'llama, 4 heads', 16, 2, {TENSOR: 2, CONTEXT: 2, **GRADS, **SELECTIVE}),
+    '4 stages, matrices over 2, in bfloat16': (
+        'llama, 4 heads', 8, 4, {TENSOR: 2, 'training.mixed_precision_param': 'bfloat16', **FULL}),
     '2 stages, tiles': ('llama', 2, 2, {**FULL, 'training.tile_rows': 64, 'training.local_batch_size': 12}),
 }
 if job.FEW:
@@ -59,8 +71,6 @@ if job.FEW:
 REFUSED = {
     'full_shard': ({STRATEGY: 'full_shard'}, 'shard_grad_op, shard_optim or hybrid_shard_zero2'),
     'tied': ({'model.tie_word_embeddings': True}, 'one matrix'),
-    'tensor': ({'model.n_heads': 4, 'model.n_kv_heads': 4, 'parallelism.tensor_parallel_degree': 2}, 'whole matrices'),
-    'context': ({'model.n_heads': 4, 'parallelism.context_parallel_degree': 2}, 'whole sequences'),
     'experts': ({key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))}, 'dense blocks only'),
     'adapters': ({'lora.rank': 2}, 'leave out lora.rank'),
     'muon': ({'optimizer.name': 'muon'}, 'give optimizer.name=adamw'),

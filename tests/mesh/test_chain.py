@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""One checkpoint through many meshes: each loads what the one before has saved, and saves the same tensors. Prints TAP.
+
+A matrix is so large that no loss is finite, so steps are skipped. At the end the checkpoint is exported: the bytes are
+those of an export of the first.
+"""
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+
+STEPS = 3
+SHARD, STRATEGY = 'mesh.shard', 'parallelism.sharding_strategy'
+TENSOR, CONTEXT, STAGES, EXPERTS = (f'parallelism.{axis}_parallel_degree'
+                                    for axis in ('tensor', 'context', 'pipeline', 'expert'))
+OPTIM, GRADS, FULL, ONE = {STRATEGY: 'shard_optim'}, {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'full_shard'}, {}
+HYBRID = {STRATEGY: 'hybrid_shard', SHARD: 2}
+COMMON = {'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'comm.shared_memory': 'off', 'guard.max_skips': 100}
+DENSE = {**tiny.MODELS['llama'], **COMMON, 'model.n_layers': 4, 'model.n_heads': 4, 'model.n_kv_heads': 4}
+SPREAD = {**tiny.EXPERTS, **COMMON, 'model.tie_word_embeddings': False, 'model.n_heads': 4, 'model.n_kv_heads': 2,
+          'moe.load_balance_coeff': 0}
+# The model, and the meshes in turn: ranks and what is changed.
+CHAINS = {
+    'a dense model': (DENSE, [
+        (4, {TENSOR: 4}), (0, ONE), (4, {STAGES: 4, **OPTIM}), (2, {CONTEXT: 2}), (3, GRADS), (4, {TENSOR: 2, CONTEXT: 2}),
+        (4, {STAGES: 2, TENSOR: 2, **OPTIM}), (4, HYBRID), (4, {STAGES: 2, CONTEXT: 2, **GRADS}), (2, {TENSOR: 2, **FULL}),
+        (8, {STAGES: 2, TENSOR: 2, CONTEXT: 2, **OPTIM}), (6, {STAGES: 3, **GRADS}), (4, {CONTEXT: 4}), (0, ONE)]),
+    'experts': (SPREAD, [
+        (4, {EXPERTS: 2}), (0, ONE), (3, {EXPERTS: 3, **FULL}), (4, {EXPERTS: 2, CONTEXT: 2}), (2, GRADS),
+        (4, {EXPERTS: 2, **HYBRID}), (0, ONE)]),
+}
+
+
+def saved(folder, step):
+    return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
+
+
+def tensors(path):
+    return {(state, name): values.tobytes() for state in checkpoint.STATES
+            for name, values in checkpoint.read(path, state).items()}
+
+
+def exported(path, folder):
+    job.sherd('ckpt', 'export', path, '-o', folder)
+    return (pathlib.Path(folder) / 'model.safetensors').read_bytes()
+
+
+def case_chain(name):
+    model, meshes = CHAINS[name]
+    base, name, step, wrong = {'training.dataset_path': tokens, **model}, name.replace(' ', '-'), STEPS, []
+    ranks, changes = meshes[0]
+    job.train(name, {**base, **changes}, ranks)
+    path = first = saved(name, step)
+    head = checkpoint.read(path)['lm_head.weight']
+    head[...] = 3e38
+    checkpoint.replace(path, {'lm_head.weight': head})
+    expected = tensors(path)
+    for ranks, changes in meshes[1:] + meshes[:1]:
+        step += 1
+        folder = job.prepare(f'{name}-{step}', {'job.dump_folder': 'out', **base, **changes, 'training.steps': step})
+        saved(folder, step - 1).parent.mkdir(parents=True)
+        shutil.copy(path, saved(folder, step - 1))
+        job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+        path = saved(folder, step)
+        wrong += [f'{changes} on {ranks} ranks saves other tensors'] * (tensors(path) != expected)
+    return wrong + ['another export'] * (exported(path, f'{name}-last') != exported(first, f'{name}-first'))
+
+
+if __name__ == '__main__':
+    job.need_launcher()
+    job.need_modules('h5py', 'numpy')
+    import checkpoint
+    tokens = tiny.write_tokens()
+    sys.exit(job.run_cases([(name, case_chain, name) for name in CHAINS]))
