@@ -137,7 +137,7 @@ REFUSED = {
     'sequences on several ranks': (FOCAL, {'parallelism.context_parallel_degree': 2, 'mesh.ranks': 2}, 'by one rank from whole rows'),
     'words on several ranks': (FOCAL, {'parallelism.tensor_parallel_degree': 2, 'mesh.ranks': 2}, 'by one rank from all words'),
     'stages': (FOCAL, {'parallelism.pipeline_parallel_degree': 2, 'mesh.ranks': 2, 'parallelism.sharding_strategy': 'shard_grad_op'},
-               'leave out objective.name=plugin'),
+               'leave out objective.name'),
     'leaves': (FOCAL, {'training.row_leaves': 2}, 'which leaves cut'),
 }
 
