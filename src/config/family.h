@@ -16,19 +16,20 @@ struct sh_family {
     const char *architecture; /* the class in transformers */
     const char *labels;       /* that for labels of texts; NULL: there is none */
 
-    bool layer_norm;                 /* LayerNorm with bias; else RMSNorm */
-    bool learned_positions;          /* a vector per position, added to the embedding; else rotary positions */
-    bool norm_plus_one;              /* norms multiply by 1 + weight; the weight starts at 0 */
-    bool norm_after;                 /* norms of each branch's output, before it is added; else of its input */
-    bool rope_pairs;                 /* neighbours in a head turn together; else an element and that half a head on */
-    bool parallel;                   /* both branches take the input of the block */
-    bool qkv_by_head;                /* the stacked matrix has rows of q, k and v head by head */
-    bool scaled_embedding;           /* the embedding is multiplied by the square root of the width */
-    bool gelu;                       /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
-    bool gelu_erf;                   /* GELU by the normal distribution instead of its tanh form */
-    bool geglu;                      /* GELU for the gate instead of SiLU */
-    bool wide_qk_norm;               /* one norm for all queries and one for all keys; else one for each head */
-    bool qkv_bias, o_bias, mlp_bias; /* products with biases */
+    bool layer_norm;        /* LayerNorm with bias; else RMSNorm */
+    bool learned_positions; /* a vector per position, added to the embedding; else rotary positions */
+    bool norm_plus_one;     /* norms multiply by 1 + weight; the weight starts at 0 */
+    bool norm_after;        /* norms of each branch's output, before it is added; else of its input */
+    bool rope_pairs;        /* neighbours in a head turn together; else an element and that half a head on */
+    bool first_length;      /* queries have a factor, 1 within model.rope_original_max_len; beyond it is refused */
+    bool parallel;          /* both branches take the input of the block */
+    bool qkv_by_head;       /* the stacked matrix has rows of q, k and v head by head */
+    bool scaled_embedding;  /* the embedding is multiplied by the square root of the width */
+    bool gelu;              /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
+    bool gelu_erf;          /* GELU by the normal distribution instead of its tanh form */
+    bool geglu;             /* GELU for the gate instead of SiLU */
+    bool wide_qk_norm;      /* one norm for all queries and one for all keys; else one for each head */
+    bool qkv_bias, o_bias, mlp_bias;       /* products with biases */
     bool attention_bias_key, mlp_bias_key; /* these follow model.attention_bias and mlp_bias */
     bool expert_bias;                      /* the products of router and experts have biases */
     bool experts_in_out; /* stacks of experts are stored [E,in,out], gate and up alternate in them, and their names have

@@ -3,6 +3,7 @@
  * tree and copies: far from 2^63 bytes. */
 #include "src/base/err.h"
 #include "src/base/number/size.h"
+#include "src/config/family.h"
 #include "src/config/words.h"
 #include "src/model/model.h"
 
@@ -103,6 +104,21 @@ static sh_rc check_long_texts(const struct sh_model *m, const struct sh_model_ba
         docs ? "documents in a row" : "texts", length, docs ? "training.seq_len" : "--context", most);
 }
 
+/* Ministral 3 multiplies the queries of later positions by a factor that grows with the logarithm of the position. */
+static sh_rc check_first_length(const struct sh_model *m, const struct sh_model_batch *b)
+{
+    int length = b->cache ? b->cache : b->seq;
+
+    if (!sh_family_of(m->family)->first_length || length <= m->rope_original_max_len)
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "model.family=%s: queries from position %d on (model.rope_original_max_len) have a factor that is not "
+        "computed here, and texts have up to %d tokens; give %s of at most %d",
+        sh_family_of(m->family)->name, m->rope_original_max_len, length,
+        b->out == SH_MODEL_LOSS && !b->cache ? "training.seq_len" : "--context", m->rope_original_max_len);
+}
+
 /* Experts index the rows of all their tokens with int. */
 static sh_rc check_rows(const struct sh_model *m, const struct sh_model_batch *b)
 {
@@ -124,6 +140,7 @@ sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
     SH_TRY(check_params(m));
     SH_TRY(check_activations(m, b));
     SH_TRY(check_long_texts(m, b));
+    SH_TRY(check_first_length(m, b));
     SH_TRY(check_rows(m, b));
     return check_scores(m, b);
 }

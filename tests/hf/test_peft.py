@@ -84,6 +84,9 @@ MODELS = {
     'granitemoe, experts': (transformers.GraniteMoeConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5,
                                                                 attention_multiplier=0.25, residual_multiplier=0.5, **IDS),
                             dict(ATTENTION, target_parameters=[f'block_sparse_moe.{stack[4:]}' for stack in STACKS])),
+    'ministral3': (transformers.Ministral3Config, dict(
+        SIZES, num_key_value_heads=2, head_dim=24, **IDS, rope_parameters={
+            'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 40, 'llama_4_scaling_beta': 0.1}), ALL),
     'glm4': (transformers.Glm4Config, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
     'gpt_oss': (transformers.GptOssConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9, num_local_experts=5, num_experts_per_tok=2, **IDS,

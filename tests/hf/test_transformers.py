@@ -48,6 +48,7 @@ LLAMA3 = {'rope_type': 'llama3', 'rope_theta': 500.0, 'factor': 8.0, 'low_freq_f
           'original_max_position_embeddings': 256}
 # Of the eight frequencies two lie before the ramp and one after it.
 YARN = {'rope_type': 'yarn', 'rope_theta': 100.0, 'factor': 4.0, 'original_max_position_embeddings': 32, 'beta_fast': 4.0}
+MINISTRAL = dict(YARN, original_max_position_embeddings=48, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)
 LONGROPE = {'rope_type': 'longrope', 'rope_theta': 100.0, 'short_factor': [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
             'long_factor': [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0]}
 GROUPED = dict(SIZES, num_key_value_heads=2, pad_token_id=None, bos_token_id=1, eos_token_id=2)
@@ -163,6 +164,9 @@ MODELS = {
     'glm4, tied, all of each head turned': (transformers.Glm4Config, dict(
         GROUPED, head_dim=16, tie_word_embeddings=True,
         rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0, 'partial_rotary_factor': 1.0})),
+    'ministral3': (transformers.Ministral3Config, dict(GROUPED, head_dim=24, rope_parameters=MINISTRAL)),
+    'ministral3, tied, a window': (transformers.Ministral3Config, dict(
+        GROUPED, head_dim=16, tie_word_embeddings=True, sliding_window=9, rope_parameters=MINISTRAL)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -360,6 +364,17 @@ def case_mxfp4():
     return wrong
 
 
+def case_first_length():
+    """A ministral3 is one up to original_max_position_embeddings; the factor on later queries is refused."""
+    make('ministral3', torch.float32, 'long-hf')
+    job.sherd('plan', '--model.hf=long-hf', '--training.seq_len=48')
+    try:
+        job.sherd('plan', '--model.hf=long-hf', '--training.seq_len=49')
+    except job.Failed as refused:
+        return [] if 'queries from position 48 on' in str(refused) and 'training.seq_len of at most 48' in str(refused) else [str(refused)]
+    return ['a sequence of 49 tokens is taken']
+
+
 EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
@@ -529,4 +544,4 @@ if __name__ == '__main__':
         + [(f'{name}: export', case_export, name) for name in MODELS]
         + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
            for name in MODELS for spelling in (dict, older)]
-        + [('gpt_oss: experts in MXFP4', case_mxfp4)]))
+        + [('gpt_oss: experts in MXFP4', case_mxfp4), ('ministral3: no longer texts', case_first_length)]))

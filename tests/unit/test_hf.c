@@ -33,6 +33,9 @@
 #define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define GRANITE "{\"model_type\":\"granite\"," SIZES
+#define MINISTRAL3                                                                                                           \
+    "{\"model_type\":\"ministral3\",\"rope_parameters\":{\"type\":\"yarn\",\"factor\":16,\"mscale\":1,\"mscale_all_dim\":1," \
+    "\"max_position_embeddings\":262144,\"original_max_position_embeddings\":16384"
 #define GPT_OSS                                                                                              \
     "{\"model_type\":\"gpt_oss\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32,\"truncate\":false," \
     "\"original_max_position_embeddings\":4096}"
@@ -236,6 +239,12 @@ static const struct {
     {"{\"model_type\":\"glm4\"}", NULL, "model.rotary_dim", "64"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.norm_eps", "1.5625e-07"},
     {"{\"model_type\":\"glm4\",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},
+    {MINISTRAL3 ",\"llama_4_scaling_beta\":0.1}}", NULL, "model.rope_attention_factor", "1"},
+    {MINISTRAL3 ",\"llama_4_scaling_beta\":0.1}}", NULL, "model.rope_original_max_len", "16384"},
+    {MINISTRAL3 ",\"llama_4_scaling_beta\":0.2}}", NULL, NULL, "llama_4_scaling_beta must be 0.1"},
+    {MINISTRAL3 "}}", NULL, NULL, "llama_4_scaling_beta must be 0.1"},
+    {"{\"model_type\":\"ministral3\",\"rope_parameters\":{\"rope_type\":\"default\"}}", NULL, NULL, "for ministral3 there is yarn"},
+    {"{\"model_type\":\"ministral3\"}", NULL, NULL, "neither rope_parameters nor rope_scaling"},
     /* experts */
     {"{\"model_type\":\"mixtral\"}", NULL, "model.n_experts", "8"},
     {"{\"model_type\":\"mixtral\"}", NULL, "model.rope_theta", "1000000"},

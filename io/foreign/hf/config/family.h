@@ -58,8 +58,9 @@ struct sh_hf_family {
     /* original_max_position_embeddings if no key says it, for the class whose rotary positions are default or longrope;
      * NULL: max_position_embeddings. */
     const char *length;
-    bool rope_given; /* its rotary positions are not plain by default, so a file must have them */
-    bool mxfp4;      /* its experts may be packed (io/foreign/hf/mxfp4.h) */
+    bool rope_given;  /* its rotary positions are not plain by default, so a file must have them */
+    const char *beta; /* llama_4_scaling_beta, which must be there, in yarn; NULL: the class has no such number */
+    bool mxfp4;       /* its experts may be packed (io/foreign/hf/mxfp4.h) */
     struct sh_hf_form form[SH_HF_FORMS];
     struct sh_hf_must must[6];
     const char *dropout[4]; /* dropout keys of the class; written as 0 if there is no source */

@@ -9,6 +9,7 @@
 #include "io/json/json.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/config/family.h"
 #include "src/config/read/text.h"
 #include "src/config/words.h"
 
@@ -59,6 +60,7 @@ static const struct list {
 } lists[] = {{"short_factor", "model.rope_short_factor"}, {"long_factor", "model.rope_long_factor"}};
 enum { LISTS = sizeof lists / sizeof *lists };
 #define LENGTH "original_max_position_embeddings"
+#define BETA "llama_4_scaling_beta"
 #define PARTIAL "partial_rotary_factor"
 #define LOCAL_THETA "rope_local_base_freq"
 /* The kinds of blocks in rope_parameters. */
@@ -152,6 +154,20 @@ static bool is_number_of(const struct type *type, const char *key)
     return (bits & YARN) && (strcmp(key, "mscale") == 0 || strcmp(key, "mscale_all_dim") == 0);
 }
 
+/* How a factor on queries grows, of which only the part is computed where it is 1; src/model/size.c refuses the rest. */
+static sh_rc check_beta(const struct sh_hf_reader *r, const struct rope *rope)
+{
+    json_t *beta = sh_hf_find(rope->object, BETA);
+
+    if (!r->f->beta)
+        return SH_OK;
+    if (rope->type->bit != YARN || !sh_hf_find(rope->object, LENGTH))
+        return sh_fail(SH_E_USAGE, "%s: %s: for %s there is yarn, with " LENGTH, r->place, rope->where, r->f->type);
+    if (!json_is_number(beta) || json_number_value(beta) != strtod(r->f->beta, NULL))
+        return sh_fail(SH_E_USAGE, "%s: %s." BETA " must be %s", r->place, rope->where, r->f->beta);
+    return SH_OK;
+}
+
 /* Keys with a neutral value (0, 1, empty, false) cannot change anything, so they pass. */
 static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
 {
@@ -163,6 +179,7 @@ static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
     {
         bool known = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0 || strcmp(key, "rope_theta") == 0 ||
                      strcmp(key, PARTIAL) == 0;
+        known |= r->f->beta && (strcmp(key, BETA) == 0 || strcmp(key, "max_position_embeddings") == 0);
         if (!known && !is_number_of(rope->type, key) && !sh_hf_plain_value(value))
             return sh_fail(SH_E_USAGE, "%s: %s.%s is not computed here", r->place, rope->where,
                            sh_config_text_shown(key, shown));
@@ -395,6 +412,7 @@ sh_rc sh_hf_rope_read(struct sh_hf_reader *r)
         SH_TRY(sh_hf_text_of(r, "rope_theta", theta, r->value[SH_HF_THETA]));
     SH_TRY(r->give(r->to, sh_hf_family_key(SH_HF_THETA), r->value[SH_HF_THETA]));
     SH_TRY(read_type(r, &rope));
+    SH_TRY(check_beta(r, &rope));
     SH_TRY(check_keys(r, &rope));
     SH_TRY(give_rotary_dim(r, &rope));
     return give_numbers(r, &rope);
@@ -469,6 +487,7 @@ static void print_lists(const struct sh_model *m, FILE *out)
 char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
 {
     const struct sh_model *m = &cfg->model;
+    const struct sh_hf_family *row;
     char *text = NULL, *type;
     size_t bytes;
     FILE *f;
@@ -485,6 +504,8 @@ char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
     }
     if (m->rope_type == SH_ROPE_LONG)
         print_lists(m, f);
+    if (sh_hf_family_to_write(sh_family_of(m->family)->name, &row) == SH_OK && row->beta)
+        fprintf(f, "\"" BETA "\": %s, ", row->beta);
     if (sh_config_get(cfg, "model.rope_type", &type) == SH_OK) {
         fprintf(f, "\"rope_type\": \"%s\"", type);
         free(type);

@@ -405,6 +405,12 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
             "model.rope_factor: transformers' %s scales no frequencies of blocks with a window, so the model is not "
             "exported without model.rope_local_base_freq",
             name);
+    if (f->beta && (m->rope_factor == 0 || m->rope_type != SH_ROPE_YARN))
+        return sh_fail(
+            SH_E_USAGE,
+            "model.rope_type: transformers' %s has a factor on queries by the length before yarn, so the model is "
+            "not exported without model.rope_type=yarn and model.rope_factor",
+            name);
     if (m->rotary_dim && !f->partial && f->key[SH_HF_THETA][0])
         return sh_fail(SH_E_USAGE, "model.rotary_dim: transformers' %s turns whole heads, so the model is not exported",
                        name);
