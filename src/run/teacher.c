@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,7 +36,7 @@ static bool read_at(int fd, void *data, int64_t bytes, int64_t at)
     return true;
 }
 
-static sh_rc check_header(const struct sh_teacher *t, const struct sh_config *cfg, const struct sh_data *d)
+static sh_rc check_header(const struct sh_teacher *t, const struct sh_config *cfg, const struct sh_data *d, bool docs)
 {
     const struct sh_teacher_header *h = &t->header;
     uint64_t tokenizer;
@@ -51,6 +52,11 @@ static sh_rc check_header(const struct sh_teacher *t, const struct sh_config *cf
                        "%s is of a model with %lld words, but model.vocab_size is %d; the teacher must have the "
                        "same tokenizer",
                        t->path, (long long)h->words, cfg->model.vocab_size);
+    if (h->documents != docs)
+        return sh_fail(SH_E_DATA,
+                       "%s is of a teacher that %s documents apart, and this run does not do the same; "
+                       "data.document_mask says which",
+                       t->path, h->documents ? "kept" : "did not keep");
     if (h->top_k < cfg->objective.top_k)
         return sh_fail(SH_E_USAGE, "objective.top_k=%d, but %s has %d tokens for each place; give at most so many",
                        cfg->objective.top_k, t->path, h->top_k);
@@ -81,7 +87,8 @@ static sh_rc open_file(struct sh_teacher *t)
     return SH_OK;
 }
 
-sh_rc sh_teacher_open(const struct sh_config *cfg, const struct sh_data *d, int64_t sequences, struct sh_teacher **out)
+sh_rc sh_teacher_open(const struct sh_config *cfg, const struct sh_data *d, bool docs, int64_t sequences,
+                      struct sh_teacher **out)
 {
     struct sh_teacher *t;
     size_t n;
@@ -95,7 +102,7 @@ sh_rc sh_teacher_open(const struct sh_config *cfg, const struct sh_data *d, int6
     memcpy(t->path, cfg->objective.teacher_path, sizeof t->path);
     rc = open_file(t);
     if (rc == SH_OK)
-        rc = check_header(t, cfg, d);
+        rc = check_header(t, cfg, d, docs);
     if (rc != SH_OK) {
         sh_teacher_close(t);
         return rc;
@@ -120,8 +127,9 @@ void sh_teacher_close(struct sh_teacher *t)
     free(t);
 }
 
-/* Take the first top_k words of each place from the record. */
-static void unpack(struct sh_teacher *t, int64_t sequence)
+/* Take the first top_k words of each place from the record. False: one is no word, or not the logarithm of a probability.
+ * A sum does not tell who made a file. */
+static bool unpack(struct sh_teacher *t, int64_t sequence)
 {
     const struct sh_teacher_header *h = &t->header;
     const char *ids = t->record + sizeof(struct sh_teacher_record);
@@ -139,7 +147,10 @@ static void unpack(struct sh_teacher *t, int64_t sequence)
         if (width == 4)
             memcpy(&t->words[to], ids + from * 4, sizeof *t->words);
         t->logp[to] = sh_f16_to_f32(half);
+        if (t->words[to] < 0 || t->words[to] >= h->words || !isfinite(t->logp[to]) || t->logp[to] > 0)
+            return false;
     }
+    return true;
 }
 
 static sh_rc read_window(struct sh_teacher *t, int64_t window, int64_t sequence, const int32_t *tokens)
@@ -158,7 +169,10 @@ static sh_rc read_window(struct sh_teacher *t, int64_t window, int64_t sequence,
             "%s is of other data: sequence %lld has other tokens than the training data; make it of the same "
             "data, training.seq_len and data.packing",
             t->path, (long long)window);
-    unpack(t, sequence);
+    if (!unpack(t, sequence))
+        return sh_fail(SH_E_DATA,
+                       "%s is damaged: sequence %lld has what is no token of the teacher's, or no probability", t->path,
+                       (long long)window);
     return SH_OK;
 }
 

@@ -14,8 +14,10 @@ struct sh_teacher;
 
 /* Open objective.teacher_path for micro-steps of `sequences`. Local.
  * Errors: SH_E_USAGE: no path is given; the file has fewer words of a place than objective.top_k. SH_E_DATA: no such
- * file, it is damaged, or of another tokenizer, other windows or a larger vocabulary. */
-sh_rc sh_teacher_open(const struct sh_config *cfg, const struct sh_data *d, int64_t sequences, struct sh_teacher **out);
+ * file, it is damaged, or of another tokenizer, other windows or a larger vocabulary, or
+ * `docs`, whether documents are kept apart, is not as it was with the teacher. */
+sh_rc sh_teacher_open(const struct sh_config *cfg, const struct sh_data *d, bool docs, int64_t sequences,
+                      struct sh_teacher **out);
 void sh_teacher_close(struct sh_teacher *t); /* NULL is fine */
 
 /* Read what belongs to samples [first, first + n), whose tokens [n,T] are at hand. Local.

@@ -14,6 +14,7 @@ struct sh_teacher_header {
     char magic[8];
     int64_t windows, words;
     int32_t seq_len, top_k;
+    int64_t documents;  /* 1: the teacher kept them apart; else 0 */
     uint64_t tokenizer; /* sh_hash64() of its tokenizer.json, 0: not known */
     uint64_t sum;       /* of what comes before */
 };

@@ -86,6 +86,7 @@ static sh_rc describe(struct writer *w)
     h->words = w->r->cfg.model.vocab_size;
     h->seq_len = w->r->cfg.training.seq_len;
     h->top_k = w->r->cfg.objective.top_k;
+    h->documents = w->r->p->port[SH_PORT_DOCS] != SH_NONE;
     SH_TRY(sh_run_tokenizer_hash(&w->r->cfg, &h->tokenizer));
     h->sum = sh_teacher_header_sum(h);
     return SH_OK;

@@ -157,7 +157,7 @@ sh_rc sh_train_open_data(struct sh_train *t)
     SH_TRY(open_feed(t, mixed ? "data.mix" : "training.dataset_path", cfg->training.dataset_path, cfg->data.shuffle,
                      &t->feed));
     if (cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
-        SH_TRY(sh_teacher_open(cfg, t->feed.data, t->feed.sequences, &t->feed.teacher));
+        SH_TRY(sh_teacher_open(cfg, t->feed.data, t->feed.with_docs, t->feed.sequences, &t->feed.teacher));
     if (t->r->mesh->rank == 0) {
         sh_feed_note_bytes(t->feed.data, mixed ? cfg->data.mix : cfg->training.dataset_path, cfg->model.vocab_size);
         sh_feed_note_rows(t->feed.data, (enum sh_cfg_excess)cfg->data.excess_length_strategy);

@@ -24,7 +24,7 @@ KINDS = {'gpt2': tiny.MODELS['gpt2'],
          'llama in bf16': {**tiny.MODELS['llama'], 'training.mixed_precision_param': 'bfloat16'},
          'llama, documents': {**tiny.MODELS['llama'], 'data.packing': 'bfd'}}
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets')
-HEADER, PLACE = 48, 4  # bytes of the header, and of a word with its log-probability
+HEADER, PLACE = 56, 4  # bytes of the header, and of a word with its log-probability
 
 
 class Kind:
@@ -145,6 +145,7 @@ def case_files():
     wrong += student_refused('sequence 2 has other tokens', training__dataset_path=other, data__shuffle=False)
     wrong += student_refused('make it of the same data, training.seq_len', training__seq_len=8)
     wrong += student_refused('has 9 tokens for each place', objective__top_k=10)
+    wrong += student_refused('did not keep documents apart', data__document_mask=True, data__document_separator=7)
     pathlib.Path('narrow.bin').write_bytes(bytes(2 * (200 * tiny.SEQ_LEN + 1)))
     return wrong + student_refused('with 61 words, but model.vocab_size is 60', model__vocab_size=60,
                                    training__dataset_path=str(pathlib.Path('narrow.bin').absolute()))

@@ -90,7 +90,8 @@ def case_refused():
     pathlib.Path('words.txt').write_text('some words')
     more = pairs.write_documents('more.bin', [*draw_texts(3, 5), ([1, 2], [LABELS])], WORDS, 1)
     rows = [('sequence 5 has the label 3, but model.num_labels is 3', f'--training.dataset_path={more}', '--data.shuffle=false'),
-            ('give 2 or more', '--model.num_labels=1'), ('adapters freeze the matrix', '--lora.rank=2'),
+            ('concat cuts texts', '--data.packing=concat'), ('cuts the label off', '--data.excess_length_strategy=truncate'),
+            ('cuts the label off', '--data.excess_length_strategy=split'), ('give 2 or more', '--model.num_labels=1'), ('adapters freeze the matrix', '--lora.rank=2'),
             ('has a loss of its own', '--objective.name=distillation'), ('has a loss of its own', '--objective.name=dpo'),
             ('an output matrix of words', '--parallelism.tensor_parallel_degree=5', '--training.reproducible=none'),
             ('over whole sequences', '--parallelism.context_parallel_degree=5', '--training.reproducible=none')]
