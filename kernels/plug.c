@@ -56,8 +56,10 @@ static const char *wrong_shape(const struct sherd_op *row)
     return is_row_of_act(&s.out[0]) ? NULL : "the output is not rows of the compute type: [N,...] act or [n] act";
 }
 
-static const char *wrong_number(const struct sherd_number *rows)
+static const char *wrong_number(const struct sherd_number *rows, bool backward)
 {
+    if (backward && rows[0].name)
+        return "a backward takes the numbers of its forward, and has none of its own";
     for (int i = 0; i < SHERD_NUMBERS && rows[i].name; i++) {
         const struct sherd_number *n = &rows[i];
 
@@ -78,7 +80,7 @@ const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
         return "a name has 1 to 31 letters, digits and _";
     wrong = wrong_shape(row);
     if (!wrong)
-        wrong = wrong_number(row->number);
+        wrong = wrong_number(row->number, !row->backward);
     if (!wrong && !row->ref)
         wrong = "it has no ref kernel, which says what is right";
     if (!wrong && sh_shape_read(row->shape, row->flops, &s) && (row->in_place < 0 || row->in_place > s.n_in))
@@ -91,7 +93,7 @@ const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
 
 const char *sh_plug_loss_wrong(const struct sherd_loss *row, char text[SH_PLUG_TEXT])
 {
-    const char *wrong = wrong_number(row->number);
+    const char *wrong = wrong_number(row->number, false);
 
     if (!is_name(row->name))
         return "a name has 1 to 31 letters, digits and _";

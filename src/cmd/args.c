@@ -305,6 +305,21 @@ static enum sh_cfg_trust trust_of(const struct sh_cmd_args *args)
     return trust;
 }
 
+/* To look at a checkpoint runs no code that only the checkpoint names. */
+static sh_rc check_plugins(const struct sh_cmd_args *args, const char *checkpoint, const struct sh_config *cfg)
+{
+    static const char key[] = "plugin.files=";
+
+    for (int i = 0; i < args->n_overrides; i++)
+        if (!strncmp(sh_config_argument_pair(args->overrides[i]), key, strlen(key)))
+            return SH_OK;
+    if (!cfg->plugin.files[0])
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "%s was made with plug-ins, whose code would run here: give --plugin.files=%s, or your copy",
+                   checkpoint, cfg->plugin.files);
+}
+
 /* The owner of the file is checked before anything in it is read. */
 static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg)
 {
@@ -317,6 +332,10 @@ static sh_rc config_of_checkpoint(const struct sh_cmd_args *args, const char *ch
         rc = sh_ckpt_read_meta(checkpoint, &meta);
     if (rc == SH_OK)
         rc = sh_config_parse(meta.config, strlen(meta.config), name, args->n_overrides, args->overrides, cfg);
+    if (rc == SH_OK)
+        rc = check_plugins(args, checkpoint, cfg);
+    if (rc == SH_OK)
+        cfg->checkpoint.trust = trust_of(args);
     sh_ckpt_meta_free(&meta);
     free(name);
     return rc;

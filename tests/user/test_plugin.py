@@ -132,6 +132,15 @@ def case_trust():
     return [] if code == 3 and 'may be written by everybody' in text else [f'{code}: {text}']
 
 
+def case_look():
+    """To look at a checkpoint runs no code that only the checkpoint names."""
+    look = 'eval', '--checkpoint', 'one/out', '--data', data, '--sequences', '2'
+    code, text = say(*look)
+    wrong = [] if code == 2 and 'whose code would run here: give --plugin.files=' in text else [f'{code}: {text}']
+    code, text = say(*look, f'--plugin.files={clamped}', '--plugin.allow_change=true')
+    return wrong + ([] if code == 0 and 'loss' in text else [f'{code}: {text}'])
+
+
 def case_headers():
     library = compile_plugin('tests/user/mutants.c', 'old.so', '-DOLD')
     code, text = say('plugin', 'check', library)
@@ -192,7 +201,7 @@ def main():
     clamped, data = compile_plugin('examples/plugins/clamped.c', 'clamped.so'), tiny.write_tokens()
     cases = [('the example', case_example), ('mutants', case_mutants), ('2 x 2 ranks and one', case_mesh),
              ('another file', case_change), ('a file that others may write', case_trust),
-             ('other headers', case_headers), ('a list in YAML', case_yaml),
+             ('a look at a checkpoint', case_look), ('other headers', case_headers), ('a list in YAML', case_yaml),
              ('a kernel for GPUs', case_cuda)]
     cases += [('an export', case_export), ('PyTorch', case_torch)]
     return job.run_cases(cases + [(f'refused: {name}', case_refused, name) for name in REFUSED])
