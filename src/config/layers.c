@@ -103,10 +103,10 @@ bool sh_layers_print(const unsigned char *kinds, int n, char *text, size_t size)
     int period = 1;
     size_t used = 0;
 
-    while (!repeats(kinds, n, period))
+    while (period < n && !repeats(kinds, n, period))
         period++;
     text[0] = '\0';
-    for (int i = 0, run; i < period && used < size; i += run) {
+    for (int i = 0, run; i < period && i < n && used < size; i += run) {
         for (run = 1; i + run < period && kinds[i + run] == kinds[i];)
             run++;
         used += (size_t)snprintf(text + used, size - used, "%s", i ? "," : "");

@@ -186,14 +186,16 @@ static sh_rc make_others(const struct sh_mesh_request *req, int world, int *rank
 }
 
 /* An axis beside the others: the ranks that are left for them. */
-static sh_rc take_axis(const char *key, int size, int *world)
+static sh_rc take_axis(const char *key, int size, int all, int *world)
 {
-    char ranks[SH_STR_SHORT];
+    char ranks[SH_STR_SHORT], over[32] = "";
 
+    if (*world < all)
+        snprintf(over, sizeof over, " over %d", all / *world);
     if (*world % size != 0)
-        return sh_fail(SH_E_USAGE,
-                       "mesh: %s=%d does not divide the job's %s; choose %d (or start a multiple of %d ranks)", key,
-                       size, sh_str_plural(*world, "rank", ranks), nearest_divisor(*world, size), size);
+        return sh_fail(
+            SH_E_USAGE, "mesh: %s=%d does not divide the job's %s%s; choose %d (or start a multiple of %d ranks)", key,
+            size, sh_str_plural(all, "rank", ranks), over, nearest_divisor(*world, size), size * (all / *world));
     *world /= size;
     return SH_OK;
 }
@@ -202,13 +204,13 @@ static sh_rc take_axis(const char *key, int size, int *world)
  * other axes are as they are without them. */
 sh_rc sh_mesh_shape_make(const struct sh_mesh_request *req, int world, int rank, struct sh_mesh_shape *out)
 {
-    int size[SH_AXES] = {1, 1, 1, 1, 1, 1, 1}, shard = 1;
+    int size[SH_AXES] = {1, 1, 1, 1, 1, 1, 1}, shard = 1, all = world;
 
     SH_TRY(check_numbers(req, world, rank));
     size[SH_AXIS_TENSOR] = tensor_of(req);
     size[SH_AXIS_PIPELINE] = pipeline_of(req);
-    SH_TRY(take_axis("parallelism.tensor_parallel_degree", size[SH_AXIS_TENSOR], &world));
-    SH_TRY(take_axis("parallelism.pipeline_parallel_degree", size[SH_AXIS_PIPELINE], &world));
+    SH_TRY(take_axis("parallelism.tensor_parallel_degree", size[SH_AXIS_TENSOR], all, &world));
+    SH_TRY(take_axis("parallelism.pipeline_parallel_degree", size[SH_AXIS_PIPELINE], all, &world));
     SH_TRY(make_others(req, world, &shard, size));
     *out = sh_mesh_shape_of(size, rank);
     if (req->inner > 1)

@@ -211,8 +211,9 @@ def damaged():
         wrong += [] if status == 0 else [f'exit {status}: {said}']
         if both:
             wrong += [] if len(passed) >= 1 and f'resumed from out/checkpoint/step-{INTERVAL:08}.h5' in said else [said]
-        else:
-            wrong += [] if passed == [str(step)] and source and int(source[1]) == step - 1 else [f'{step}, {passed}: {said}']
+        else: # the death may have come while the step after was copied over the one before
+            before = int(source[1]) == step - 1 if source else f'resumed from out/checkpoint/step-{INTERVAL:08}.h5' in said
+            wrong += [] if passed == [str(step)] and before else [f'{step}, {passed}: {said}']
         wrong += differences(folder, whole)
     return wrong
 

@@ -79,6 +79,7 @@ REFUSED = {
     'resident': ({'parallelism.resident_units': 1}, 'leave out parallelism.resident_units'),
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
     'offload': ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload'),
+    'near': ({'checkpoint.near_interval': 1}, 'stages have layers of their own'),
     'inline': ({'comm.progress': 'inline'}, 'leave out comm.progress=inline'),
     'fingerprint': ({'debug.fingerprint': 'f'}, 'leave out debug.fingerprint'),
     'find_nan': ({'debug.find_nan': True}, 'leave out debug.find_nan'),

@@ -90,6 +90,9 @@ static const struct
                     {DEBUG_MODEL "offload: {optimizer: cpu}\ntraining: {device: cpu}\n",
                      "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
                      "puts them into a file"},
+                    {DEBUG_MODEL "checkpoint: {near_interval: 1}\noptimizer: {state_dtype: int8}\n",
+                     "c.yaml:2: checkpoint.near_interval: copies are of states in float32 or bfloat16, not of "
+                     "optimizer.state_dtype=int8"},
                     {DEBUG_MODEL "offload: {gradients: nvme}\n",
                      "c.yaml:2: offload.gradients: nvme: offload.nvme_path is missing; give a folder on a local disk"},
                     {DEBUG_MODEL "offload: {gradients: nvme}\ntraining: {device: cuda}\n",
@@ -764,8 +767,8 @@ static void test_all_at_once(void **state)
         "c.yaml:8: training.max_norm: expected one value, got a list\n"
         "c.yaml:9: compile: no such section; leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints "
         "what is fused\n"
-        "c.yaml:11: parallelism.disable_loss_parallel: no such key; leave it out: each rank has the logits of its own words, or "
-        "those of its own rows if embeddings are tied\n"
+        "c.yaml:11: parallelism.disable_loss_parallel: no such key; leave it out: each rank has the logits of its own "
+        "words\n"
         "c.yaml:12: parallelism.pipeline_parallel_schedule: 'ZBH1' is not one of 1f1b; the one with the same numbers is 1F1B, "
         "whose stages wait for each other longer or keep less\n"
         "c.yaml:15: learning_rate: no such key; optimizer.lr: 1\n"

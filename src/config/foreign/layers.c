@@ -94,6 +94,8 @@ static sh_rc print_kinds(struct sh_config_state *state, const int value[OLD_KEYS
 
     for (int i = 0; i < m->n_layers; i++)
         kinds[i] = decide ? kind_of(m, value, i) : (unsigned char)sh_layers_kind(m, i);
+    for (int i = 0; i < m->n_layers && decide && !value[NOPE]; i++) /* keys of windows say nothing of positions */
+        kinds[i] |= sh_layers_kind(m, i) & SH_LAYER_NOPE;
     if (is_plain(m, kinds))
         m->layer_types[0] = '\0';
     else if (!sh_layers_print(kinds, m->n_layers, m->layer_types, sizeof m->layer_types))

@@ -16,7 +16,8 @@ static sh_rc not_of_tasks(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
 
     for (size_t i = sh_cmd_option(cmd, args, "--top-k") ? 1 : 0; i < sizeof options / sizeof *options; i++)
         if (sh_cmd_option(cmd, args, options[i]))
-            return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --requests, --choices or --text", options[i]);
+            return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --requests, --choices or --text%s", options[i],
+                           i == 0 ? ", or with --top-k" : "");
     return SH_OK;
 }
 

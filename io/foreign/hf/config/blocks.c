@@ -207,6 +207,7 @@ sh_rc sh_hf_blocks_read(const struct sh_hf_reader *r)
     char text[32];
 
     SH_TRY(check_positions(r));
+    SH_TRY(check_pattern(r));
     SH_TRY(window_of(r, json_object_get(r->root, "sliding_window"), &window));
     if (window == 0)
         SH_TRY(check_local(r));
