@@ -348,3 +348,26 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
         }
     return text;
 }
+
+const char *sh_mesh_text(const struct sh_mesh_shape *m, char text[SH_MESH_TEXT])
+{
+    const struct {
+        const char *what;
+        sh_group group;
+    } shared[] = {{"experts", m->expert}, {"sequences", m->context}, {"matrices", m->tensor}};
+    int stages = sh_group_size(m, m->pipeline), n = 0;
+
+    if (sh_mesh_ranks(m) == 1) {
+        snprintf(text, SH_MESH_TEXT, "1 rank");
+        return text;
+    }
+    if (stages > 1)
+        n = snprintf(text, SH_MESH_TEXT, "%d stages of ", stages);
+    n += snprintf(text + n, (size_t)(SH_MESH_TEXT - n), "%d x %d ranks (replicate x shard)",
+                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        if (sh_group_size(m, shared[i].group) > 1)
+            n += snprintf(text + n, (size_t)(SH_MESH_TEXT - n), ", %s over %d", shared[i].what,
+                          sh_group_size(m, shared[i].group));
+    return text;
+}

@@ -110,6 +110,11 @@ int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_
 /* Ranks of the job. */
 int sh_mesh_ranks(const struct sh_mesh_shape *shape);
 
+/* "1 rank", "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2", "2 stages of 1 x 4 ranks (replicate x
+ * shard), matrices over 2": matrices are shared by ranks that `shard` does not count. Returns text. */
+enum { SH_MESH_TEXT = 128 };
+const char *sh_mesh_text(const struct sh_mesh_shape *shape, char text[SH_MESH_TEXT]);
+
 /* "shard", "replicate", "world", ...; a group without its own name is called by its axes, "inner+outer". Returns
  * text. */
 const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, char text[SH_GROUP_NAME]);

@@ -179,29 +179,6 @@ static const char *describe_device(const struct sh_run *r, char text[128])
     return text;
 }
 
-enum { RANKS_TEXT = 128 };
-
-/* "2 x 4 ranks (replicate x shard), experts over 2, sequences over 2, matrices over 2", "2 stages of 1 x 4 ranks". */
-static const char *describe_ranks(const struct sh_run *r, char text[RANKS_TEXT])
-{
-    const struct sh_mesh_shape *m = &r->mesh->shape;
-    int experts = sh_group_size(m, m->expert), context = sh_group_size(m, m->context);
-    int tensor = sh_group_size(m, m->tensor), stages = sh_group_size(m, m->pipeline), n;
-
-    if (sh_mesh_ranks(m) == 1)
-        return "1 rank";
-    n = stages > 1 ? snprintf(text, RANKS_TEXT, "%d stages of ", stages) : 0;
-    n += snprintf(text + n, (size_t)(RANKS_TEXT - n), "%d x %d ranks (replicate x shard)",
-                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
-    if (experts > 1)
-        n += snprintf(text + n, (size_t)(RANKS_TEXT - n), ", experts over %d", experts);
-    if (context > 1)
-        n += snprintf(text + n, (size_t)(RANKS_TEXT - n), ", sequences over %d", context);
-    if (tensor > 1)
-        snprintf(text + n, (size_t)(RANKS_TEXT - n), ", matrices over %d", tensor);
-    return text;
-}
-
 /* ", 1.09 M of them in adapters", if there are adapters to train; else "". */
 static const char *describe_adapters(const struct sh_run *r, char text[64])
 {
@@ -224,7 +201,7 @@ static const char *precision_name(enum sh_dtype act)
 /* The line that a user compares with the plan. It names the type of the reduction unless both types are float32. */
 static void announce(const struct sh_run *r)
 {
-    char adapters[64], ranks[RANKS_TEXT], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128];
+    char adapters[64], ranks[SH_MESH_TEXT], arena[SH_STR_SHORT], params[SH_STR_SHORT], device[128];
     char strategy[SH_STRATEGY_TEXT];
     char words[SH_RECOMPUTE_TEXT], recompute[SH_RECOMPUTE_TEXT + 64] = "", homes[SH_HOMES_TEXT];
     const char *reduce = r->build.options.reduce == SH_BF16 ? "bfloat16" : "float32";
@@ -243,7 +220,7 @@ static void announce(const struct sh_run *r)
                  r->build.batch.batch, r->build.batch.cache);
     sh_log_info("%s parameters%s, %s on %s, %s, %s%s%s%s%s%s%s%s, arena %s per rank",
                 sh_str_count(sh_model_params(&r->build.model), params), describe_adapters(r, adapters),
-                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), describe_ranks(r, ranks),
+                sh_request_strategy_text(&r->cfg, &r->mesh->shape, strategy), sh_mesh_text(&r->mesh->shape, ranks),
                 describe_device(r, device), precision_name(r->p->act), mixed ? " compute, " : "", mixed ? reduce : "",
                 mixed ? " reduction" : "", states, recompute, sh_pass_homes_text(&r->build, homes),
                 r->build.batch.balance.forced ? ", experts by turn, not by score" : "",

@@ -22,7 +22,8 @@ from test_torch import CHANGE_BOUND, DOCUMENTS, GPT2, GRADIENT_BOUND, LLAMA, LOS
 
 K = 12
 NORM_BOUND = 2e-5
-HALF_BOUND = 4e-3   # of log-probabilities of up to 8 in float16, half a unit of the last place
+HEADER = 56
+HALF_BOUND = 4e-3  # of log-probabilities of up to 8 in float16, half a unit of the last place
 MODELS = {'llama': {**LLAMA, 'model.tie_word_embeddings': False},
           'gpt2': {**GPT2, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': True}}
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
@@ -32,13 +33,13 @@ HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybr
 def read(path):
     """The file as src/run/teacher_file.h describes it: (words, log-probabilities), [N,T,K]."""
     data = path.read_bytes()
-    magic, windows, words, length, top_k = struct.unpack_from('<8sqqii', data)
+    magic, windows, words, length, top_k, _ = struct.unpack_from('<8sqqiiq', data)
     width = 4 if words > 65536 else 2
     record = 16 + length * top_k * (width + 2)
-    assert magic == b'SHRDTOP1' and len(data) == 48 + windows * record
+    assert magic == b'SHRDTOP1' and len(data) == HEADER + windows * record
     ids, logp = [], []
     for i in range(windows):
-        at, n = 48 + i * record + 16, length * top_k
+        at, n = HEADER + i * record + 16, length * top_k
         ids.append(numpy.frombuffer(data, f'<u{width}', n, at).reshape(length, top_k))
         logp.append(numpy.frombuffer(data, '<f2', n, at + n * width).reshape(length, top_k))
     return numpy.array(ids).astype(numpy.int64), numpy.array(logp).astype(numpy.float64)

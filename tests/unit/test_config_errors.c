@@ -494,7 +494,7 @@ static const struct refusal matrices[] = {
     {"model: {name: debug, family: olmo2}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts heads apart, but this family normalizes all of them together; give parallelism.context_parallel_degree, or shard alone"},
     {"model: {name: debug-moe}\nparallelism: {tensor_parallel_degree: 2}\n",
-     "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts the matrices of dense blocks only; give parallelism.expert_parallel_degree for a model with experts"},
+     "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts the matrices of dense blocks only; leave it out for a model with experts, which parallelism.expert_parallel_degree spreads over ranks"},
 };
 /* clang-format on */
 /* clang-format on */

@@ -36,10 +36,12 @@ static sh_rc check_gather(struct sh_config_state *state)
     int degree = c->parallelism.context_parallel_degree;
 
     if (c->parallelism.tensor_parallel_degree > 1)
-        return sh_config_refuse(state, key,
-                                "%d ranks that gather keys and values need all heads, which "
-                                "parallelism.tensor_parallel_degree cuts; give a degree that the heads allow",
-                                degree);
+        return sh_config_refuse(
+            state, key,
+            "%d ranks that gather keys and values need all heads, which "
+            "parallelism.tensor_parallel_degree cuts; leave out parallelism.context_parallel_method, and give a "
+            "degree that the heads allow",
+            degree);
     if (c->training.seq_len % (2 * degree))
         return sh_config_refuse(
             state, key,

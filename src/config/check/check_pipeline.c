@@ -34,8 +34,7 @@ static const char *bar_of(const struct sh_config *c)
         {c->model.tie_word_embeddings,
          "stages have the embedding on the first and the head on the last, but this "
          "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
-        {sh_family_of(c->model.family)->router, "stages have dense blocks only; give "
-                                                "parallelism.expert_parallel_degree for a model with experts"},
+        {sh_family_of(c->model.family)->router, "stages have dense blocks only; leave it out for a model with experts"},
         {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
         {c->objective.name != SH_OBJECTIVE_LM, "stages train on the next token; leave out objective.name"},
         {c->optimizer.name == SH_OPTIM_MUON, "stages update element by element; give optimizer.name=adamw"},

@@ -86,26 +86,15 @@ static void say_model(const struct sh_predict *l)
                m->n_experts ? " active" : "");
 }
 
-/* "4 stages of ", or nothing. */
-static const char *stages_text(const struct sh_mesh_shape *mesh, char text[32])
-{
-    int stages = sh_group_size(mesh, mesh->pipeline);
-
-    snprintf(text, 32, "%d stages of ", stages);
-    return stages > 1 ? text : "";
-}
-
 /* Users think in replicate times shard; resharding is printed with the strategy. */
 static void say_mesh(const struct sh_predict *l)
 {
-    const struct sh_mesh_shape *mesh = &l->mesh;
-    char stages[32];
+    char ranks[SH_MESH_TEXT];
 
     if (l->at.world == 1)
         sh_str_say(stdout, "mesh", "1 rank%s", missing_nodes(l));
     else
-        sh_str_say(stdout, "mesh", "%s%d x %d ranks (replicate x shard), rank %d of %d%s", stages_text(mesh, stages),
-                   sh_group_size(mesh, mesh->replicate), sh_group_size(mesh, mesh->shard), l->at.rank, l->at.world,
+        sh_str_say(stdout, "mesh", "%s, rank %d of %d%s", sh_mesh_text(&l->mesh, ranks), l->at.rank, l->at.world,
                    missing_nodes(l));
 }
 
