@@ -8,6 +8,20 @@ static const struct sh_config *config_of(const struct sh_config_state *state)
     return &state->cfg;
 }
 
+/* What is in the way, the key to change, and why. */
+struct bar {
+    bool there;
+    const char *key, *text;
+};
+
+static sh_rc refuse_first(struct sh_config_state *state, const struct bar *bars, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (bars[i].there)
+            return sh_config_refuse(state, bars[i].key, "%s", bars[i].text);
+    return SH_OK;
+}
+
 static bool is_typed(struct sh_config_state *state, const char *key)
 {
     return sh_config_place_typed(sh_config_place_of(state, key));
@@ -51,10 +65,7 @@ static sh_rc refuse_numbers(struct sh_config_state *state)
     const struct sh_config *c = config_of(state);
     int loss = c->objective.loss_type, takes = sh_cfg_loss_takes(loss);
     double smoothing = c->objective.label_smoothing, sft = c->objective.sft_weight;
-    const struct {
-        bool there;
-        const char *key, *text;
-    } rows[] = {
+    const struct bar rows[] = {
         {loss == SH_PREFERENCES, "objective.loss_type",
          "kto compares each answer with answers to other prompts, which a row of the data does not have; give "
          "apo_zero_unpaired, which learns from the same data without them"},
@@ -70,20 +81,14 @@ static sh_rc refuse_numbers(struct sh_config_state *state)
          "it is for pairs; objective.desirable_weight is what chosen answers count"},
     };
 
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].there)
-            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
-    return SH_OK;
+    return refuse_first(state, rows, sizeof rows / sizeof *rows);
 }
 
 /* The log-probabilities of all targets of a micro-step, in one tensor. */
 static sh_rc refuse_beside_own(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    const struct {
-        bool there;
-        const char *key, *text;
-    } rows[] = {
+    const struct bar rows[] = {
         {!c->objective.plugin[0], "objective.plugin", "no loss is named; give one of a file of plugin.files"},
         {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
          "a loss of a plug-in is made by one rank from whole rows; leave it out"},
@@ -93,19 +98,13 @@ static sh_rc refuse_beside_own(struct sh_config_state *state)
          "a loss of a plug-in has one sum for a micro-step, which leaves cut; leave it out"},
     };
 
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].there)
-            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
-    return SH_OK;
+    return refuse_first(state, rows, sizeof rows / sizeof *rows);
 }
 
 static sh_rc refuse_beside_answers(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    const struct {
-        bool there;
-        const char *key, *text;
-    } rows[] = {
+    const struct bar rows[] = {
         {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
          "objective.name=dpo sums over whole answers, and no rank has whole sequences; leave it out"},
         {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
@@ -117,19 +116,13 @@ static sh_rc refuse_beside_answers(struct sh_config_state *state)
         {c->data.mix[0], "data.mix", "objective.name=dpo has a reference of one set; give training.dataset_path"},
     };
 
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].there)
-            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
-    return SH_OK;
+    return refuse_first(state, rows, sizeof rows / sizeof *rows);
 }
 
 static sh_rc refuse_beside_teacher(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    const struct {
-        bool there;
-        const char *key, *text;
-    } rows[] = {
+    const struct bar rows[] = {
         {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
          "objective.name=distillation reads a teacher's tokens for whole sequences; leave it out"},
         {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
@@ -140,20 +133,14 @@ static sh_rc refuse_beside_teacher(struct sh_config_state *state)
          "objective.name=distillation has a teacher's tokens of one set; give training.dataset_path"},
     };
 
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].there)
-            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
-    return SH_OK;
+    return refuse_first(state, rows, sizeof rows / sizeof *rows);
 }
 
 /* Labels of texts: what has been made for the next token only. */
 static sh_rc refuse_beside_labels(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    const struct {
-        bool there;
-        const char *key, *text;
-    } rows[] = {
+    const struct bar rows[] = {
         {!sh_family_of(c->model.family)->labels, "model.num_labels",
          "transformers has no class for labels of this model.family; leave it out"},
         {c->model.num_labels == 1, "model.num_labels",
@@ -173,10 +160,7 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "stages train on the next token; leave out model.num_labels"},
     };
 
-    for (size_t i = 0; c->model.num_labels && i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].there)
-            return sh_config_refuse(state, rows[i].key, "%s", rows[i].text);
-    return SH_OK;
+    return c->model.num_labels ? refuse_first(state, rows, sizeof rows / sizeof *rows) : SH_OK;
 }
 
 sh_rc sh_config_check_objective(struct sh_config_state *state)
