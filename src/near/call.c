@@ -7,6 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Whoever came first has an abstract name. */
+static bool is_ours(int socket)
+{
+    struct ucred who;
+    socklen_t length = sizeof who;
+
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.uid == getuid();
+}
+
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
@@ -33,6 +42,10 @@ sh_rc sh_keep_connect(const char *folder, double seconds, int *fd)
     }
     if (s < 0)
         return sh_fail(SH_E_COMM, "no socket for the keeper");
+    if (!is_ours(s)) {
+        close(s);
+        return sh_fail(SH_E_COMM, "another user's process has the name of the keeper for %s on this node", folder);
+    }
     *fd = s;
     return SH_OK;
 }

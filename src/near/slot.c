@@ -5,6 +5,7 @@
 #include "src/layout/layout.h"
 #include "src/program/saved.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 static const char magic[8] = "sh-near";
@@ -144,7 +145,6 @@ void sh_near_format(void *memory, const struct sh_program *p, const struct sh_me
     int64_t at;
 
     *h = arrange(p, shape);
-    memcpy(h->magic, magic, sizeof magic);
     h->layout = layout;
     h->model = sh_near_model(p);
     for (int k = 0; k < p->n_states; k++)
@@ -163,6 +163,8 @@ void sh_near_format(void *memory, const struct sh_program *p, const struct sh_me
             row += rows_of_unit(p, &p->units[i], shape, n, row);
             at += bytes_of_unit(p, out->unit[n++].n);
         }
+    atomic_thread_fence(memory_order_release); /* a rank may be killed before all is there */
+    memcpy(h->magic, magic, sizeof magic);
 }
 
 /* ---- a slot that is there ---- */

@@ -111,8 +111,9 @@ sh_rc sh_run_start_state(struct sh_run *r);
 /* Whether the file or folder of checkpoint.initial_load_path is there, unless a checkpoint of the own folder comes
  * before it. Before the run is opened. Local. Errors: SH_E_DATA. */
 sh_rc sh_run_check_named(const struct sh_config *cfg);
-/* The same, ignoring the folder's lock and unfinished files; own: whether the folder's own checkpoints count. */
-sh_rc sh_run_load_start(struct sh_run *r, bool own);
+/* The same, ignoring the folder's lock and unfinished files; own: whether the folder's own checkpoints count; near:
+ * whether those in memory do. */
+sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near);
 
 /* eval.c: the numbers of pairs that a section leaves, or the loss as the first of them: one sum, or one for each leaf of
  * this rank's part of the sequences. own: their tree's sum; put: what LOSS sums over the ranks; losses: what it found.

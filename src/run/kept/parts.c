@@ -7,11 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Takes over the descriptor: a mapping needs none. */
 static sh_rc map(const struct sh_keep_part *part, void **memory)
 {
+    struct stat st;
+
+    if (fstat(part->fd, &st) != 0 || st.st_size < part->bytes) {
+        close(part->fd);
+        return sh_fail(SH_E_COMM, "the keeper gave less memory than the %lld bytes that it names",
+                       (long long)part->bytes);
+    }
     *memory = mmap(NULL, (size_t)part->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, part->fd, 0);
     close(part->fd);
     if (*memory == MAP_FAILED)

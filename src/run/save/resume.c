@@ -277,8 +277,9 @@ static sh_rc load_near(struct sh_run *r, const char *newest, bool *loaded)
     return SH_OK;
 }
 
-/* With `own`, a checkpoint of the run's own folder comes first: a job that is started again must not start over. */
-sh_rc sh_run_load_start(struct sh_run *r, bool own)
+/* With `own`, a checkpoint of the run's own folder comes first: a job that is started again must not start over; with
+ * `near`, one in memory comes before it. */
+sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near)
 {
     char *folder = sh_run_checkpoint_folder(r), *path = NULL;
     bool loaded = false;
@@ -287,7 +288,7 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own)
     r->unsaved = false;
     if (own)
         rc = find(r, folder, INT64_MAX, &path);
-    if (rc == SH_OK && own)
+    if (rc == SH_OK && near)
         rc = load_near(r, path, &loaded);
     if (rc == SH_OK && loaded)
         rc = SH_OK;
@@ -310,7 +311,7 @@ sh_rc sh_run_start_state(struct sh_run *r)
     SH_TRY_OUT(check_before_start(r, folder));
     if (r->cfg.checkpoint.enable)
         SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? lock_and_sweep(r, folder) : SH_OK));
-    rc = sh_run_load_start(r, resumes(r));
+    rc = sh_run_load_start(r, resumes(r), resumes(r));
 out:
     free(folder);
     return rc;

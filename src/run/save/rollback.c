@@ -40,7 +40,7 @@ sh_rc sh_rollback(struct sh_run *r, int64_t *first)
 
     forget(r);
     sh_kept_forget(r); /* they are of the steps to be undone */
-    SH_TRY(sh_run_load_start(r, true));
+    SH_TRY(sh_run_load_start(r, true, false));
     *first = r->samples;
     r->samples = next;
     return SH_OK;
