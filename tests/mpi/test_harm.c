@@ -188,7 +188,7 @@ static void test_frozen(const char *precision)
     adapters = UPON;
     r = open_run("upon", test_world(), precision, 0, 1000);
     adapters = NONE;
-    CHECK_OK(sh_run_load_start(r, false));
+    CHECK_OK(sh_run_load_start(r, false, false));
     CHECK(sh_frozen_any(r));
     for (int victim = 0; victim < test_world(); victim++) {
         CHECK_OK(sh_frozen_check(r));
