@@ -265,6 +265,17 @@ sh_rc sh_ckpt_diff(const char *a, const char *b, int64_t most, FILE *out);
  * SH_E_USAGE: the file has no such state. */
 sh_rc sh_ckpt_extract(const char *path, const char *name, const char *state, const char *out_path);
 
+/* Write the mean of the parameters of n checkpoints of one model, each times its weight, to a new checkpoint in
+ * `folder`, which has no other: float32, without states of an optimizer. Sums in float64 in the order of the files, over
+ * the sum of the weights, rounded once; all data is compared with its digests on the way.
+ *   weights  in   [n], above 0
+ *   meta     in   of the new file
+ *   *path    out  that file; freed with free()
+ * Local, serial. Errors: SH_E_USAGE: adapters, or a checkpoint in the folder; SH_E_DATA: tensors of another model, a
+ * damaged file; those of sh_ckpt_save(). Nothing is left behind but the folder. */
+sh_rc sh_ckpt_average(const char *const *files, const double *weights, int n, const struct sh_ckpt_meta *meta,
+                      const char *folder, char **path);
+
 /* Whether the rule keeps the checkpoint of `step`: `good` is the step of the newest one known to be valid, `newer` the
  * number of checkpoints from that one down to this one. The good one and older ones always stay. Local, no state. */
 bool sh_ckpt_keeps(const struct sh_ckpt_keep *keep, int64_t step, int64_t good, int newer);

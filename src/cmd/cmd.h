@@ -113,6 +113,9 @@ void sh_cmd_complete_zsh(FILE *out);
 void sh_cmd_version(FILE *out);
 sh_rc sh_cmd_unknown(const char *word); /* SH_E_USAGE, with the nearest command */
 
+/* src/tools/ckpt/average.c: the mean of `n` files, whose owners have been checked. */
+sh_rc sh_cmd_ckpt_average(const struct sh_cmd_args *args, char *const *files, int n);
+
 /* src/tools/ckpt/foreign.c: export a checkpoint to a folder of transformers, and import one from it. */
 sh_rc sh_cmd_ckpt_export(const struct sh_cmd_args *args, const char *file);
 sh_rc sh_cmd_ckpt_import(const struct sh_cmd_args *args, enum sh_cfg_trust trust);

@@ -222,7 +222,7 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--quick", .help = "ls: check only structure and metadata, not the data"},
     {.name = "-o", .value = "FILE",
      .help = "extract: array file to write (.npy); export: folder to write, a new one; import: folder of checkpoints "
-             "to write into"},
+             "to write into; average: the same, without a checkpoint in it"},
     {.name = "--dtype", .value = "TYPE",
      .help = "export: float32, float16 or bfloat16; default float32, which is exact"},
     {.name = "--max-shard-size", .value = "BYTES", .help = "export: maximum bytes of tensors per file; default 5GB"},
@@ -246,11 +246,13 @@ static const struct sh_cmd_option ckpt[] = {
     {.name = "--weights-only", .help = "import: leave out the states of an optimizer in the folder, and begin at step 0"},
     {.name = "--allow-nan", .help = "import: accept weights that are not finite, instead of refusing them"},
     {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
+    {.name = "--weights", .value = "W,W", .help = "average: the share of each FILE, in their order; the sum is 1; default "
+     "equal shares"},
     {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K checkpoints"},
     {.name = "--keep-every", .value = "N",
      .help = "prune: also keep checkpoints whose step is a multiple of N; default none"},
     {.name = "--trust", .value = "WHOM",
-     .help = "info, verify, diff, extract, export, import: owner: read only checkpoints that no other user may have "
+     .help = "info, verify, diff, average, extract, export, import: owner: read only checkpoints that no other user may have "
              "written; any: all; default owner"},
     {.name = "--dry-run", .help = "prune: print what would be deleted, but delete nothing"},
     {0},
@@ -364,11 +366,11 @@ const struct sh_cmd sh_commands[] = {
      "and accuracy over the texts of a file",
      "measure loss, log-probabilities and accuracy", SH_CMD_LOOK, eval, .config = true,
      .mpi = true, .run = sh_cmd_eval},
-    {"ckpt", "info|verify|ls|latest|diff|extract|prune|export|import ARGUMENT...",
+    {"ckpt", "info|verify|ls|latest|diff|average|extract|prune|export|import ARGUMENT...",
      "work with checkpoints: show what a FILE holds; check every block of it; list a FOLDER as valid, damaged, "
      "partial; "
      "for scripts, print the step of the newest complete one in a FOLDER, or -1; compare two FILEs "
-     "(exit status 3 if they differ); write a TENSOR of a FILE as an array; delete old ones in a FOLDER; write a "
+     "(exit status 3 if they differ); write the mean of the parameters of FILEs as a new checkpoint; write a TENSOR of a FILE as an array; delete old ones in a FOLDER; write a "
      "folder that transformers opens; make a checkpoint of step 0 from such a folder. A folder in place of a FILE "
      "stands "
      "for its newest checkpoint, and the folder of a run for its checkpoints",

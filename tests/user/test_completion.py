@@ -22,6 +22,8 @@ SECONDS = job.SECONDS
 QUESTIONS = [
     ('sherd tr', ['train'], ['tokenize']),
     ('sherd ckpt ver', ['verify'], ['version']),
+    ('sherd ckpt av', ['average'], ['verify']),
+    ('sherd ckpt --wei', ['--weights'], ['--trust']),
     ('sherd bench ', ['gemm', 'io', 'tier'], ['verify']),
     ('sherd help pl', ['plan'], ['train']),
     ('sherd help al', ['all'], ['plan']),

@@ -17,7 +17,7 @@ enum { DIFFERENCES = 5 };
 /* A NULL ends `options` if there are fewer than eleven. */
 struct verb {
     const char *name, *arguments;
-    int n_arguments;
+    int n_arguments;         /* negative: at least as many */
     const char *options[11]; /* options of the command's table that apply to this verb */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
@@ -144,6 +144,22 @@ out:
     return rc;
 }
 
+/* All files are found, and their owners checked, before any of them is read. */
+static sh_rc run_average(const struct sh_cmd_args *args)
+{
+    char *files[SH_CMD_MAX_ARGS] = {NULL};
+    int n = args->n_positional - 1;
+    sh_rc rc;
+
+    for (int i = 0; i < n; i++)
+        SH_TRY_OUT(find(args, i + 1, &files[i]));
+    rc = sh_cmd_ckpt_average(args, files, n);
+out:
+    for (int i = 0; i < n; i++)
+        free(files[i]);
+    return rc;
+}
+
 /* One tensor of one state, as .npy. */
 static sh_rc extract(const struct sh_cmd_args *args, const char *state, const char *out)
 {
@@ -211,6 +227,7 @@ static const struct verb verbs[] = {
     {"ls", "FOLDER", 1, {"--quick"}, run_ls},
     {"latest", "FOLDER", 1, {NULL}, run_latest},
     {"diff", "FILE FILE", 2, {"--all", "--trust"}, run_diff},
+    {"average", "FILE FILE... -o FOLDER", -2, {"-o", "--weights", "--trust"}, run_average},
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
     {"export",
@@ -242,7 +259,9 @@ static sh_rc check_options(const struct verb *v, const struct sh_cmd_args *args)
 /* The verb itself is positional 0, so one more is expected. */
 static sh_rc run_verb(const struct verb *v, const struct sh_cmd_args *args)
 {
-    if (args->n_positional != v->n_arguments + 1)
+    int n = args->n_positional - 1;
+
+    if (v->n_arguments < 0 ? n < -v->n_arguments : n != v->n_arguments)
         return sh_fail(SH_E_USAGE, "sherd ckpt %s: usage: sherd ckpt %s %s", v->name, v->name, v->arguments);
     SH_TRY(check_options(v, args));
     return v->run(args);
@@ -255,12 +274,12 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (args->n_positional == 0)
         return sh_fail(
             SH_E_USAGE,
-            "sherd ckpt: what to do? info, verify, ls, latest, diff, extract, prune, export or import; see sherd ckpt --help");
+            "sherd ckpt: what to do? info, verify, ls, latest, diff, average, extract, prune, export or import; see sherd ckpt --help");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(verbs[i].name, args->positional[0]))
             return run_verb(&verbs[i], args);
     return sh_fail(
         SH_E_USAGE,
-        "sherd ckpt: no verb %s; there are info, verify, ls, latest, diff, extract, prune, export and import",
+        "sherd ckpt: no verb %s; there are info, verify, ls, latest, diff, average, extract, prune, export and import",
         args->positional[0]);
 }
