@@ -2,11 +2,12 @@
 #include "src/mesh/mesh.h"
 
 #include "src/base/mem.h"
+#include "src/base/time.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-enum { UNDER_WAY = 8, TAG_ASK = 1, TAG_DATA = 2 };
+enum { UNDER_WAY = 8, TAG_ASK = 1, TAG_DATA = 2, SILENT_SECONDS = 300 };
 
 /* What travels when a rank asks; the data come back with the tag of the lane. */
 struct letter {
@@ -121,6 +122,7 @@ static sh_rc advance_replies(struct market *m)
 static sh_rc turn(struct market *m)
 {
     MPI_Request all = MPI_REQUEST_NULL;
+    int64_t moved = sh_now_ns();
     bool open = true;
     int over = 0;
 
@@ -134,7 +136,12 @@ static sh_rc turn(struct market *m)
         SH_TRY(advance_replies(m));
         if (!open)
             SH_MPI(MPI_Test(&all, &over, MPI_STATUS_IGNORE));
-        if (!m->moved)
+        if (m->moved)
+            moved = sh_now_ns();
+        else if (open && sh_seconds_since(moved) > SILENT_SECONDS)
+            return sh_fail(SH_E_COMM, "nothing of what this rank has asked others for has come for %d s",
+                           SILENT_SECONDS);
+        else
             nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); /* ranks may share a core */
     }
     for (int i = 0; i < UNDER_WAY; i++)

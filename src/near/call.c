@@ -4,8 +4,11 @@
 #include "src/base/time.h"
 #include "src/near/wire.h"
 
+#include <poll.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { ANSWER_SECONDS = 300 };
 
 /* Whoever came first has an abstract name. */
 static bool is_ours(int socket)
@@ -50,10 +53,29 @@ sh_rc sh_keep_connect(const char *folder, double seconds, int *fd)
     return SH_OK;
 }
 
+/* Wait until something can be read. The keeper greets a rank once those of the start before are gone. */
+static bool is_answered(int socket)
+{
+    struct pollfd p = {.fd = socket, .events = POLLIN};
+    int64_t begin = sh_now_ns();
+
+    while (poll(&p, 1, 1000) <= 0)
+        if (sh_seconds_since(begin) > ANSWER_SECONDS)
+            return false;
+    return true;
+}
+
 /* Ask, and wait for the answer. */
 static sh_rc ask(int socket, struct sh_wire *m, int *fd)
 {
-    if (!sh_wire_send(socket, m, -1) || !sh_wire_receive(socket, m, fd))
+    if (!sh_wire_send(socket, m, -1))
+        return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
+    if (!is_answered(socket))
+        return sh_fail(SH_E_COMM,
+                       "the keeper of near checkpoints has not answered for %d s; is it stopped, or is a rank of "
+                       "an earlier start still there?",
+                       ANSWER_SECONDS);
+    if (!sh_wire_receive(socket, m, fd))
         return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
     m->text[sizeof m->text - 1] = '\0';
     return m->rc == SH_OK ? SH_OK : sh_fail((sh_rc)m->rc, "%s", m->text);

@@ -23,6 +23,7 @@ enum sh_near_state { SH_NEAR_EMPTY, SH_NEAR_FILLING, SH_NEAR_DONE };
 struct sh_near_mark {
     int64_t step, updates, samples, tokens;
     int64_t time_ns; /* when the copy began, since 1970 */
+    uint64_t start;  /* a number of the start that made it: parts of two starts may be of one step */
 };
 
 /* The texts of a checkpoint's meta data. */

@@ -137,7 +137,8 @@ void sh_kept_close(struct sh_run *r)
 
 static bool is_loaded(const struct sh_kept *k, const struct sh_near_slot *s)
 {
-    return sh_near_state(s) == SH_NEAR_DONE && s->head->mark.step == k->loaded && s->head->layout == k->loaded_layout;
+    return sh_near_state(s) == SH_NEAR_DONE && s->head->mark.step == k->loaded &&
+           s->head->mark.start == k->loaded_start && s->head->layout == k->loaded_layout;
 }
 
 /* What is left of generations that were not loaded would mix with new ones of the same step. Of another layout it is of no
@@ -321,8 +322,12 @@ static bool is_kept(struct sh_run *r)
 static sh_rc fill(struct sh_run *r, const struct sh_near_slot *slot, const char *guard)
 {
     struct copy c = {.r = r, .slot = slot};
-    const struct sh_near_mark mark = {
-        .step = r->step, .updates = r->updates, .samples = r->samples, .tokens = r->tokens, .time_ns = now_ns()};
+    const struct sh_near_mark mark = {.step = r->step,
+                                      .updates = r->updates,
+                                      .samples = r->samples,
+                                      .tokens = r->tokens,
+                                      .time_ns = now_ns(),
+                                      .start = r->kept->start};
     const struct sh_near_text text = {.config = r->kept->meta.config,
                                       .guard = guard,
                                       .notes = r->kept->meta.notes ? r->kept->meta.notes : "",

@@ -14,7 +14,7 @@
 
 /* What a rank presents. */
 struct offer {
-    uint64_t layout;
+    uint64_t layout, start;
     int64_t step;
     int32_t rank, world, n_rows;
     int32_t presenter, index; /* a rank of this start, and the number among its parts */
@@ -29,7 +29,7 @@ struct offers {
 
 /* The parts of a generation, by the rank that filled them. */
 struct generation {
-    uint64_t layout;
+    uint64_t layout, start;
     int64_t step;
     int world;
     bool fits;
@@ -47,6 +47,7 @@ static void fill_offers(const struct sh_run *r, const struct sh_kept_parts *part
 
         if (sh_near_state(s) == SH_NEAR_DONE)
             out[i] = (struct offer){.layout = s->head->layout,
+                                    .start = s->head->mark.start,
                                     .step = s->head->mark.step,
                                     .rank = s->head->rank,
                                     .world = s->head->world,
@@ -96,8 +97,8 @@ static bool collect(const struct offers *all, struct generation *g)
     for (int i = 0; i < all->n; i++) {
         const struct offer *o = &all->offer[i];
 
-        if (o->bad || o->world != g->world || o->layout != g->layout || o->step != g->step || o->rank < 0 ||
-            o->rank >= g->world)
+        if (o->bad || o->world != g->world || o->layout != g->layout || o->start != g->start || o->step != g->step ||
+            o->rank < 0 || o->rank >= g->world)
             continue;
         found += !g->part[o->rank];
         if (is_better(o, g->part[o->rank]))
@@ -120,10 +121,11 @@ static bool find_generation(const struct offers *all, int64_t after, int64_t bef
         }
         if (!newest)
             return false;
-        /* The parts of one step may be of two meshes: the first that is covered counts. */
+        /* The parts of one step may be of two meshes or starts: the first that is covered counts. */
         for (int i = 0; i < all->n; i++)
             if (all->offer[i].world > 0 && all->offer[i].step == newest->step) {
                 g->layout = all->offer[i].layout;
+                g->start = all->offer[i].start;
                 g->step = newest->step;
                 g->world = all->offer[i].world;
                 g->fits = all->offer[i].fits;
@@ -377,6 +379,7 @@ static sh_rc load(struct sh_run *r, const struct sh_kept_parts *parts, const str
     SH_TRY(fetch_all(r, parts, g));
     r->kept->loaded = g->step;
     r->kept->loaded_layout = g->layout;
+    r->kept->loaded_start = g->start;
     return sh_frozen_load(r, "the near checkpoint", meta->base);
 }
 

@@ -19,7 +19,7 @@ struct sh_kept {
     int *unit;      /* [units of the program] of the slots; SH_NONE: frozen */
     int64_t bytes;  /* of a slot */
     int64_t loaded; /* step of the generation that this process began with; -1: none */
-    uint64_t loaded_layout;
+    uint64_t loaded_layout, loaded_start;
     int64_t safe, done; /* steps of the newest generations: that all ranks have, that this rank has; -1: none */
     int safe_slot, done_slot;
     bool alone;     /* the keeper holds parts of this start only */
