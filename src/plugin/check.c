@@ -1,651 +1,16 @@
-/* The checks of plug-ins. Each tries one promise of a row on odd shapes and stops at the first call that breaks it. */
+/* All rows of a plug-in through all checks. */
 #include "src/plugin/check.h"
 
 #include "src/base/mem.h"
-#include "src/base/time.h"
 #include "src/plugin/check_loss.h"
-#include "src/plugin/process.h"
-#include "src/plugin/trial.h"
+#include "src/plugin/check_op.h"
+#include "src/plugin/trying.h"
 
 #include "kernels/plug.h"
 
-#include <math.h>
 #include <omp.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/time.h>
-#include <unistd.h>
-
-/* A row under test, and the operation whose numbers its kernels get: itself, or the one that it is the backward of. */
-struct subject {
-    const struct sherd_op *row, *forward, *backward; /* backward NULL: it is one */
-    double number[SHERD_NUMBERS];
-    bool brief;
-    char wrong[256]; /* "" while nothing is */
-};
-
-static const struct {
-    int64_t rows, width;
-} sizes[] = {{3, 5}, {7, 9}, {1, 1}, {13, 17}, {1, 2}, {2, 1}, {5, 3}, {4, 8}, {2, 33}, {4099, 2}, {1, 515}, {31, 7}};
-enum { SIZES = sizeof sizes / sizeof sizes[0], BRIEF_SIZES = 2, SMALL = 300, THREADS = 3 };
-static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
-enum { ACTS = sizeof acts / sizeof acts[0] };
-
-static int sizes_of(const struct subject *s)
-{
-    return s->brief ? BRIEF_SIZES : SIZES;
-}
-
-static struct sh_trial_size size_of(int i, enum sh_dtype act)
-{
-    return (struct sh_trial_size){.rows = sizes[i].rows, .width = sizes[i].width, .act = act, .rounded = act};
-}
-
-/* The row's numbers are the defaults on every other shape, and others on the rest. */
-static void take_numbers(struct subject *s, int size)
-{
-    for (int k = 0; k < SHERD_NUMBERS; k++) {
-        const struct sherd_number *n = &s->forward->number[k];
-        double more = n->value + 0.25 * fabs(n->value) + 0.125;
-
-        s->number[k] = size % 2 == 0 ? n->value : more < n->max ? more : (n->min + n->value) / 2;
-    }
-}
-
-/* Keeps the first. Returns false, for the caller to return. */
-__attribute__((format(printf, 2, 3))) static bool wrong(struct subject *s, const char *fmt, ...)
-{
-    va_list args;
-
-    va_start(args, fmt);
-    if (!s->wrong[0])
-        vsnprintf(s->wrong, sizeof s->wrong, fmt, args);
-    va_end(args);
-    return false;
-}
-
-/* "cpu, [3,10] bf16", for messages. */
-enum { WHERE = 64 };
-static const char *where(const struct sh_trial *t, sherd_kernel kernel, char text[WHERE])
-{
-    const struct sh_operand *x = &t->call.in[t->shape.n_in - 1];
-
-    snprintf(text, WHERE, "%s, %s [%lld,%lld] %s", kernel == t->row->ref ? "ref" : "cpu",
-             t->shape.in[t->shape.n_in - 1].name, (long long)x->dim[0], (long long)x->dim[1], sh_dtype_name(x->dtype));
-    return text;
-}
-
-/* What is being tried, for the last words of a process that a kernel ends. */
-static struct {
-    char row[64], where[WHERE];
-    const char *check;
-    bool fatal; /* signals are watched, and time is limited */
-} trying;
-
-/* A kernel's failure is a result, too. */
-static bool run(struct subject *s, struct sh_trial *t, sherd_kernel kernel)
-{
-    char text[WHERE];
-    int rc;
-
-    snprintf(trying.where, sizeof trying.where, "%s", where(t, kernel, text));
-    rc = kernel(&t->call);
-    return rc == 0 || wrong(s, "the kernel returned %d (%s)", rc, where(t, kernel, text));
-}
-
-static double out_of(const struct sh_trial *t, int64_t i)
-{
-    return sh_operand_get(&t->call.out[0], i);
-}
-
-/* ---- text ---- */
-
-int sh_plugin_columns(const struct sh_op_shape *s)
-{
-    const struct sh_formula *x = &s->in[0].dim[s->in[0].ndim - 1], *y = &s->out[0].dim[s->out[0].ndim - 1];
-    bool one = s->in[0].any_shape == s->out[0].any_shape && x->n == 1 && y->n == 1 && y->term[0].factor == 1 &&
-               !strcmp(x->term[0].letters, y->term[0].letters) && strlen(y->term[0].letters) == 1;
-
-    return one && x->term[0].factor <= 2 ? x->term[0].factor : 0;
-}
-
-/* Whether an operand of the operation and one of its backward are one tensor. */
-static bool alike(const struct sh_operand_row *a, const struct sh_operand_row *b)
-{
-    bool same = a->ndim == b->ndim;
-
-    for (int i = 0; same && i < a->ndim; i++)
-        same = a->dim[i].n == b->dim[i].n && a->dim[i].term[0].factor == b->dim[i].term[0].factor &&
-               !strcmp(a->dim[i].term[0].letters, b->dim[i].term[0].letters);
-    return same;
-}
-
-/* Letters of a formula that no dim alone defines. */
-static char undefined(const struct sh_op_shape *s, const struct sh_formula *f)
-{
-    for (int i = 0; i < f->n; i++)
-        for (const char *c = f->term[i].letters; *c; c++) {
-            bool found = false;
-
-            for (int k = 0; k < s->n_in + s->n_out; k++) {
-                const struct sh_operand_row *o = k < s->n_in ? &s->in[k] : &s->out[k - s->n_in];
-
-                for (int d = 0; d < o->ndim; d++)
-                    found |= sh_formula_letter(&o->dim[d]) == *c;
-            }
-            if (!found)
-                return *c;
-        }
-    return 0;
-}
-
-static bool check_letters(struct subject *s, const struct sh_op_shape *shape)
-{
-    char letter = undefined(shape, &shape->flops);
-
-    for (int k = 0; k < shape->n_in + shape->n_out; k++) {
-        const struct sh_operand_row *o = k < shape->n_in ? &shape->in[k] : &shape->out[k - shape->n_in];
-
-        for (int d = 0; d < o->ndim && !letter; d++)
-            letter = undefined(shape, &o->dim[d]);
-    }
-    if (letter)
-        return wrong(s, "no dim is the letter %c alone, so nothing says what it is", letter);
-    return shape->flops.n > 0 && shape->flops.term[0].letters[0] ? true
-                                                                 : wrong(s, "flops does not grow with the operands");
-}
-
-static bool check_text(struct subject *s)
-{
-    struct sh_op_shape f, b;
-
-    if (!sh_shape_read(s->row->shape, s->row->flops, &f) || !check_letters(s, &f))
-        return false;
-    if (!s->backward)
-        return s->row == s->forward ? wrong(s, "it names no backward, and no row names it as one") : true;
-    if (!sh_shape_read(s->backward->shape, s->backward->flops, &b))
-        return false;
-    if (!alike(&f.out[0], &b.in[0]) || !alike(&f.in[0], &b.out[0]) || (b.n_in > 1 && !alike(&f.in[0], &b.in[1])))
-        return wrong(s, "the dims of %s are not those of dy, x -> dx for this shape", s->backward->name);
-    return true;
-}
-
-/* ---- gradient ---- */
-
-struct slopes {
-    struct sh_trial y, back;
-    double *x, *at; /* x, and y there */
-    int64_t n, skipped;
-};
-
-/* sum dy (y - y at x), for x with element j moved by h: sums of y itself would lose the digits. */
-static double weighed(struct slopes *g, int64_t j, double h)
-{
-    double sum = 0;
-
-    sh_operand_set(&g->y.call.in[0], j, g->x[j] + h);
-    g->y.row->ref(&g->y.call);
-    sh_operand_set(&g->y.call.in[0], j, g->x[j]);
-    for (int64_t i = 0; i < sh_operand_elems(&g->y.call.out[0]); i++)
-        sum += sh_operand_get(&g->back.call.in[0], i) * (out_of(&g->y, i) - g->at[i]);
-    return sum;
-}
-
-/* Where the slopes to both sides differ there is a kink, or a jump, and no derivative. */
-static bool check_element(struct subject *s, struct slopes *g, int64_t j)
-{
-    double h = 1e-6 * fmax(1, fabs(g->x[j])), up = weighed(g, j, h), down = weighed(g, j, -h);
-    double slope = (up - down) / (2 * h), dx = out_of(&g->back, j);
-    double left = -down / h, right = up / h;
-
-    if (!(fabs(left - right) <= 1e-3 * (1 + fabs(left) + fabs(right)))) {
-        g->skipped++;
-        return true;
-    }
-    if (fabs(dx - slope) <= 1e-6 * (1 + fabs(slope)))
-        return true;
-    return wrong(s, "%s gives %.7g where the difference of ref is %.7g (x = %.5g)", s->backward->name, dx, slope,
-                 g->x[j]);
-}
-
-static bool check_slopes(struct subject *s, struct slopes *g)
-{
-    bool right = run(s, &g->back, s->backward->ref);
-
-    if (right && sh_operand_elems(&g->back.call.out[0]) != g->n)
-        return wrong(s, "%s makes another number of elements than x has", s->backward->name);
-    if (!run(s, &g->y, s->row->ref))
-        return false;
-    g->x = sh_calloc((size_t)g->n, sizeof *g->x);
-    g->at = sh_calloc((size_t)sh_operand_elems(&g->y.call.out[0]), sizeof *g->at);
-    for (int64_t i = 0; i < sh_operand_elems(&g->y.call.out[0]); i++)
-        g->at[i] = out_of(&g->y, i);
-    for (int64_t j = 0; j < g->n; j++)
-        g->x[j] = sh_operand_get(&g->y.call.in[0], j);
-    if (s->brief || g->n < SMALL)
-        for (int64_t j = 0; right && j < g->n; j++)
-            right = check_element(s, g, j);
-    free(g->x);
-    free(g->at);
-    return right && g->skipped * 10 > g->n + 10 ? wrong(s, "ref jumps in more than a tenth of its elements") : right;
-}
-
-/* x of the operation is that of its backward, and dy is something else. */
-static bool check_gradient(struct subject *s)
-{
-    bool right = true;
-
-    for (int i = 0; s->backward && right && i < sizes_of(s); i++) {
-        struct sh_trial_size size = size_of(i, SH_F64), of_x = size;
-        struct slopes g = {.n = 0};
-
-        of_x.first_operand = 1;
-        take_numbers(s, i);
-        sh_trial_make(s->row, s->number, &of_x, &g.y);
-        sh_trial_make(s->backward, s->number, &size, &g.back);
-        g.n = sh_operand_elems(&g.y.call.in[0]);
-        right = check_slopes(s, &g);
-        sh_trial_free(&g.y);
-        sh_trial_free(&g.back);
-    }
-    return right;
-}
-
-/* ---- numbers ---- */
-
-/* Whether ref makes something else when a number is another one: a constant in its place would be right by default. */
-static bool changes(struct subject *s, int number)
-{
-    const struct sherd_op *rows[] = {s->row, s->backward};
-    bool found = false;
-
-    for (int i = 0; i < sizes_of(s) && !found; i++)
-        for (int k = 0; k < 2 && rows[k]; k++) {
-            struct sh_trial_size size = size_of(i, SH_F64);
-            double others[SHERD_NUMBERS];
-            struct sh_trial t, other;
-
-            take_numbers(s, 1);
-            memcpy(others, s->number, sizeof others);
-            take_numbers(s, 0);
-            memcpy(others, s->number, (size_t)number * sizeof *others);
-            memcpy(others + number + 1, s->number + number + 1, (size_t)(SHERD_NUMBERS - number - 1) * sizeof *others);
-            sh_trial_make(rows[k], s->number, &size, &t);
-            sh_trial_make(rows[k], others, &size, &other);
-            found |= run(s, &t, rows[k]->ref) && run(s, &other, rows[k]->ref) && !sh_trial_same(&t, &other);
-            sh_trial_free(&t);
-            sh_trial_free(&other);
-        }
-    return found;
-}
-
-static bool check_numbers(struct subject *s)
-{
-    for (int k = 0; s->row == s->forward && k < SHERD_NUMBERS && s->row->number[k].name; k++)
-        if (s->row->number[k].min < s->row->number[k].max && !changes(s, k))
-            return wrong(s, "%s changes nothing that ref makes", s->row->number[k].name);
-    return true;
-}
-
-/* ---- types ---- */
-
-/* How far results of one type may be apart that follow from the same numbers: a rounding, and sums in f32. */
-static double near(enum sh_dtype act, double of, double largest)
-{
-    double eps = act == SH_BF16 ? 0x1p-7 : act == SH_F16 ? 0x1p-10 : 0x1p-20;
-
-    return eps * fabs(of) + 2e-6 * largest + (act == SH_F16 ? 1e-7 : 1e-30);
-}
-
-static bool agree(struct subject *s, const struct sh_trial *t, const struct sh_trial *exact, sherd_kernel kernel)
-{
-    int64_t n = sh_operand_elems(&t->call.out[0]);
-    double largest = 0;
-    char text[WHERE];
-
-    for (int64_t i = 0; i < n; i++)
-        largest = fmax(largest, fabs(out_of(exact, i)));
-    for (int64_t i = 0; i < n; i++) {
-        double a = out_of(t, i), b = out_of(exact, i);
-
-        if (!(fabs(a - b) <= near(t->size.act, b, largest)))
-            return wrong(s, "%.7g where ref in float64 has %.7g (element %lld; %s)", a, b, (long long)i,
-                         where(t, kernel, text));
-    }
-    return true;
-}
-
-/* A kernel in each type against the reference in f64, on numbers of that type. */
-static bool check_type(struct subject *s, int i, enum sh_dtype act, sherd_kernel kernel)
-{
-    struct sh_trial_size size = size_of(i, act), in_f64 = size;
-    struct sh_trial t, exact;
-    bool right;
-
-    in_f64.act = SH_F64;
-    sh_trial_make(s->row, s->number, &size, &t);
-    sh_trial_make(s->row, s->number, &in_f64, &exact);
-    right = run(s, &t, kernel) && run(s, &exact, s->row->ref) && agree(s, &t, &exact, kernel);
-    sh_trial_free(&t);
-    sh_trial_free(&exact);
-    return right;
-}
-
-/* Calls f(s, size, act, kernel) for each of them, until one is false. */
-typedef bool try_call(struct subject *s, int size, enum sh_dtype act, sherd_kernel kernel);
-
-static bool for_each(struct subject *s, try_call *f)
-{
-    bool right = true;
-
-    for (int i = 0; i < sizes_of(s); i++)
-        for (int a = 0; a < ACTS; a++) {
-            take_numbers(s, i);
-            right = right && f(s, i, acts[a], s->row->ref);
-            if (s->row->cpu)
-                right = right && f(s, i, acts[a], s->row->cpu);
-        }
-    return right;
-}
-
-static bool check_types(struct subject *s)
-{
-    return for_each(s, check_type);
-}
-
-/* ---- outside ---- */
-
-static bool is_whole(struct subject *s, struct sh_trial *t, sherd_kernel kernel)
-{
-    const char *spoiled = sh_trial_spoiled(t);
-    char text[WHERE];
-
-    if (spoiled)
-        return wrong(s, "writes to %s outside of the output and of its scratch (%s)", spoiled, where(t, kernel, text));
-    for (int64_t i = 0; t->size.guard == SH_GUARD_NAN && i < sh_operand_elems(&t->call.out[0]); i++)
-        if (isnan(out_of(t, i)))
-            return wrong(s, "element %lld of the output is not written, or follows from memory outside (%s)",
-                         (long long)i, where(t, kernel, text));
-    return true;
-}
-
-/* The same bits whatever lies around operands, and in the output before. */
-static bool check_outside_of(struct subject *s, int i, enum sh_dtype act, sherd_kernel kernel)
-{
-    struct sh_trial t[SH_GUARDS];
-    char text[WHERE];
-    bool right = true;
-
-    for (int g = 0; g < SH_GUARDS; g++) {
-        struct sh_trial_size size = size_of(i, act);
-
-        size.guard = g;
-        sh_trial_make(s->row, s->number, &size, &t[g]);
-        right = right && run(s, &t[g], kernel) && is_whole(s, &t[g], kernel);
-        if (right && !sh_trial_same(&t[0], &t[g]))
-            right = wrong(s, "the result follows from memory outside of the inputs (%s)", where(&t[g], kernel, text));
-    }
-    for (int g = 0; g < SH_GUARDS; g++)
-        sh_trial_free(&t[g]);
-    return right;
-}
-
-static bool check_outside(struct subject *s)
-{
-    return for_each(s, check_outside_of);
-}
-
-/* ---- NaN ---- */
-
-static bool has_nan(const struct sh_trial *t)
-{
-    bool found = false;
-
-    for (int64_t i = 0; i < sh_operand_elems(&t->call.out[0]); i++)
-        found |= isnan(out_of(t, i)) != 0;
-    return found;
-}
-
-/* Whether the output follows from element j of the first input at all. */
-static bool depends(struct sh_trial *t, struct sh_trial *other, int64_t j, sherd_kernel kernel)
-{
-    struct sh_operand *x = &other->call.in[0];
-    const double was = sh_operand_get(x, j), tries[] = {was + 1, was - 1, -was, 0.5};
-    bool found = false;
-
-    for (int k = 0; k < 4; k++) {
-        sh_operand_set(x, j, tries[k]);
-        found |= kernel(&other->call) == 0 && !sh_trial_same(t, other);
-    }
-    sh_operand_set(x, j, was);
-    return found;
-}
-
-/* x of an operation and dy of a backward: what is lost here, nobody sees. */
-static bool check_nan_of(struct subject *s, int i, enum sh_dtype act, sherd_kernel kernel)
-{
-    struct sh_trial_size size = size_of(i, act);
-    struct sh_trial t, other;
-    char text[WHERE];
-    bool right = true;
-
-    sh_trial_make(s->row, s->number, &size, &t);
-    sh_trial_make(s->row, s->number, &size, &other);
-    right = run(s, &t, kernel);
-    for (int64_t j = 0, n = sh_operand_elems(&t.call.in[0]); right && j < n; j += n < SMALL ? 1 : n / 8) {
-        double was = sh_operand_get(&other.call.in[0], j);
-
-        if (!depends(&t, &other, j, kernel))
-            continue;
-        sh_operand_set(&other.call.in[0], j, NAN);
-        right = run(s, &other, kernel);
-        if (right && !has_nan(&other))
-            right = wrong(s, "a NaN at element %lld of %s, in place of %.5g, does not reach the output (%s)",
-                          (long long)j, t.shape.in[0].name, was, where(&t, kernel, text));
-        sh_operand_set(&other.call.in[0], j, was);
-    }
-    sh_trial_free(&t);
-    sh_trial_free(&other);
-    return right;
-}
-
-static bool check_nan(struct subject *s)
-{
-    return for_each(s, check_nan_of);
-}
-
-/* ---- bits ---- */
-
-/* One more call that must give the bits of `t`, or of its row `first_row`. */
-static bool same_bits(struct subject *s, struct sh_trial *t, const struct sh_trial_size *size, sherd_kernel kernel,
-                      const char *what)
-{
-    struct sh_trial other;
-    char text[WHERE];
-    bool right, same = true;
-
-    sh_trial_make(s->row, s->number, size, &other);
-    right = run(s, &other, kernel);
-    for (int64_t r = 0; right && r < size->rows; r++)
-        same &= sh_trial_same_row(t, size->first_row + r, &other, r);
-    sh_trial_free(&other);
-    return right && !same ? wrong(s, "other bits %s (%s)", what, where(t, kernel, text)) : right;
-}
-
-/* Parts of the rows, as ranks, micro-steps and tiles have them. */
-static bool check_parts(struct subject *s, struct sh_trial *t, sherd_kernel kernel)
-{
-    int64_t rows = t->size.rows;
-    bool right = true;
-
-    for (int64_t first = 0; first < rows; first += rows < 100 ? 1 : rows / 4)
-        for (int64_t n = 1; n <= rows - first; n = n < rows - first && 2 * n > rows - first ? rows - first : 2 * n) {
-            struct sh_trial_size part = t->size;
-
-            part.first_row = first;
-            part.rows = n;
-            right = right && same_bits(s, t, &part, kernel, "when a call has only some of the rows");
-        }
-    return right;
-}
-
-static bool check_bits_of(struct subject *s, int i, enum sh_dtype act, sherd_kernel kernel)
-{
-    static const int shifts[] = {1, 3, 5};
-    struct sh_trial_size size = size_of(i, act), again = size;
-    struct sh_trial t;
-    bool right;
-
-    omp_set_num_threads(1);
-    sh_trial_make(s->row, s->number, &size, &t);
-    right = run(s, &t, kernel);
-    for (int threads = 1; threads <= THREADS; threads++) {
-        omp_set_num_threads(threads);
-        right = right &&
-                same_bits(s, &t, &size, kernel, threads == 1 ? "in a second call" : "with another number of threads");
-    }
-    for (int k = 0; k < 3; k++) {
-        again.shift = shifts[k];
-        right = right && same_bits(s, &t, &again, kernel, "at other addresses");
-    }
-    omp_set_num_threads(1);
-    right = right && check_parts(s, &t, kernel);
-    sh_trial_free(&t);
-    return right;
-}
-
-static bool check_bits(struct subject *s)
-{
-    return for_each(s, check_bits_of);
-}
-
-/* ---- in place ---- */
-
-static bool check_in_place_of(struct subject *s, int i, enum sh_dtype act, sherd_kernel kernel)
-{
-    struct sh_trial_size size = size_of(i, act), over = size;
-    struct sh_trial t, in_place;
-    char text[WHERE];
-    bool right;
-
-    over.in_place = true;
-    sh_trial_make(s->row, s->number, &size, &t);
-    sh_trial_make(s->row, s->number, &over, &in_place);
-    right = t.call.in[s->row->in_place - 1].dim[1] == t.call.out[0].dim[1]
-                ? true
-                : wrong(s, "the output has not the size of the input whose memory it may take");
-    right = right && run(s, &t, kernel) && run(s, &in_place, kernel);
-    if (right && !sh_trial_same(&t, &in_place))
-        right = wrong(s, "other bits when the output takes the memory of an input (%s)", where(&t, kernel, text));
-    sh_trial_free(&t);
-    sh_trial_free(&in_place);
-    return right;
-}
-
-static bool check_in_place(struct subject *s)
-{
-    return s->row->in_place ? for_each(s, check_in_place_of) : true;
-}
-
-/* ---- process ---- */
-
-struct repeated {
-    const struct sh_trial *t;
-    sherd_kernel kernel;
-};
-
-static void call_again(const void *of)
-{
-    const struct repeated *r = of;
-
-    r->kernel(&r->t->call);
-}
-
-static bool check_process(struct subject *s)
-{
-    const sherd_kernel kernels[] = {s->row->ref, s->row->cpu};
-    const struct sh_trial_size size = size_of(SIZES - 1, SH_F32);
-    const char *done = NULL;
-    char text[WHERE];
-
-    for (int k = 0; k < 2 && kernels[k] && !done; k++) {
-        struct sh_trial t;
-
-        take_numbers(s, 0);
-        sh_trial_make(s->row, s->number, &size, &t);
-        if (!run(s, &t, kernels[k]))
-            return false;
-        done = sh_plugin_done_to_process(call_again, &(struct repeated){&t, kernels[k]});
-        where(&t, kernels[k], text);
-        sh_trial_free(&t);
-    }
-    return done ? wrong(s, "%s (%s)", done, text) : true;
-}
-
-/* ---- flops ---- */
-
-/* Seconds of the fastest of a few calls. */
-static double seconds_of(const struct sh_trial *t, sherd_kernel kernel)
-{
-    double best = INFINITY;
-
-    for (int i = 0; i < 5; i++) {
-        int64_t begin = sh_now_ns();
-
-        kernel(&t->call);
-        best = fmin(best, (double)(sh_now_ns() - begin) * 1e-9);
-    }
-    return best;
-}
-
-/* Operations a second of what Sherd has for SWIGLU. */
-static double usual_rate(const struct sh_trial_size *size, bool ref)
-{
-    static const struct sherd_op swiglu = {
-        .name = "swiglu", .shape = "gu [N,2F] act -> h [N,F] act", .flops = "5NF", .backward = ""};
-    static const struct sh_op_attr attr;
-    struct sh_op_call call = {.kind = SH_OP_SWIGLU, .attr = &attr};
-    double best = INFINITY;
-    struct sh_trial t;
-
-    sh_trial_make(&swiglu, NULL, size, &t);
-    call.in[0] = t.call.in[0];
-    call.out[0] = t.call.out[0];
-    for (int i = 0; i < 5; i++) {
-        int64_t begin = sh_now_ns();
-
-        if ((ref ? &sh_kernels_ref : &sh_kernels_cpu)->run[SH_OP_SWIGLU](&call) != SH_OK)
-            break;
-        best = fmin(best, (double)(sh_now_ns() - begin) * 1e-9);
-    }
-    sh_trial_free(&t);
-    return 5.0 * (double)sh_operand_elems(&call.out[0]) / best;
-}
-
-/* What a step is predicted to take follows from this number. */
-static bool check_flops(struct subject *s)
-{
-    enum { TIMES = 30 };
-    const struct sh_trial_size size = {.rows = 64, .width = 1024, .act = SH_F32, .rounded = SH_F32};
-    const struct sh_op_call none = {0};
-    double rate, fast = usual_rate(&size, false), slow = usual_rate(&size, true);
-    struct sh_trial t;
-
-    sh_trial_make(s->row, s->number, &size, &t);
-    rate =
-        sh_formula_value(&t.shape.flops, &t.letters, &none) / seconds_of(&t, s->row->cpu ? s->row->cpu : s->row->ref);
-    sh_trial_free(&t);
-    if (rate < TIMES * fast && rate > slow / TIMES)
-        return true;
-    return wrong(s, "by its flops it would do %.2g operations a second; swiglu does %.2g, and %.2g by its ref kernel",
-                 rate, fast, slow);
-}
-
-/* ---- all ---- */
-
-typedef bool check(struct subject *s);
 
 const struct sh_plugin_check sh_plugin_checks[] = {
     {"text", "the row can be read, its letters are defined, and its backward, if it has one, is of the same tensors",
@@ -661,62 +26,6 @@ const struct sh_plugin_check sh_plugin_checks[] = {
     {"flops", "the operations that the row declares take a time that they can take", false},
     {NULL, NULL, false},
 };
-static check *const checks[] = {check_text, check_gradient, check_numbers,  check_types,   check_outside,
-                                check_nan,  check_bits,     check_in_place, check_process, check_flops};
-static const bool in_brief[] = {true, true, false, false, true, false, true, false, false, false};
-enum { CHECKS = sizeof checks / sizeof checks[0] };
-
-/* ---- kernels that do not return ---- */
-
-enum { LIMIT = 10 }; /* seconds of processor time that one check of one row may take */
-
-static void begin_check(const char *name)
-{
-    const struct itimerval limit = {.it_value.tv_sec = LIMIT};
-
-    trying.check = name;
-    snprintf(trying.where, sizeof trying.where, "before the first call");
-    if (trying.fatal)
-        setitimer(ITIMER_PROF, &limit, NULL);
-}
-
-static void put(const char *text)
-{
-    if (write(STDERR_FILENO, text, strlen(text)) < 0)
-        _exit(SH_E_DATA);
-}
-
-/* Only calls that a handler may make. */
-static void say_last(int signal)
-{
-    const char *const words[] = {trying.row,
-                                 ": ",
-                                 trying.check,
-                                 ": ",
-                                 signal == SIGPROF ? "10 seconds are not enough: a loop may not end ("
-                                                   : "a signal ends the process: memory outside may be used (",
-                                 trying.where,
-                                 ")\n"};
-
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
-        put(words[i]);
-    _exit(SH_E_DATA);
-}
-
-static void watch_signals(bool begin)
-{
-    static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
-    const struct itimerval none = {{0, 0}, {0, 0}};
-    struct sigaction action = {.sa_handler = begin ? say_last : SIG_DFL};
-
-    trying.fatal = begin;
-    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
-        sigaction(signals[i], &action, NULL);
-    if (!begin)
-        setitimer(ITIMER_PROF, &none, NULL);
-}
-
-/* ---- all rows ---- */
 
 static const struct sherd_op *find(const struct sherd_plugin *p, const char *name)
 {
@@ -726,22 +35,22 @@ static const struct sherd_op *find(const struct sherd_plugin *p, const char *nam
     return NULL;
 }
 
-static struct subject subject_of(const struct sherd_plugin *p, int i, bool brief)
+static struct sh_subject subject_of(const struct sherd_plugin *p, int i, bool brief)
 {
-    struct subject s = {
+    struct sh_subject s = {
         .row = &p->ops[i], .forward = &p->ops[i], .backward = find(p, p->ops[i].backward), .brief = brief};
 
     for (int k = 0; k < p->n_ops; k++)
         if (find(p, p->ops[k].backward) == s.row)
             s.forward = &p->ops[k];
-    take_numbers(&s, 0);
+    sh_subject_take_numbers(&s, 0);
     return s;
 }
 
 /* A row that cannot be read is not run, nor one whose backward cannot. */
 static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
 {
-    struct subject s = subject_of(p, i, brief);
+    struct sh_subject s = subject_of(p, i, brief);
     char text[SH_PLUG_TEXT];
     const char *unreadable = sh_plug_wrong(s.row, text);
     int failed = 0, threads = omp_get_max_threads();
@@ -754,14 +63,16 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
         fprintf(out, "%s: text: %s\n", s.row->name ? s.row->name : "(no name)", unreadable);
         return 1;
     }
-    snprintf(trying.row, sizeof trying.row, "%s", s.row->name);
+    sh_trying_row(s.row->name);
     omp_set_num_threads(1); /* but where several are tried: times are then those of a core */
-    for (int c = 0; c < CHECKS; c++) {
-        begin_check(sh_plugin_checks[c].name);
+    for (int c = 0; c < SH_OP_CHECKS; c++) {
+        const struct sh_op_check *row = &sh_op_checks[c];
+
+        sh_trying_check(row->check);
         s.wrong[0] = '\0';
-        if ((brief && !in_brief[c]) || checks[c](&s))
+        if ((brief && !row->brief) || row->holds(&s))
             continue;
-        fprintf(out, "%s: %s: %s\n", s.row->name, sh_plugin_checks[c].name, s.wrong);
+        fprintf(out, "%s: %s: %s\n", s.row->name, row->check, s.wrong);
         failed++;
         if (c == 0) /* the others need what the text says */
             break;
@@ -780,13 +91,13 @@ static int check_loss(const struct sherd_loss *loss, bool brief, FILE *out)
         fprintf(out, "%s: text: %s\n", loss->name ? loss->name : "(no name)", unreadable);
         return 1;
     }
-    snprintf(trying.row, sizeof trying.row, "%s", loss->name);
+    sh_trying_row(loss->name);
     for (int c = 0; c < SH_LOSS_CHECKS; c++) {
         const struct sh_loss_check *row = &sh_loss_checks[c];
 
         if (brief && !row->brief)
             continue;
-        begin_check(row->check);
+        sh_trying_check(row->check);
         if (row->holds(loss, where_wrong))
             continue;
         fprintf(out, "%s: %s: %s\n", loss->name, row->check, where_wrong);
@@ -799,12 +110,12 @@ int sh_plugin_check(const struct sherd_plugin *library, FILE *out)
 {
     int failed = 0;
 
-    watch_signals(true);
+    sh_trying_watched(true);
     for (int i = 0; i < library->n_ops; i++)
         failed += check_row(library, i, false, out);
     for (int i = 0; i < library->n_losses; i++)
         failed += check_loss(&library->losses[i], false, out);
-    watch_signals(false);
+    sh_trying_watched(false);
     return failed;
 }
 
