@@ -336,12 +336,17 @@ class Cluster:
         self.daemons = {}
 
 
+def link(path):
+    """What a link of /proc leads to, '' if its process is gone by now."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ''
+
+
 def links(pid):
     """Paths of the open files of a process."""
-    found = set()
     try:
-        for fd in os.scandir(f'/proc/{pid}/fd'):
-            found.add(os.readlink(fd.path))
+        return {link(fd.path) for fd in os.scandir(f'/proc/{pid}/fd')}
     except OSError:
-        pass
-    return found
+        return set()

@@ -19,7 +19,7 @@ TENSOR, CONTEXT, STAGES, EXPERTS = (f'parallelism.{axis}_parallel_degree'
 OPTIM, GRADS, FULL, ONE = {STRATEGY: 'shard_optim'}, {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'full_shard'}, {}
 HYBRID = {STRATEGY: 'hybrid_shard', SHARD: 2}
 COMMON = {'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'comm.shared_memory': 'off', 'guard.max_skips': 100}
-DENSE = {**tiny.MODELS['llama'], **COMMON, 'model.n_layers': 4, 'model.n_heads': 4, 'model.n_kv_heads': 4}
+DENSE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 64, 'model.n_layers': 4, 'model.n_heads': 4, 'model.n_kv_heads': 4}
 SPREAD = {**tiny.EXPERTS, **COMMON, 'model.tie_word_embeddings': False, 'model.n_heads': 4, 'model.n_kv_heads': 2,
           'moe.load_balance_coeff': 0}
 # The model, and the meshes in turn: ranks and what is changed.

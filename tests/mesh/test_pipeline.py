@@ -32,6 +32,7 @@ COMMON = {'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.ste
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON}
 HEADS = {'model.n_heads': 4, 'model.n_kv_heads': 4}
+BLOCKS = {'model.dim': 64}  # vectors that do not share a block of the norm's sum
 KINDS = {
     'llama': LLAMA,
     'gpt2, documents': {**GPT2, **DOCUMENTS},
@@ -55,14 +56,14 @@ MESHES = {
     '2 stages, 1 micro-step': ('gpt2, documents', 2, 2, {'training.local_batch_size': 24}),
     '2 stages in bfloat16': ('qwen3, bfloat16', 4, 2, {**SELECTIVE, FIRST: 1}),
     '2 stages in float16': ('gpt2, float16', 2, 2, {LAST: 1}),
-    '2 stages, matrices over 2': ('llama, 4 heads', 4, 2, {TENSOR: 2}),
+    '2 stages, matrices over 2': ('llama, 4 heads', 4, 2, {TENSOR: 2, **BLOCKS}),
     '2 stages, sequences over 2': ('llama, 4 heads, documents', 4, 2, {CONTEXT: 2, **GRADS, **FULL}),
     '2 stages, keys and values gathered': ('llama, 4 heads, documents', 4, 2,
                                            {CONTEXT: 2, 'parallelism.context_parallel_method': 'gather'}),
     '2 stages of shards, matrices over 2, sequences over 2': (
-        'llama, 4 heads', 16, 2, {TENSOR: 2, CONTEXT: 2, **GRADS, **SELECTIVE}),
+        'llama, 4 heads', 16, 2, {TENSOR: 2, CONTEXT: 2, **BLOCKS, **GRADS, **SELECTIVE}),
     '4 stages, matrices over 2, in bfloat16': (
-        'llama, 4 heads', 8, 4, {TENSOR: 2, 'training.mixed_precision_param': 'bfloat16', **FULL}),
+        'llama, 4 heads', 8, 4, {TENSOR: 2, **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
     '2 stages, tiles': ('llama', 2, 2, {**FULL, 'training.tile_rows': 64, 'training.local_batch_size': 12}),
 }
 if job.FEW:
@@ -71,6 +72,7 @@ if job.FEW:
 REFUSED = {
     'full_shard': ({STRATEGY: 'full_shard'}, 'shard_grad_op, shard_optim or hybrid_shard_zero2'),
     'tied': ({'model.tie_word_embeddings': True}, 'one matrix'),
+    'vectors': ({**HEADS, TENSOR: 2}, 'a multiple of 64 elements'),
     'experts': ({key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))}, 'dense blocks only'),
     'adapters': ({'lora.rank': 2}, 'leave out lora.rank'),
     'muon': ({'optimizer.name': 'muon'}, 'give optimizer.name=adamw'),

@@ -1,4 +1,5 @@
 /* Layers cut over ranks: what is not combined with stages, or not yet, and what works instead. */
+#include "src/base/number/exact.h"
 #include "src/config/check/check.h"
 #include "src/config/family.h"
 #include "src/config/read/place.h"
@@ -20,6 +21,16 @@ static bool offloads(const struct sh_config *c)
            c->offload.activations != SH_OFFLOAD_NONE;
 }
 
+/* With matrices cut over ranks, the vectors of all blocks of a stage lie end to end in one unit, whose squares are summed
+ * in blocks: each vector must fill its own. */
+static bool splits_blocks(const struct sh_config *c)
+{
+    const struct sh_family *family = sh_family_of(c->model.family);
+
+    return c->model.dim % SH_EXACT_BLOCK ||
+           (family->q_norm && !family->wide_qk_norm && c->model.head_dim % SH_EXACT_BLOCK);
+}
+
 /* The first row that applies; NULL: none. */
 static const char *bar_of(const struct sh_config *c)
 {
@@ -34,6 +45,10 @@ static const char *bar_of(const struct sh_config *c)
         {c->model.tie_word_embeddings,
          "stages have the embedding on the first and the head on the last, but this "
          "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
+        {c->parallelism.tensor_parallel_degree > 1 && splits_blocks(c),
+         "stages with matrices cut over ranks need vectors of a multiple of 64 elements, or the last bit of the gradient "
+         "norm would depend on the stages; give such a model.dim and model.head_dim, or leave out "
+         "parallelism.tensor_parallel_degree"},
         {sh_family_of(c->model.family)->router, "stages have dense blocks only; leave it out for a model with experts"},
         {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
         {c->objective.name != SH_OBJECTIVE_LM, "stages train on the next token; leave out objective.name"},
