@@ -37,7 +37,7 @@ enum sh_cfg_coefficients { SH_ORTHO_SIMPLE, SH_ORTHO_QUINTIC, SH_ORTHO_POLAR_EXP
 enum sh_cfg_muon_split { SH_MUON_SPLIT_QKV, SH_MUON_SPLIT_HEADS, SH_MUON_SPLIT_NONE };
 enum sh_cfg_adjust { SH_ADJUST_ORIGINAL, SH_ADJUST_MATCH_RMS_ADAMW, SH_ADJUST_SPECTRAL_UNCLAMPED };
 enum sh_cfg_context_method { SH_CONTEXT_AUTO, SH_CONTEXT_ULYSSES, SH_CONTEXT_GATHER };
-enum sh_cfg_pipeline_schedule { SH_SCHEDULE_1F1B };
+enum sh_cfg_pipeline_schedule { SH_SCHEDULE_1F1B, SH_SCHEDULE_ZBH1 };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };
 enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };

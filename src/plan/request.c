@@ -568,6 +568,7 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
         .micro_steps = micro_steps,
         .first_less = cfg->parallelism.pipeline_parallel_first_stage_less_layers,
         .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers,
+        .weights_apart = cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_ZBH1,
         .training = train,
         .optim = sh_optim_of(cfg->optimizer.name),
         .ortho = {.kind = cfg->optimizer.muon_coefficients,

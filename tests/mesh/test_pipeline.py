@@ -22,6 +22,7 @@ import test_memory
 import tiny
 
 STEPS = 3
+SCHEDULE = 'parallelism.pipeline_parallel_schedule'
 PP, STRATEGY = 'parallelism.pipeline_parallel_degree', 'parallelism.sharding_strategy'
 TENSOR, CONTEXT = 'parallelism.tensor_parallel_degree', 'parallelism.context_parallel_degree'
 FIRST, LAST = (f'parallelism.pipeline_parallel_{which}_stage_less_layers' for which in ('first', 'last'))
@@ -48,8 +49,10 @@ SELECTIVE = {'activation_checkpoint.mode': 'selective'}
 GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
 # Kind, ranks, stages, changes. The job of one stage has as many ranks as each stage here.
 MESHES = {
-    '2 stages': ('llama', 2, 2, {'parallelism.pipeline_parallel_schedule': '1F1B'}),
+    '2 stages': ('llama', 2, 2, {SCHEDULE: '1F1B'}),
     '2 stages, gradients sharded': ('llama', 4, 2, {**GRADS, **FULL}),
+    '2 stages, weights apart': ('llama', 4, 2, {**GRADS, SCHEDULE: 'ZBH1'}),
+    '4 stages, weights apart': ('gpt2, documents', 4, 4, {**SELECTIVE, SCHEDULE: 'ZBH1'}),
     '2 stages of replicas': ('llama', 4, 2, {**HYBRID, **SELECTIVE}),
     '4 stages': ('gpt2, documents', 4, 4, FULL),
     '4 stages, 3 micro-steps': ('gemma3', 4, 4, {**GRADS, 'training.local_batch_size': 8}),
@@ -63,8 +66,8 @@ MESHES = {
     '2 stages of shards, matrices over 2, sequences over 2': (
         'llama, 4 heads', 16, 2, {TENSOR: 2, CONTEXT: 2, **BLOCKS, **GRADS, **SELECTIVE}),
     '4 stages, matrices over 2, in bfloat16': (
-        'llama, 4 heads', 8, 4, {TENSOR: 2, **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
-    '2 stages, tiles': ('llama', 2, 2, {**FULL, 'training.tile_rows': 64, 'training.local_batch_size': 12}),
+        'llama, 4 heads', 8, 4, {TENSOR: 2, SCHEDULE: 'ZBH1', **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
+    '2 stages, tiles': ('llama', 2, 2, {**FULL, SCHEDULE: 'ZBH1', 'training.tile_rows': 64, 'training.local_batch_size': 12}),
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
@@ -89,7 +92,7 @@ REFUSED = {
     'longest': ({}, 'plan it without --longest', 'plan', 'c.yaml', '--ranks', 4, '--longest'),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
-    'another schedule': ({'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}, 'the one with the same numbers is 1F1B'),
+    'another schedule': ({SCHEDULE: 'Interleaved1F1B'}, 'the one with the same numbers is 1F1B'),
     'too many stages': ({PP: 4, 'model.n_layers': 3}, 'at most 3 stages'),
     'too few blocks': ({PP: 4, FIRST: 4}, 'not every stage has a block'),
     'ranks': ({PP: 3}, "does not divide the job's 4 ranks"),

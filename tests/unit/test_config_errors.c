@@ -750,7 +750,7 @@ static void test_all_at_once(void **state)
     static const char text[] = "model:\n  name: debug\n  flavor: 8B\n  args: {dim: 5, x: [1, 2]}\n"
                                "training:\n  stepz: 5\n  seq_len: many\n  max_norm: [1]\n"
                                "compile: {enable: true, components: [model, loss]}\n"
-                               "parallelism:\n  disable_loss_parallel: true\n  pipeline_parallel_schedule: ZBH1\n"
+                               "parallelism:\n  disable_loss_parallel: true\n  pipeline_parallel_schedule: GPipe\n"
                                "optimizer:\n  name: AdamW\n"
                                "learning_rate: 1\n"
                                "debug:\n  seed: 7\n";
@@ -769,7 +769,7 @@ static void test_all_at_once(void **state)
         "what is fused\n"
         "c.yaml:11: parallelism.disable_loss_parallel: no such key; leave it out: each rank has the logits of its own "
         "words\n"
-        "c.yaml:12: parallelism.pipeline_parallel_schedule: 'ZBH1' is not one of 1f1b; the one with the same numbers is 1F1B, "
+        "c.yaml:12: parallelism.pipeline_parallel_schedule: 'GPipe' is not one of 1f1b | zbh1; the one with the same numbers is 1F1B, "
         "whose stages wait for each other longer or keep less\n"
         "c.yaml:15: learning_rate: no such key; optimizer.lr: 1\n"
         "--training.steps: 0 is out of range 1 .. 1000000000000\n"

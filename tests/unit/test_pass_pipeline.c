@@ -14,23 +14,31 @@
 
 enum { STAGES_MAX = 16, MICROS_MAX = 64 };
 
-/* Each forward and backward once, ascending; no more micro-steps kept than there are stages from this one on. */
-static void items_are_one_forward_one_backward(void **state)
+/* Each part once, ascending, backwards after their forwards and weights after their backwards. No more micro-steps are kept
+ * than there are stages from this one on, or than there are stages. */
+static void parts_come_in_order(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= STAGES_MAX; stages++)
         for (int place = 0; place < stages; place++)
-            for (int micros = 1; micros <= MICROS_MAX; micros *= 2) {
-                struct sh_pipe_item items[2 * MICROS_MAX];
-                int done[2] = {0, 0};
+            for (int micros = 1; micros <= MICROS_MAX; micros *= 2)
+                for (int apart = 0; apart < 2; apart++) {
+                    struct sh_pipe pipe = {stages, micros, apart};
+                    struct sh_pipe_item items[SH_PIPE_PARTS * MICROS_MAX];
+                    int done[SH_PIPE_PARTS] = {0}, n = sh_pipe_items(&pipe, place, items);
 
-                sh_pipe_items(stages, place, micros, items);
-                for (int i = 0; i < 2 * micros; i++) {
-                    assert_int_equal(items[i].micro, done[items[i].backward]++);
-                    assert_true(done[0] >= done[1] && done[0] - done[1] <= stages - place);
+                    assert_int_equal(n, (2 + apart) * micros);
+                    for (int i = 0; i < n; i++) {
+                        int kept;
+
+                        assert_int_equal(items[i].micro, done[items[i].part]++);
+                        kept = done[SH_PIPE_FORWARD] - done[apart ? SH_PIPE_WEIGHTS : SH_PIPE_BACKWARD];
+                        assert_true(done[SH_PIPE_FORWARD] >= done[SH_PIPE_BACKWARD]);
+                        assert_true(done[SH_PIPE_BACKWARD] >= done[SH_PIPE_WEIGHTS]);
+                        assert_true(kept <= (apart ? stages : stages - place));
+                    }
+                    assert_int_equal(done[SH_PIPE_BACKWARD], micros);
                 }
-                assert_int_equal(done[1], micros);
-            }
 }
 
 static void blocks_are_shared(void **state)
@@ -61,13 +69,21 @@ static void blocks_are_shared(void **state)
     assert_false(sh_pipe_divides(4, 4, 2, 0));
 }
 
-/* (p - 1) / m, whatever a forward and a backward take (Narayanan et al., SC 2021, section 2.2). */
-static void bubble_is_that_of_1f1b(void **state)
+/* 1F1B: (p - 1) / m, whatever a forward and a backward take (Narayanan et al., SC 2021, section 2.2). ZBH1: a third of
+ * that if all three parts take equally long (Qi et al., ICLR 2024, section 4). */
+static void bubbles_have_closed_forms(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= STAGES_MAX; stages *= 2)
         for (int micros = stages; micros <= MICROS_MAX; micros *= 2)
-            assert_true(fabs(sh_pipe_bubble(stages, micros) - (stages - 1) / (double)micros) < 1e-12);
+            for (int apart = 0; apart < 2; apart++) {
+                double is = sh_pipe_bubble(&(struct sh_pipe){stages, micros, apart});
+                double expected = (stages - 1) / (double)micros / (apart ? 3 : 1);
+
+                if (fabs(is - expected) > 1e-12)
+                    fail_msg("%d stages, %d micro-steps, apart %d: %g, expected %g", stages, micros, apart, is,
+                             expected);
+            }
 }
 
 /* The messages of all stages of a job. */
@@ -76,7 +92,7 @@ struct job {
     struct sh_link *links[STAGES_MAX];
 };
 
-static struct job plan(int stages, int micros)
+static struct job plan(int stages, int micros, bool apart)
 {
     struct tiny_model m = tiny_models[0];
     struct sh_build b;
@@ -85,6 +101,7 @@ static struct job plan(int stages, int micros)
     m.model.n_layers = stages;
     b = tiny_build(&m, 1);
     b.options.micro_steps = micros;
+    b.options.weights_apart = apart;
     b.options.strategy.keep_after_forward = true;
     b.evaluate = true;
     for (int s = 0; s < stages; s++) {
@@ -112,15 +129,16 @@ static void messages_meet(void **state)
 {
     (void)state;
     for (int stages = 2; stages <= 8; stages++)
-        for (int micros = 1; micros <= 16; micros = micros * 2 + 1) {
-            struct job j = plan(stages, micros);
+        for (int micros = 1; micros <= 16; micros = micros * 2 + 1)
+            for (int apart = 0; apart < 2; apart++) {
+                struct job j = plan(stages, micros, apart);
 
-            for (int s = 0; s < stages; s++) /* a training step, and an evaluation forward */
-                assert_int_equal(j.n[s], 2 * ((2 * micros + 1) * ((s > 0) + (s + 1 < stages))));
-            if (check(&j) != SH_OK)
-                fail_msg("%d stages, %d micro-steps: %s", stages, micros, sh_error_text());
-            forget(&j);
-        }
+                for (int s = 0; s < stages; s++) /* a training step, and an evaluation forward */
+                    assert_int_equal(j.n[s], 2 * ((2 * micros + 1) * ((s > 0) + (s + 1 < stages))));
+                if (check(&j) != SH_OK)
+                    fail_msg("%d stages, %d micro-steps: %s", stages, micros, sh_error_text());
+                forget(&j);
+            }
 }
 
 /* The row of a stage's n-th message of a kind. */
@@ -144,7 +162,7 @@ static void expect(struct job *j, const char *text)
 
 static void swapped_messages_are_named(void **state)
 {
-    struct job j = plan(3, 4);
+    struct job j = plan(3, 4, false);
     struct sh_link *a = nth(&j, 1, SH_OP_SEND, 0), *b = a + 1, swap;
 
     (void)state;
@@ -155,15 +173,15 @@ static void swapped_messages_are_named(void **state)
     b->micro = swap.micro;
     expect(&j, "stage 1, forward of micro-step 1, send, 192 bytes: meets stage 2, forward of micro-step 0, receive");
 
-    j = plan(3, 4);
+    j = plan(3, 4, false);
     nth(&j, 2, SH_OP_RECEIVE, 1)->bytes /= 2;
     expect(&j, "micro-step 1, send, 192 bytes: meets stage 2, forward of micro-step 1, receive, 96 bytes");
 
-    j = plan(2, 2);
+    j = plan(2, 2, false);
     nth(&j, 0, SH_OP_RECEIVE, 1)->kind = SH_OP_KINDS;
     expect(&j, "stage 1, backward of micro-step 1, send: stage 0 expects no such message");
 
-    j = plan(2, 2);
+    j = plan(2, 2, false);
     nth(&j, 0, SH_OP_SEND, 2)->kind = SH_OP_KINDS;
     expect(&j, "stage 1, forward of micro-step 0, receive: stage 0 sends no such message");
 }
@@ -172,7 +190,7 @@ static void swapped_messages_are_named(void **state)
  * taken, and the other one for the first backward. */
 static void hangs_are_named(void **state)
 {
-    struct job j = plan(2, 4);
+    struct job j = plan(2, 4, false);
 
     (void)state;
     for (int s = 0; s < j.stages; s++) {
@@ -197,12 +215,9 @@ static void hangs_are_named(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(items_are_one_forward_one_backward),
-        cmocka_unit_test(blocks_are_shared),
-        cmocka_unit_test(bubble_is_that_of_1f1b),
-        cmocka_unit_test(messages_meet),
-        cmocka_unit_test(swapped_messages_are_named),
-        cmocka_unit_test(hangs_are_named),
+        cmocka_unit_test(parts_come_in_order),        cmocka_unit_test(blocks_are_shared),
+        cmocka_unit_test(bubbles_have_closed_forms),  cmocka_unit_test(messages_meet),
+        cmocka_unit_test(swapped_messages_are_named), cmocka_unit_test(hangs_are_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -434,6 +434,7 @@ static const char *need_of(const char *change)
                 {"parallelism.context_parallel_method=ulysses", "parallelism.context_parallel_degree=2"},
                 {"parallelism.context_parallel_method=gather", "parallelism.context_parallel_degree=2"},
                 {"parallelism.pipeline_parallel_schedule=1f1b", "parallelism.pipeline_parallel_degree=2 " STAGED},
+                {"parallelism.pipeline_parallel_schedule=zbh1", "parallelism.pipeline_parallel_degree=2 " STAGED},
                 {"objective.name=plugin", "objective.plugin=a"},
                 {"objective.loss_type=plugin", DPO " objective.plugin=a"},
                 {"objective.loss_type=exo_pair", DPO " objective.label_smoothing=0.1"},

@@ -5,16 +5,27 @@
 #include <math.h>
 #include <stdlib.h>
 
-void sh_pipe_items(int stages, int place, int micro_steps, struct sh_pipe_item *items)
+static enum sh_pipe_part next_part(const struct sh_pipe *pipe, int place, const int *done)
 {
-    int ahead = stages - 1 - place, forward = 0, backward = 0, n = 0;
+    int ahead = pipe->stages - 1 - place, owed = done[SH_PIPE_BACKWARD] - done[SH_PIPE_WEIGHTS];
 
-    while (backward < micro_steps) {
-        if (forward < micro_steps && forward <= backward + ahead)
-            items[n++] = (struct sh_pipe_item){false, forward++};
-        else
-            items[n++] = (struct sh_pipe_item){true, backward++};
+    if (pipe->weights_apart && (owed > place || done[SH_PIPE_BACKWARD] == pipe->micro_steps))
+        return SH_PIPE_WEIGHTS;
+    if (done[SH_PIPE_FORWARD] < pipe->micro_steps && done[SH_PIPE_FORWARD] <= done[SH_PIPE_BACKWARD] + ahead)
+        return SH_PIPE_FORWARD;
+    return SH_PIPE_BACKWARD;
+}
+
+int sh_pipe_items(const struct sh_pipe *pipe, int place, struct sh_pipe_item *items)
+{
+    int done[SH_PIPE_PARTS] = {0}, n = (pipe->weights_apart ? 3 : 2) * pipe->micro_steps;
+
+    for (int i = 0; i < n; i++) {
+        enum sh_pipe_part part = next_part(pipe, place, done);
+
+        items[i] = (struct sh_pipe_item){part, done[part]++};
     }
+    return n;
 }
 
 /* With the blocks that the first and the last stage lack, all have an equal share. */
@@ -43,50 +54,59 @@ bool sh_pipe_divides(int layers, int stages, int first_less, int last_less)
     return true;
 }
 
-/* When each forward and each backward of a stage ends; an item begins once the stage is free and what it needs is there. */
+/* When each part of each micro-step of a stage ends; an item begins once the stage is free and what it needs is there. */
 struct clock {
-    int micro_steps;
-    double *forward, *backward; /* [stages][micro_steps]; 0: not yet */
+    const struct sh_pipe *pipe;
+    double *ends; /* [stages][SH_PIPE_PARTS][micro_steps]; 0: not yet */
 };
 
-/* Returns whether the item could be timed; *now is when the stage is free. */
-static bool run(struct clock *c, int stages, int place, const struct sh_pipe_item *item, double *now)
+static double *end_of(const struct clock *c, int place, enum sh_pipe_part part, int micro)
 {
-    double *ends = item->backward ? c->backward : c->forward, needs = 0;
-    int from = item->backward ? place + 1 : place - 1, at = place * c->micro_steps + item->micro;
+    return &c->ends[(place * SH_PIPE_PARTS + part) * c->pipe->micro_steps + micro];
+}
 
-    if (from >= 0 && from < stages)
-        needs = ends[from * c->micro_steps + item->micro];
-    else if (item->backward)
-        needs = c->forward[at];
-    if (needs == 0 && (item->backward || place > 0))
+/* When what an item needs from elsewhere is there; 0: not yet known. The order of a stage sees to the rest. */
+static double needs(const struct clock *c, int place, const struct sh_pipe_item *item)
+{
+    bool last = place == c->pipe->stages - 1;
+
+    if (item->part == SH_PIPE_BACKWARD && !last)
+        return *end_of(c, place + 1, SH_PIPE_BACKWARD, item->micro);
+    return *end_of(c, place - (item->part == SH_PIPE_FORWARD), SH_PIPE_FORWARD, item->micro);
+}
+
+/* Returns whether the item could be timed; *now is when the stage is free. */
+static bool run(const struct clock *c, int place, const struct sh_pipe_item *item, double *now)
+{
+    bool first = item->part == SH_PIPE_FORWARD && place == 0;
+    double from = first ? 0 : needs(c, place, item);
+
+    if (from == 0 && !first)
         return false;
-    *now = fmax(*now, needs) + (item->backward ? 2 : 1);
-    ends[at] = *now;
+    *now = fmax(*now, from) + (item->part == SH_PIPE_BACKWARD && !c->pipe->weights_apart ? 2 : 1);
+    *end_of(c, place, item->part, item->micro) = *now;
     return true;
 }
 
-double sh_pipe_bubble(int stages, int micro_steps)
+double sh_pipe_bubble(const struct sh_pipe *pipe)
 {
-    size_t n = (size_t)stages * (size_t)micro_steps;
-    struct sh_pipe_item *items = sh_calloc(2 * n, sizeof *items);
-    struct clock c = {micro_steps, sh_calloc(n, sizeof(double)), sh_calloc(n, sizeof(double))};
-    int *at = sh_calloc((size_t)stages, sizeof *at), left = stages;
-    double *now = sh_calloc((size_t)stages, sizeof *now), end = 0;
+    size_t most = (size_t)SH_PIPE_PARTS * (size_t)pipe->micro_steps, stages = (size_t)pipe->stages;
+    struct sh_pipe_item *items = sh_calloc(stages * most, sizeof *items);
+    struct clock c = {pipe, sh_calloc(stages * most, sizeof(double))};
+    int *at = sh_calloc(stages, sizeof *at), left = pipe->stages, n = 0;
+    double *now = sh_calloc(stages, sizeof *now), end = 0;
 
-    for (int i = 0; i < stages; i++)
-        sh_pipe_items(stages, i, micro_steps, items + (size_t)i * 2 * (size_t)micro_steps);
+    for (int i = 0; i < pipe->stages; i++)
+        n = sh_pipe_items(pipe, i, items + (size_t)i * most);
     while (left > 0)
-        for (int i = 0; i < stages; i++)
-            while (at[i] < 2 * micro_steps && run(&c, stages, i, &items[i * 2 * micro_steps + at[i]], &now[i]) &&
-                   ++at[i] == 2 * micro_steps)
+        for (int i = 0; i < pipe->stages; i++)
+            while (at[i] < n && run(&c, i, &items[(size_t)i * most + (size_t)at[i]], &now[i]) && ++at[i] == n)
                 left--;
-    for (int i = 0; i < stages; i++)
+    for (int i = 0; i < pipe->stages; i++)
         end = fmax(end, now[i]);
     free(items);
-    free(c.forward);
-    free(c.backward);
+    free(c.ends);
     free(at);
     free(now);
-    return end / (3 * micro_steps) - 1;
+    return end / (3 * pipe->micro_steps) - 1;
 }

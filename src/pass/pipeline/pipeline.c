@@ -27,8 +27,10 @@ struct pipe {
     struct sh_program *p;
     struct sh_op *old; /* of one micro-step */
     int n_old, n_tensors;
-    int split; /* the first operation that is not of the forward */
-    int stages, place, steps;
+    int split;     /* the first operation that is not of the forward */
+    bool *weights; /* [n_old] operations that make gradients of weights only, if these come later */
+    struct sh_pipe pipe;
+    int place, steps;
     int *of; /* [steps][n_tensors] what stands for a tensor in a micro-step; SH_NONE: not made yet */
     int *
         port; /* [n_tensors] the tensor with the inputs of all micro-steps; SH_NONE: it is no port that the host fills */
@@ -117,11 +119,16 @@ static void add_wait(struct pipe *f, int message)
     sh_program_add_op(f->p, &wait);
 }
 
-/* The message of a kind in a half of the micro-step; SH_NONE: it has none. */
-static int find(const struct pipe *f, bool backward, enum sh_op_kind kind)
+static bool belongs(const struct pipe *f, int i, enum sh_pipe_part part)
 {
-    for (int i = backward ? f->split : 0; i < (backward ? f->n_old : f->split); i++)
-        if (f->old[i].kind == kind)
+    return part == (i < f->split ? SH_PIPE_FORWARD : f->weights[i] ? SH_PIPE_WEIGHTS : SH_PIPE_BACKWARD);
+}
+
+/* The message of a kind in a part of the micro-step; SH_NONE: it has none. */
+static int find(const struct pipe *f, enum sh_pipe_part part, enum sh_op_kind kind)
+{
+    for (int i = 0; i < f->n_old; i++)
+        if (f->old[i].kind == kind && belongs(f, i, part))
             return i;
     return SH_NONE;
 }
@@ -129,15 +136,15 @@ static int find(const struct pipe *f, bool backward, enum sh_op_kind kind)
 /* Ask for what an item needs from a neighbour. Returns the operation, SH_NONE if it needs nothing. */
 static int ask(struct pipe *f, const struct sh_pipe_item *item)
 {
-    int i = find(f, item->backward, SH_OP_RECEIVE);
+    int i = find(f, item->part, SH_OP_RECEIVE);
 
     return i == SH_NONE ? SH_NONE : add(f, item->micro, i);
 }
 
 static void work(struct pipe *f, const struct sh_pipe_item *item)
 {
-    for (int i = item->backward ? f->split : 0; i < (item->backward ? f->n_old : f->split); i++)
-        if (!is_message(&f->old[i]) && f->old[i].phase != SH_PHASE_INIT)
+    for (int i = 0; i < f->n_old; i++)
+        if (belongs(f, i, item->part) && !is_message(&f->old[i]) && f->old[i].phase != SH_PHASE_INIT)
             add(f, item->micro, i);
 }
 
@@ -146,7 +153,7 @@ static void emit(struct pipe *f, const struct sh_pipe_item *items, int n)
     int asked = n ? ask(f, &items[0]) : SH_NONE, sent = SH_NONE;
 
     for (int k = 0; k < n; k++) {
-        int came = asked, out = find(f, items[k].backward, SH_OP_SEND);
+        int came = asked, out = find(f, items[k].part, SH_OP_SEND);
 
         asked = k + 1 < n ? ask(f, &items[k + 1]) : SH_NONE;
         if (came != SH_NONE)
@@ -176,6 +183,51 @@ static void widen_ports(struct pipe *f)
     f->p->unrolled = f->steps;
 }
 
+/* Roots of what an operation of the backward reads, or writes before the gradients of weights are due. */
+static void mark(const struct pipe *f, const struct sh_op *op, bool writes, bool *marks)
+{
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (op->in[k] != SH_NONE)
+            marks[sh_tensor_root(f->p, op->in[k])] = true;
+    for (int k = 0; writes && k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE)
+            marks[sh_tensor_root(f->p, op->out[k])] = true;
+}
+
+/* Whether all results are gradients of parameters, and unmarked. */
+static bool may_wait(const struct pipe *f, const struct sh_op *op, const bool *marks)
+{
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        int root = op->out[k] == SH_NONE ? SH_NONE : sh_tensor_root(f->p, op->out[k]);
+
+        if (root != SH_NONE && (f->p->tensors[root].grad_of == SH_NONE || marks[root]))
+            return false;
+    }
+    return op->out[0] != SH_NONE;
+}
+
+/* Operations of the backward whose results are gradients of parameters that nothing else in the micro-step reads or adds
+ * to, so that each sum keeps its order. Those of a run of tiles stay, since a tile's tensors do not outlive it. */
+static void find_weights(struct pipe *f)
+{
+    bool *marks = sh_calloc((size_t)f->n_tensors + 1, sizeof *marks), again = true;
+
+    for (int i = f->split; i < f->n_old; i++) {
+        f->weights[i] = !f->old[i].tiles;
+        mark(f, &f->old[i], false, marks);
+    }
+    while (again) {
+        again = false;
+        for (int i = f->split; i < f->n_old; i++)
+            if (f->weights[i] && !may_wait(f, &f->old[i], marks))
+                f->weights[i] = false, again = true;
+        for (int i = f->split; i < f->n_old; i++)
+            if (!f->weights[i])
+                mark(f, &f->old[i], true, marks);
+    }
+    free(marks);
+}
+
 /* Tables are made once, outside of the step. */
 static void keep_init(struct pipe *f)
 {
@@ -187,15 +239,13 @@ static void keep_init(struct pipe *f)
 /* A micro-step that is only evaluated is one forward. */
 static void emit_all(struct pipe *f)
 {
-    struct sh_pipe_item *items = sh_calloc(2 * (size_t)f->steps, sizeof *items);
+    struct sh_pipe_item *items = sh_calloc(SH_PIPE_PARTS * (size_t)f->steps, sizeof *items);
 
     keep_init(f);
     if (f->split == f->n_old)
         emit(f, items, 1);
-    else {
-        sh_pipe_items(f->stages, f->place, f->steps, items);
-        emit(f, items, 2 * f->steps);
-    }
+    else
+        emit(f, items, sh_pipe_items(&f->pipe, f->place, items));
     free(items);
 }
 
@@ -206,7 +256,7 @@ static sh_rc check_size(const struct pipe *f)
     return sh_fail(SH_E_USAGE,
                    "parallelism.pipeline_parallel_degree=%d: a step of %d micro-steps of %d operations is one list, of "
                    "at most %d; give a larger training.local_batch_size, or more stages",
-                   f->stages, f->steps, f->n_old, OPS_MAX);
+                   f->pipe.stages, f->steps, f->n_old, OPS_MAX);
 }
 
 static void make_step(struct pipe *f)
@@ -221,11 +271,15 @@ static void make_step(struct pipe *f)
     memcpy(f->old, f->p->ops, (size_t)f->n_old * sizeof *f->old);
     while (f->split < f->n_old && f->old[f->split].phase <= SH_PHASE_FORWARD)
         f->split++;
+    f->weights = sh_calloc((size_t)f->n_old + 1, sizeof *f->weights);
+    if (f->pipe.weights_apart)
+        find_weights(f);
     sh_links_add_streams(f->p);
     widen_ports(f);
     f->p->n_ops = 0;
     emit_all(f);
     free(f->old);
+    free(f->weights);
     free(f->of);
     free(f->port);
 }
@@ -237,11 +291,13 @@ sh_rc sh_pass_pipeline(const struct sh_build *b, struct sh_program *micro)
                      .p = micro,
                      .n_old = micro->n_ops,
                      .n_tensors = micro->n_tensors,
-                     .stages = sh_group_size(mesh, mesh->pipeline),
+                     .pipe = {.stages = sh_group_size(mesh, mesh->pipeline),
+                              .micro_steps = b->options.micro_steps,
+                              .weights_apart = b->options.weights_apart},
                      .place = sh_group_index(mesh, mesh->pipeline),
                      .steps = b->options.micro_steps};
 
-    if (f.stages == 1)
+    if (f.pipe.stages == 1)
         return SH_OK;
     SH_TRY(check_size(&f));
     make_step(&f);

@@ -78,7 +78,9 @@ static double bubble_of(const struct sh_predict *l)
 
 void sh_predict_say_stages(const struct sh_predict *l)
 {
+    const struct sh_pass_options *o = &l->build.options;
     int n = l->stages.n;
+    struct sh_pipe pipe = {n, o->micro_steps, o->weights_apart};
     char bytes[SH_STR_SHORT];
 
     if (n == 0)
@@ -88,7 +90,7 @@ void sh_predict_say_stages(const struct sh_predict *l)
     for (int s = 0; s < n; s++)
         say_stage(l, s);
     printf("  waits for other stages, if all are equally fast: %.1f %% of the time that a stage works\n",
-           100 * sh_pipe_bubble(n, l->build.options.micro_steps));
+           100 * sh_pipe_bubble(&pipe));
     if (l->each)
         printf("  waits for other stages, as predicted: %.1f %% of the time that they work\n", 100 * bubble_of(l));
     if (l->at.gpu)
