@@ -14,22 +14,31 @@
 
 enum { TAIL = 1 << 16, STEPS_SECONDS = 600 };
 
-/* The step of the newest line of a training step behind the first `from` bytes; -1: there is none. */
-static int64_t newest_step(const char *path, long from)
+/* The end of a file behind its first `from` bytes; *begin is where it begins. The caller frees it. */
+static char *read_tail(const char *path, long from, long *begin)
 {
     char *text = sh_calloc(TAIL + 1, 1);
     FILE *f = fopen(path, "r");
-    int64_t step = -1;
 
+    *begin = from;
     if (f && fseek(f, 0, SEEK_END) == 0) {
-        long end = ftell(f), begin = end > TAIL ? end - TAIL : 0;
+        long end = ftell(f);
 
-        begin = begin < from ? from : begin;
-        if (begin < end && fseek(f, begin, SEEK_SET) == 0)
+        *begin = end - TAIL > from ? end - TAIL : from;
+        if (*begin < end && fseek(f, *begin, SEEK_SET) == 0)
             text[fread(text, 1, TAIL, f)] = '\0';
     }
     if (f)
         fclose(f);
+    return text;
+}
+
+/* The step of the newest line of a training step behind the first `from` bytes; -1: there is none. */
+static int64_t newest_step(const char *path, long from)
+{
+    char *text = read_tail(path, from, &from);
+    int64_t step = -1;
+
     for (const char *at = strstr(text, "{\"step\":"); at; at = strstr(at + 1, "{\"step\":")) {
         char *end;
         long long found = strtoll(at + strlen("{\"step\":"), &end, 10);
@@ -51,30 +60,30 @@ static long size_of(const char *path)
     return size;
 }
 
-/* What was under way is still written for a moment. */
-static long settled_size(const char *path)
+/* Where the line of the first start begins behind the first `from` bytes; -1: there is none. */
+static long next_start(const char *path, long from)
 {
-    long before = -1, now = size_of(path);
+    char *text = read_tail(path, from, &from);
+    const char *at = strstr(text, "{\"event\":\"start\"");
+    long found = at ? from + (at - text) : -1;
 
-    while (now != before) {
-        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
-        before = now;
-        now = size_of(path);
-    }
-    return now;
+    free(text);
+    return found;
 }
 
-static sh_rc wait_for_steps(const char *path, int64_t begin)
+/* Steps that were under way are still written for a moment, so only those of another start count. */
+static sh_rc wait_for_steps(const char *path, long from, int64_t begin)
 {
-    long from = settled_size(path);
+    long start = -1;
     int64_t now = -1;
 
     while (now < 0 && sh_seconds_since(begin) < STEPS_SECONDS) {
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        now = newest_step(path, from);
+        start = start < 0 ? next_start(path, from) : start;
+        now = start < 0 ? -1 : newest_step(path, start);
     }
     if (now < 0)
-        return sh_fail(SH_E_COMM, "no step has followed within %d s", STEPS_SECONDS);
+        return sh_fail(SH_E_COMM, "no %s has followed within %d s", start < 0 ? "other start" : "step", STEPS_SECONDS);
     printf("drill: step %lld followed after %.1f s\n", (long long)now, sh_seconds_since(begin));
     return SH_OK;
 }
@@ -82,6 +91,7 @@ static sh_rc wait_for_steps(const char *path, int64_t begin)
 static sh_rc lose(const char *folder, const char *path, bool node)
 {
     int64_t begin = sh_now_ns();
+    long from = size_of(path);
     int fd, rank;
     sh_rc rc;
 
@@ -96,7 +106,7 @@ static sh_rc lose(const char *folder, const char *path, bool node)
         printf("drill: rank %d on %s was killed; the log has step %lld\n", rank, sh_wire_node(),
                (long long)newest_step(path, 0));
     fflush(stdout);
-    return wait_for_steps(path, begin);
+    return wait_for_steps(path, from, begin);
 }
 
 sh_rc sh_cmd_drill(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
