@@ -382,8 +382,9 @@ struct sh_op_attr {
                                                       place j gets elements [cut j, cut j + 1) of the whole; or back */
         } exchange;                                /* ALL_TO_ALL */
         struct {
-            int peer;                              /* places on the axis of the group from this rank to the other: 1, -1 */
+            int peer;                              /* places on the axis of the group from this rank to the other */
             int micro;                             /* the micro-step of which it is */
+            int border;                            /* between chunk `border` of the model's blocks and the next one */
         } link;                                    /* SEND, RECEIVE */
         struct {
             bool w_in_out;                         /* EXPERT_LINEAR*: weights are stored [E,I,O]; first, as in linear */

@@ -80,7 +80,12 @@ static words context_method_words = {
     {"gather", SH_CONTEXT_GATHER},
     {NULL, 0},
 };
-static words pipeline_schedule_words = {{"1f1b", SH_SCHEDULE_1F1B}, {"zbh1", SH_SCHEDULE_ZBH1}, {NULL, 0}};
+static words pipeline_schedule_words = {
+    {"1f1b", SH_SCHEDULE_1F1B},
+    {"zbh1", SH_SCHEDULE_ZBH1},
+    {"interleaved1f1b", SH_SCHEDULE_INTERLEAVED},
+    {NULL, 0},
+};
 static words grad_sync_words = {
     {"auto", SH_GRAD_SYNC_AUTO},
     {"every_micro_step", SH_GRAD_SYNC_EVERY},

@@ -19,7 +19,7 @@ struct way {
 
 struct sh_meets {
     int stages, n;
-    struct way *ways; /* [n] each link there and back, then the collectives of all */
+    struct way *ways; /* [n] each border there and back, then the collectives of all */
 };
 
 struct sh_meets *sh_meets_create(int stages)
@@ -27,7 +27,7 @@ struct sh_meets *sh_meets_create(int stages)
     struct sh_meets *m = sh_calloc(1, sizeof *m);
 
     m->stages = stages;
-    m->n = 2 * (stages - 1) + 1;
+    m->n = 2 * stages + 1;
     m->ways = sh_calloc((size_t)m->n, sizeof *m->ways);
     for (int i = 0; i < m->n; i++)
         m->ways[i].next = sh_calloc((size_t)stages, sizeof *m->ways[i].next);
@@ -51,10 +51,10 @@ bool sh_meets_at(const struct sh_mesh_shape *mesh, const struct sh_op *op)
 
 static struct way *way_of(const struct sh_meets *m, int stage, const struct sh_op *op)
 {
-    int to = stage + op->attr.link.peer, link = to < stage ? to : stage;
-    bool back = (op->kind == SH_OP_SEND) == (op->attr.link.peer < 0);
+    bool back;
+    int border = sh_program_border(op, stage, m->stages, &back);
 
-    return &m->ways[sh_program_is_message(op) ? 2 * link + back : m->n - 1];
+    return &m->ways[sh_program_is_message(op) ? 2 * border + back : m->n - 1];
 }
 
 static struct meeting *meeting_at(struct way *w, int number)

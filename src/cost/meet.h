@@ -1,4 +1,4 @@
-/* Where stages of a pipeline meet: messages between two neighbours, and collectives of all. A meeting begins once each
+/* Where stages of a pipeline meet: messages between two stages, and collectives of all. A meeting begins once each
  * side has started it and the one before on the same way has ended. Inside src/cost; local. */
 #ifndef SH_COST_MEET_H
 #define SH_COST_MEET_H

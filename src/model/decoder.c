@@ -629,9 +629,9 @@ static struct sh_emit position(const struct sh_model_batch *b, struct sh_program
 }
 
 /* All blocks, unless ranks share them. */
-static struct sh_model_stage stage_of(const struct sh_model *m, const struct sh_model_batch *b)
+static struct sh_model_stage stage_of(const struct sh_model_batch *b, const int *all)
 {
-    return b->stage.ranks > 1 ? b->stage : (struct sh_model_stage){1, 0, 0, m->n_layers};
+    return b->stage.ranks > 1 ? b->stage : (struct sh_model_stage){1, 0, 1, all};
 }
 
 static bool is_first(const struct decoder *d)
@@ -644,7 +644,7 @@ static bool is_last(const struct decoder *d)
     return d->stage.place == d->stage.ranks - 1;
 }
 
-/* The rows with which the first block begins, or what the stage before made of them. */
+/* The rows with which the first block begins; SH_NONE: another stage makes them. */
 static int emit_embedding(struct decoder *d)
 {
     int x;
@@ -654,7 +654,7 @@ static int emit_embedding(struct decoder *d)
     d->e.elsewhere = false;
     emit_rope_tables(d);
     if (!is_first(d))
-        return sh_emit_receive(&d->e, d->m->dim, -1);
+        return SH_NONE;
     x = sh_emit_embed(&d->e, d->wte, d->wpe);
     if (d->f->scaled_embedding)
         x = sh_emit_scale(&d->e, x, sqrtf((float)d->m->dim));
@@ -662,19 +662,42 @@ static int emit_embedding(struct decoder *d)
 }
 
 /* Blocks of other stages are only listed. */
+static int emit_block(struct decoder *d, int x)
+{
+    struct branch block[BRANCHES];
+    int in = x;
+
+    declare_block(d, block);
+    declare_router_bias(d);
+    for (int i = 0; i < BRANCHES && !d->e.elsewhere; i++)
+        x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
+    return x;
+}
+
+/* From this place to the one that has a chunk. */
+static int to_chunk(const struct sh_model_stage *s, int chunk)
+{
+    return chunk % s->ranks - s->place;
+}
+
 static int emit_blocks(struct decoder *d, int x)
 {
-    for (d->e.block = 0; d->e.block < d->m->n_layers; d->e.block++) {
-        struct branch block[BRANCHES];
-        int in = x;
+    const struct sh_model_stage *s = &d->stage;
+    int chunks = s->ranks * s->chunks;
 
-        d->e.elsewhere = d->e.block < d->stage.first || d->e.block >= d->stage.last;
-        declare_block(d, block);
-        declare_router_bias(d);
-        for (int i = 0; i < BRANCHES && !d->e.elsewhere; i++)
-            x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
+    for (int c = 0; c < chunks; c++) {
+        bool own = to_chunk(s, c) == 0;
+
+        if (own && c > 0)
+            x = sh_emit_receive(&d->e, d->m->dim, c - 1, to_chunk(s, c - 1));
+        d->e.elsewhere = !own;
+        for (d->e.block = s->begin[c]; d->e.block < s->begin[c + 1]; d->e.block++)
+            x = emit_block(d, x);
+        d->e.elsewhere = false;
+        d->e.block = SH_NONE;
+        if (own && c + 1 < chunks)
+            sh_emit_send(&d->e, x, c, to_chunk(s, c + 1));
     }
-    d->e.block = SH_NONE;
     return x;
 }
 
@@ -700,13 +723,14 @@ static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
 
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
+    const int all[] = {0, m->n_layers};
     struct decoder d = {.e = position(b, p),
                         .m = m,
                         .f = sh_family_of(m->family),
                         .adapters = &b->adapters,
                         .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},
                         .tensor = {ranks_of(b), b->tensor.place},
-                        .stage = stage_of(m, b),
+                        .stage = stage_of(b, all),
                         .reports = b->reports && sh_family_of(m->family)->router,
                         .heads = {.heads = m->n_heads / ranks_of(b),
                                   .kv_heads = m->n_kv_heads / ranks_of(b),
@@ -734,12 +758,10 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     d.e.elsewhere = !is_last(&d);
     declare_head(&d);
     d.e.elsewhere = false;
-    if (is_last(&d)) {
+    if (is_last(&d))
         emit_head(&d, x, b);
-    } else {
-        sh_emit_send(&d.e, x, 1);
+    else
         sh_emit_no_loss(&d.e);
-    }
     if (b->adapters.rank)
         sh_adapt_freeze(p);
 }

@@ -40,11 +40,13 @@ struct sh_model_cut {
     int ranks, place; /* 0 and 1 ranks: matrices are whole */
 };
 
-/* Layers cut over ranks: this one has the blocks [first, last), the first place also the embedding, and the last the head.
- * Rows come from the place before and go to the one after it. */
+/* Layers cut over ranks, in chunks of blocks that the ranks have in turn: place 0 has chunks 0, ranks, 2 ranks, ... The
+ * first place also has the embedding, and the last the head. Rows of a chunk come from the place of the one before and go
+ * to that of the next. */
 struct sh_model_stage {
     int ranks, place; /* 0 and 1 ranks: all layers are here */
-    int first, last;
+    int chunks;       /* of a rank */
+    const int *begin; /* [ranks chunks + 1] blocks; lent */
 };
 
 enum sh_model_output { SH_MODEL_LOSS, SH_MODEL_LOGITS, SH_MODEL_SCORE };

@@ -6,11 +6,13 @@
 sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
+    int stages = sh_group_size(mesh, mesh->pipeline);
+    bool ring = b->options.chunks > 1 && stages > 1;
 
-    /* All stages list the links of all, whether they have messages there or not. */
-    for (int link = 0; link < 2 && link < sh_group_size(mesh, mesh->pipeline) - 1; link++)
+    /* All stages list the borders of all, whether they have messages there or not. */
+    for (int border = 0; border < stages - !ring; border++)
         for (int back = 0; back < 2; back++)
-            sh_program_use_group(p, mesh, mesh->pipeline, sh_links_stream(p, link, back));
+            sh_program_use_group(p, mesh, mesh->pipeline, sh_links_stream(p, stages, border, back));
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->async && sh_group_size(mesh, p->ops[i].attr.group) > 1)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);

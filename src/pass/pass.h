@@ -91,6 +91,7 @@ struct sh_pass_options {
     int segment_ranks, segment_rank;
     int micro_steps;                 /* per training step */
     int first_less, last_less;       /* blocks that the first and the last stage have less than others */
+    int chunks;                      /* of blocks that a stage has; more than 1: stages are interleaved */
     bool weights_apart;              /* gradients of weights after those of rows, where a stage would wait: ZBH1 */
     bool training;                   /* gradients and optimizer state exist */
     const struct sh_optim *optim;    /* when training */

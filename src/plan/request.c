@@ -321,20 +321,54 @@ static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpos
     return SH_OK;
 }
 
-/* Refuse stages without a block. */
-static sh_rc check_stages(const struct sh_config *cfg)
+/* Chunks of all stages. */
+static int chunks_of(const struct sh_config *cfg)
 {
-    int stages = cfg->parallelism.pipeline_parallel_degree, layers = cfg->model.n_layers;
+    int stages = cfg->parallelism.pipeline_parallel_degree, each = cfg->parallelism.pipeline_parallel_layers_per_stage;
+    int blocks = cfg->model.n_layers + cfg->parallelism.pipeline_parallel_first_stage_less_layers +
+                 cfg->parallelism.pipeline_parallel_last_stage_less_layers;
+
+    if (stages == 1 || cfg->parallelism.pipeline_parallel_schedule != SH_SCHEDULE_INTERLEAVED)
+        return stages;
+    return each ? (blocks + each - 1) / each : 2 * stages;
+}
+
+static sh_rc check_interleaved(const struct sh_config *cfg, int micro_steps)
+{
+    int stages = cfg->parallelism.pipeline_parallel_degree, chunks = chunks_of(cfg);
+
+    if (chunks % stages || chunks == stages)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_layers_per_stage=%d makes %d chunks, but %d interleaved stages need "
+            "%d, %d, ...",
+            cfg->parallelism.pipeline_parallel_layers_per_stage, chunks, stages, 2 * stages, 3 * stages);
+    if (micro_steps % stages)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_schedule=Interleaved1F1B: %d stages need a multiple of %d "
+            "micro-steps, but a step has %d; give another training.local_batch_size or global_batch_size, or "
+            "ZBH1",
+            stages, stages, micro_steps);
+    return SH_OK;
+}
+
+/* Refuse stages without a block, and chunks that do not come out even. */
+static sh_rc check_stages(const struct sh_config *cfg, int micro_steps)
+{
+    int stages = cfg->parallelism.pipeline_parallel_degree, layers = cfg->model.n_layers, chunks = chunks_of(cfg);
     int first = cfg->parallelism.pipeline_parallel_first_stage_less_layers;
     int last = cfg->parallelism.pipeline_parallel_last_stage_less_layers;
 
-    if (stages == 1 || sh_pipe_divides(layers, stages, first, last))
+    if (stages > 1 && cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_INTERLEAVED)
+        SH_TRY(check_interleaved(cfg, micro_steps));
+    if (stages == 1 || sh_pipe_divides(layers, chunks, first, last))
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
         "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %d and "
-        "last_stage_less_layers %d, not every stage has a block; give at most %d stages, or less of the others",
-        stages, layers, first, last, layers);
+        "last_stage_less_layers %d, not every stage has a block%s; give at most %d stages, or less of the others",
+        stages, layers, first, last, chunks > stages ? " in each of its chunks" : "", layers / (chunks / stages));
 }
 
 /* Refuse what only some commands can do. */
@@ -568,6 +602,7 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
         .micro_steps = micro_steps,
         .first_less = cfg->parallelism.pipeline_parallel_first_stage_less_layers,
         .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers,
+        .chunks = chunks_of(cfg) / cfg->parallelism.pipeline_parallel_degree,
         .weights_apart = cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_ZBH1,
         .training = train,
         .optim = sh_optim_of(cfg->optimizer.name),
@@ -607,10 +642,10 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
     SH_TRY(check_top_words(cfg, purpose, gpu));
-    SH_TRY(check_stages(cfg));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
+    SH_TRY(check_stages(cfg, purpose == SH_TO_TRAIN ? micro_steps : 0));
     if (purpose == SH_TO_TRAIN && reproducible(cfg))
         SH_TRY(check_tree(cfg, parts, micro_steps));
     *out = (struct sh_build){

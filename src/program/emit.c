@@ -763,21 +763,23 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
 }
 
 /* The group and the stream are the pipeline pass's to set. */
-int sh_emit_receive(struct sh_emit *e, int64_t width, int peer)
+int sh_emit_receive(struct sh_emit *e, int64_t width, int border, int peer)
 {
     struct sh_op op = make_op(e, SH_OP_RECEIVE);
 
     op.attr.link.peer = peer;
+    op.attr.link.border = border;
     op.out[0] = activation(e, 2, DIMS((int64_t)e->batch * e->seq, width), "received");
     sh_program_add_op(e->p, &op);
     return op.out[0];
 }
 
-void sh_emit_send(struct sh_emit *e, int x, int peer)
+void sh_emit_send(struct sh_emit *e, int x, int border, int peer)
 {
     struct sh_op op = make_op(e, SH_OP_SEND);
 
     op.attr.link.peer = peer;
+    op.attr.link.border = border;
     op.in[0] = x;
     sh_program_add_op(e->p, &op);
 }

@@ -143,9 +143,10 @@ void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, int64_t chunk
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */
 void sh_emit_logits(struct sh_emit *e, int x, int w);                         /* makes the logits */
 
-/* Messages [N,C] from and to a rank `peer` places further on the axis of stages. */
-int sh_emit_receive(struct sh_emit *e, int64_t width, int peer);
-void sh_emit_send(struct sh_emit *e, int x, int peer);
+/* Messages [N,C] from and to a rank `peer` places further on the axis of stages, between chunk `border` of
+ * the model's blocks and the next one. */
+int sh_emit_receive(struct sh_emit *e, int64_t width, int border, int peer);
+void sh_emit_send(struct sh_emit *e, int x, int border, int peer);
 /* Make the port of the loss although another rank makes the loss. */
 void sh_emit_no_loss(struct sh_emit *e);
 

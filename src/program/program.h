@@ -376,6 +376,14 @@ static inline bool sh_program_is_message(const struct sh_op *op)
 {
     return op->kind == SH_OP_SEND || op->kind == SH_OP_RECEIVE;
 }
+
+/* Stages are a ring: border i is between stage i and the next one. *back: gradients, from there to stage i. */
+static inline int sh_program_border(const struct sh_op *op, int stage, int stages, bool *back)
+{
+    *back = op->phase != SH_PHASE_FORWARD;
+    return (op->kind == SH_OP_SEND) != *back ? stage : (stage + stages - 1) % stages;
+}
+
 /* The operand of a collective that has as many elements as it makes, or, of a SEND, as it gives. */
 static inline int sh_program_result(const struct sh_op *op)
 {

@@ -16,6 +16,7 @@ STEPS = 3
 SHARD, STRATEGY = 'mesh.shard', 'parallelism.sharding_strategy'
 TENSOR, CONTEXT, STAGES, EXPERTS = (f'parallelism.{axis}_parallel_degree'
                                     for axis in ('tensor', 'context', 'pipeline', 'expert'))
+RING = 'parallelism.pipeline_parallel_schedule'
 OPTIM, GRADS, FULL, ONE = {STRATEGY: 'shard_optim'}, {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'full_shard'}, {}
 HYBRID = {STRATEGY: 'hybrid_shard', SHARD: 2}
 COMMON = {'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'comm.shared_memory': 'off', 'guard.max_skips': 100}
@@ -26,7 +27,7 @@ SPREAD = {**tiny.EXPERTS, **COMMON, 'model.tie_word_embeddings': False, 'model.n
 CHAINS = {
     'a dense model': (DENSE, [
         (4, {TENSOR: 4}), (0, ONE), (4, {STAGES: 4, **OPTIM}), (2, {CONTEXT: 2}), (3, GRADS), (4, {TENSOR: 2, CONTEXT: 2}),
-        (4, {STAGES: 2, TENSOR: 2, **OPTIM}), (4, HYBRID), (4, {STAGES: 2, CONTEXT: 2, **GRADS}), (2, {TENSOR: 2, **FULL}),
+        (4, {STAGES: 2, TENSOR: 2, **OPTIM}), (4, HYBRID), (4, {STAGES: 2, CONTEXT: 2, RING: 'Interleaved1F1B', **GRADS}), (2, {TENSOR: 2, **FULL}),
         (8, {STAGES: 2, TENSOR: 2, CONTEXT: 2, **OPTIM}), (6, {STAGES: 3, **GRADS}), (4, {CONTEXT: 4}), (0, ONE)]),
     'experts': (SPREAD, [
         (4, {EXPERTS: 2}), (0, ONE), (3, {EXPERTS: 3, **FULL}), (4, {EXPERTS: 2, CONTEXT: 2}), (2, GRADS),

@@ -22,7 +22,7 @@ import test_memory
 import tiny
 
 STEPS = 3
-SCHEDULE = 'parallelism.pipeline_parallel_schedule'
+SCHEDULE, CHUNK = 'parallelism.pipeline_parallel_schedule', 'parallelism.pipeline_parallel_layers_per_stage'
 PP, STRATEGY = 'parallelism.pipeline_parallel_degree', 'parallelism.sharding_strategy'
 TENSOR, CONTEXT = 'parallelism.tensor_parallel_degree', 'parallelism.context_parallel_degree'
 FIRST, LAST = (f'parallelism.pipeline_parallel_{which}_stage_less_layers' for which in ('first', 'last'))
@@ -33,6 +33,7 @@ COMMON = {'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.ste
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON}
 HEADS = {'model.n_heads': 4, 'model.n_kv_heads': 4}
+LATER, RING = {SCHEDULE: 'ZBH1'}, {SCHEDULE: 'Interleaved1F1B'}
 BLOCKS = {'model.dim': 64}  # vectors that do not share a block of the norm's sum
 KINDS = {
     'llama': LLAMA,
@@ -51,23 +52,25 @@ GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'm
 MESHES = {
     '2 stages': ('llama', 2, 2, {SCHEDULE: '1F1B'}),
     '2 stages, gradients sharded': ('llama', 4, 2, {**GRADS, **FULL}),
-    '2 stages, weights apart': ('llama', 4, 2, {**GRADS, SCHEDULE: 'ZBH1'}),
-    '4 stages, weights apart': ('gpt2, documents', 4, 4, {**SELECTIVE, SCHEDULE: 'ZBH1'}),
-    '2 stages of replicas': ('llama', 4, 2, {**HYBRID, **SELECTIVE}),
+    '2 stages, weights apart': ('llama', 4, 2, {**GRADS, **LATER}),
+    '4 stages, weights apart': ('gpt2, documents', 4, 4, {**SELECTIVE, **LATER}),
+    '2 stages of replicas, 2 chunks': ('llama', 4, 2, {**HYBRID, **SELECTIVE, **RING}),
+    '3 stages of 2 chunks': ('gpt2, documents', 3, 3, {'model.n_layers': 7, **RING}),
     '4 stages': ('gpt2, documents', 4, 4, FULL),
     '4 stages, 3 micro-steps': ('gemma3', 4, 4, {**GRADS, 'training.local_batch_size': 8}),
     '2 stages, 1 micro-step': ('gpt2, documents', 2, 2, {'training.local_batch_size': 24}),
     '2 stages in bfloat16': ('qwen3, bfloat16', 4, 2, {**SELECTIVE, FIRST: 1}),
     '2 stages in float16': ('gpt2, float16', 2, 2, {LAST: 1}),
-    '2 stages, matrices over 2': ('llama, 4 heads', 4, 2, {TENSOR: 2, **BLOCKS}),
+    '2 stages of 3 chunks, matrices over 2': (
+        'llama, 4 heads', 4, 2, {TENSOR: 2, **BLOCKS, **RING, 'model.n_layers': 6, CHUNK: 1, **FULL}),
     '2 stages, sequences over 2': ('llama, 4 heads, documents', 4, 2, {CONTEXT: 2, **GRADS, **FULL}),
     '2 stages, keys and values gathered': ('llama, 4 heads, documents', 4, 2,
-                                           {CONTEXT: 2, 'parallelism.context_parallel_method': 'gather'}),
+                                           {CONTEXT: 2, 'parallelism.context_parallel_method': 'gather', **RING}),
     '2 stages of shards, matrices over 2, sequences over 2': (
         'llama, 4 heads', 16, 2, {TENSOR: 2, CONTEXT: 2, **BLOCKS, **GRADS, **SELECTIVE}),
     '4 stages, matrices over 2, in bfloat16': (
-        'llama, 4 heads', 8, 4, {TENSOR: 2, SCHEDULE: 'ZBH1', **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
-    '2 stages, tiles': ('llama', 2, 2, {**FULL, SCHEDULE: 'ZBH1', 'training.tile_rows': 64, 'training.local_batch_size': 12}),
+        'llama, 4 heads', 8, 4, {TENSOR: 2, **LATER, **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
+    '2 stages, tiles': ('llama', 2, 2, {**FULL, **LATER, 'training.tile_rows': 64, 'training.local_batch_size': 12}),
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
@@ -92,7 +95,10 @@ REFUSED = {
     'longest': ({}, 'plan it without --longest', 'plan', 'c.yaml', '--ranks', 4, '--longest'),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
-    'another schedule': ({SCHEDULE: 'Interleaved1F1B'}, 'the one with the same numbers is 1F1B'),
+    'another schedule': ({SCHEDULE: 'ZBVZeroBubble'}, 'the nearest one is ZBH1'),
+    'uneven chunks': ({**RING, CHUNK: 2}, '2 interleaved stages need 4, 6, ...'),
+    'one chunk': ({}, 'has no effect without', 'train', 'c.yaml', f'--{CHUNK}=2'),
+    'uneven micro-steps': ({**RING, 'training.local_batch_size': 4}, 'need a multiple of 2 micro-steps'),
     'too many stages': ({PP: 4, 'model.n_layers': 3}, 'at most 3 stages'),
     'too few blocks': ({PP: 4, FIRST: 4}, 'not every stage has a block'),
     'ranks': ({PP: 3}, "does not divide the job's 4 ranks"),
@@ -209,7 +215,7 @@ def case_refused(name):
         return [job.sherd(*(words or ('train', 'c.yaml')), ranks=0 if words[:1] == ['plan'] else 4, folder=folder)]
     except job.Failed as refusal:
         said = ' '.join(str(refusal).split())
-    named = re.search(r'parallelism\.pipeline_parallel_(degree=|degree: |schedule: )', said)
+    named = re.search(r'parallelism\.pipeline_parallel_(degree|schedule|layers_per_stage)(=|: )', said)
     return [] if says in said and named else [said]
 
 

@@ -769,7 +769,7 @@ static void test_all_at_once(void **state)
         "what is fused\n"
         "c.yaml:11: parallelism.disable_loss_parallel: no such key; leave it out: each rank has the logits of its own "
         "words\n"
-        "c.yaml:12: parallelism.pipeline_parallel_schedule: 'GPipe' is not one of 1f1b | zbh1; the one with the same numbers is 1F1B, "
+        "c.yaml:12: parallelism.pipeline_parallel_schedule: 'GPipe' is not one of 1f1b | zbh1 | interleaved1f1b; the one with the same numbers is 1F1B, "
         "whose stages wait for each other longer or keep less\n"
         "c.yaml:15: learning_rate: no such key; optimizer.lr: 1\n"
         "--training.steps: 0 is out of range 1 .. 1000000000000\n"

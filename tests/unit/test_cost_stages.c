@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { STAGES_MAX = 8, MICROS_MAX = 32 };
+enum { STAGES_MAX = 8, MICROS_MAX = 32, CHUNKS_MAX = 3 };
 
 /* Computation takes a second per element, a message of n elements n seconds between nodes; nothing has a latency. */
 static struct sh_machine plain_machine(void)
@@ -33,6 +33,7 @@ static struct sh_machine plain_machine(void)
 struct job {
     int stages, micros, slow;
     int forward, backward, more, message;
+    int chunks; /* of a stage; an item is for one */
     bool apart; /* half of the backward is for weights, and comes later */
 };
 
@@ -60,16 +61,19 @@ static int add(struct sh_program *p, enum sh_op_kind kind, int64_t in, int64_t o
 static int start(struct sh_program *p, const struct job *j, const struct sh_mesh_shape *mesh, enum sh_op_kind kind,
                  const struct sh_pipe_item *item)
 {
-    int place = sh_group_index(mesh, mesh->pipeline),
-        peer = (kind == SH_OP_SEND) == (item->part == SH_PIPE_BACKWARD) ? -1 : 1;
+    bool back = item->part == SH_PIPE_BACKWARD;
+    int place = sh_group_index(mesh, mesh->pipeline), chunk = item->chunk * j->stages + place;
+    int other = (kind == SH_OP_SEND) == back ? chunk - 1 : chunk + 1, at;
     struct sh_op_attr attr = sh_program_op(kind).attr;
 
-    if (item->part == SH_PIPE_WEIGHTS || place + peer < 0 || place + peer >= j->stages)
+    if (item->part == SH_PIPE_WEIGHTS || other < 0 || other >= j->stages * j->chunks)
         return SH_NONE;
     attr.group = mesh->pipeline;
-    attr.link.peer = peer;
+    attr.link.peer = other % j->stages - place;
     attr.link.micro = item->micro;
-    return add(p, kind, kind == SH_OP_SEND ? j->message : 0, kind == SH_OP_SEND ? 0 : j->message, attr);
+    at = add(p, kind, kind == SH_OP_SEND ? j->message : 0, kind == SH_OP_SEND ? 0 : j->message, attr);
+    p->ops[at].phase = back ? SH_PHASE_BACKWARD : SH_PHASE_FORWARD;
+    return at;
 }
 
 static void wait_for(struct sh_program *p, int message)
@@ -93,8 +97,8 @@ static struct sh_program *stage_of(const struct job *j, const struct sh_mesh_sha
 {
     struct sh_program *p = sh_program_create(SH_F32);
     int place = sh_group_index(mesh, mesh->pipeline), asked, sent = SH_NONE;
-    struct sh_pipe pipe = {j->stages, j->micros, j->apart};
-    struct sh_pipe_item items[SH_PIPE_PARTS * MICROS_MAX];
+    struct sh_pipe pipe = {j->stages, j->micros, j->chunks, j->apart};
+    struct sh_pipe_item items[SH_PIPE_PARTS * MICROS_MAX * CHUNKS_MAX];
     int n = sh_pipe_items(&pipe, place, items);
 
     sh_program_add_section(p, SH_SECTION_ONLY, 1);
@@ -145,6 +149,20 @@ static double exposed(const struct sh_cost_step *step)
     return step->row[SH_COST_MESSAGES].exposed;
 }
 
+static void expect_bubble(const struct job *j, const struct sh_machine *m)
+{
+    struct sh_pipe pipe = {j->stages, j->micros, j->chunks, j->apart};
+    int busy = 3 * j->micros * j->chunks;
+    struct sh_cost_step each[STAGES_MAX];
+
+    price(j, m, each);
+    for (int s = 0; s < j->stages; s++)
+        if (fabs(each[s].seconds - busy * (1 + sh_pipe_bubble(&pipe))) > 1e-6 ||
+            fabs(each[s].bubble - (each[s].seconds - busy)) > 1e-6 || exposed(&each[s]) > 1e-6)
+            fail_msg("%d stages of %d chunks, %d micro-steps, apart %d, stage %d: %g s, %g s of bubble", j->stages,
+                     j->chunks, j->micros, j->apart, s, each[s].seconds, each[s].bubble);
+}
+
 /* Equal stages and messages that take no time: (m + p - 1) times a forward and a backward, whatever each takes. */
 static void bubble_is_that_of_the_schedule(void **state)
 {
@@ -154,17 +172,10 @@ static void bubble_is_that_of_the_schedule(void **state)
     m.network.bytes_per_second = m.inside.bytes_per_second = 1e18;
     for (int stages = 2; stages <= STAGES_MAX; stages *= 2)
         for (int micros = 1; micros <= MICROS_MAX; micros *= 2)
-            for (int apart = 0; apart < 2; apart++) {
-                struct job j = {stages, micros, SH_NONE, 1, 2, 0, 1, apart};
-                struct sh_pipe pipe = {stages, micros, apart};
-                struct sh_cost_step each[STAGES_MAX];
-
-                price(&j, &m, each);
-                for (int s = 0; s < stages; s++) {
-                    assert_true(fabs(each[s].seconds - 3.0 * micros * (1 + sh_pipe_bubble(&pipe))) < 1e-6);
-                    assert_true(fabs(each[s].bubble - (each[s].seconds - 3 * micros)) < 1e-6 &&
-                                exposed(&each[s]) < 1e-6);
-                }
+            for (int chunks = 1; chunks <= (micros % stages ? 1 : CHUNKS_MAX); chunks++) {
+                expect_bubble(&(struct job){stages, micros, SH_NONE, 1, 2, 0, 1, chunks, false}, &m);
+                if (chunks == 1)
+                    expect_bubble(&(struct job){stages, micros, SH_NONE, 1, 2, 0, 1, 1, true}, &m);
             }
 }
 
@@ -177,9 +188,9 @@ static void messages_take_time(void **state)
     } rows[] = {
         /* F 0-1, message 1-6, F 6-7, B 7-9, message 9-14, B 14-16. Stage 0 waits from 1 to 14, 5 s of that for the
          * message itself; stage 1 waits at first, for what it has sent, and for the end. */
-        {{2, 1, SH_NONE, 1, 2, 0, 5, false}, 16, {8, 3}, {5, 10}},
+        {{2, 1, SH_NONE, 1, 2, 0, 5, 1, false}, 16, {8, 3}, {5, 10}},
         /* Stage 1 is the slower one: F 1-3, B 3-6, F 6-8, B 8-11; stage 0: F 0-1, F 1-2, B 6-8, B 11-13. */
-        {{2, 2, 1, 1, 2, 1, 0, false}, 13, {7, 3}, {0, 0}},
+        {{2, 2, 1, 1, 2, 1, 0, 1, false}, 13, {7, 3}, {0, 0}},
     };
     struct sh_machine m = plain_machine();
 

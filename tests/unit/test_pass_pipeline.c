@@ -12,33 +12,45 @@
 
 #include <cmocka.h>
 
-enum { STAGES_MAX = 16, MICROS_MAX = 64 };
+enum { STAGES_MAX = 16, MICROS_MAX = 64, CHUNKS_MAX = 4 };
 
-/* Each part once, ascending, backwards after their forwards and weights after their backwards. No more micro-steps are kept
- * than there are stages from this one on, or than there are stages. */
+/* Each part of each chunk once, ascending, backwards after their forwards and weights after their backwards. No more
+ * micro-steps of a chunk are kept than there are stages from this one on, or than there are stages. */
+static void check_parts(const struct sh_pipe *pipe, int place)
+{
+    static struct sh_pipe_item items[SH_PIPE_PARTS * MICROS_MAX * CHUNKS_MAX];
+    int done[CHUNKS_MAX][SH_PIPE_PARTS] = {{0}}, n = sh_pipe_items(pipe, place, items);
+    int last = pipe->weights_apart ? SH_PIPE_WEIGHTS : SH_PIPE_BACKWARD;
+
+    assert_int_equal(n, (2 + pipe->weights_apart) * pipe->micro_steps * pipe->chunks);
+    for (int i = 0; i < n; i++) {
+        int *of = done[items[i].chunk], kept = 0;
+
+        assert_int_equal(items[i].micro, of[items[i].part]++);
+        assert_true(of[SH_PIPE_FORWARD] >= of[SH_PIPE_BACKWARD] && of[SH_PIPE_BACKWARD] >= of[SH_PIPE_WEIGHTS]);
+        for (int c = 0; c < pipe->chunks; c++)
+            kept += done[c][SH_PIPE_FORWARD] - done[c][last];
+        if (pipe->chunks == 1)
+            assert_true(kept <= (pipe->weights_apart ? pipe->stages : pipe->stages - place));
+        else
+            assert_true(kept <= (pipe->chunks + 1) * pipe->stages - 2 * place - 1);
+    }
+    for (int c = 0; c < pipe->chunks; c++)
+        assert_int_equal(done[c][last], pipe->micro_steps);
+}
+
 static void parts_come_in_order(void **state)
 {
     (void)state;
     for (int stages = 1; stages <= STAGES_MAX; stages++)
-        for (int place = 0; place < stages; place++)
+        for (int place = 0; place < stages; place++) {
             for (int micros = 1; micros <= MICROS_MAX; micros *= 2)
-                for (int apart = 0; apart < 2; apart++) {
-                    struct sh_pipe pipe = {stages, micros, apart};
-                    struct sh_pipe_item items[SH_PIPE_PARTS * MICROS_MAX];
-                    int done[SH_PIPE_PARTS] = {0}, n = sh_pipe_items(&pipe, place, items);
-
-                    assert_int_equal(n, (2 + apart) * micros);
-                    for (int i = 0; i < n; i++) {
-                        int kept;
-
-                        assert_int_equal(items[i].micro, done[items[i].part]++);
-                        kept = done[SH_PIPE_FORWARD] - done[apart ? SH_PIPE_WEIGHTS : SH_PIPE_BACKWARD];
-                        assert_true(done[SH_PIPE_FORWARD] >= done[SH_PIPE_BACKWARD]);
-                        assert_true(done[SH_PIPE_BACKWARD] >= done[SH_PIPE_WEIGHTS]);
-                        assert_true(kept <= (apart ? stages : stages - place));
-                    }
-                    assert_int_equal(done[SH_PIPE_BACKWARD], micros);
-                }
+                for (int apart = 0; apart < 2; apart++)
+                    check_parts(&(struct sh_pipe){stages, micros, 1, apart}, place);
+            for (int chunks = 2; chunks <= CHUNKS_MAX; chunks++)
+                for (int micros = stages; micros <= MICROS_MAX; micros += stages)
+                    check_parts(&(struct sh_pipe){stages, micros, chunks, false}, place);
+        }
 }
 
 static void blocks_are_shared(void **state)
@@ -69,21 +81,28 @@ static void blocks_are_shared(void **state)
     assert_false(sh_pipe_divides(4, 4, 2, 0));
 }
 
-/* 1F1B: (p - 1) / m, whatever a forward and a backward take (Narayanan et al., SC 2021, section 2.2). ZBH1: a third of
- * that if all three parts take equally long (Qi et al., ICLR 2024, section 4). */
+static void expect_bubble(const struct sh_pipe *pipe, double expected)
+{
+    double found = sh_pipe_bubble(pipe);
+
+    if (fabs(found - expected) > 1e-12)
+        fail_msg("%d stages, %d micro-steps, %d chunks, apart %d: %g, expected %g", pipe->stages, pipe->micro_steps,
+                 pipe->chunks, pipe->weights_apart, found, expected);
+}
+
+/* 1F1B: (p - 1) / m, whatever a forward and a backward take; v chunks: that over v (Narayanan et al., SC 2021, sections 2.2
+ * and 2.2.2). ZBH1: a third of that if all three parts take equally long (Qi et al., ICLR 2024, section 4). */
 static void bubbles_have_closed_forms(void **state)
 {
     (void)state;
-    for (int stages = 1; stages <= STAGES_MAX; stages *= 2)
-        for (int micros = stages; micros <= MICROS_MAX; micros *= 2)
-            for (int apart = 0; apart < 2; apart++) {
-                double is = sh_pipe_bubble(&(struct sh_pipe){stages, micros, apart});
-                double expected = (stages - 1) / (double)micros / (apart ? 3 : 1);
+    for (int stages = 1; stages <= STAGES_MAX; stages++)
+        for (int micros = stages; micros <= MICROS_MAX; micros += stages) {
+            double plain = (stages - 1) / (double)micros;
 
-                if (fabs(is - expected) > 1e-12)
-                    fail_msg("%d stages, %d micro-steps, apart %d: %g, expected %g", stages, micros, apart, is,
-                             expected);
-            }
+            for (int chunks = 1; chunks <= CHUNKS_MAX; chunks++)
+                expect_bubble(&(struct sh_pipe){stages, micros, chunks, false}, plain / chunks);
+            expect_bubble(&(struct sh_pipe){stages, micros, 1, true}, plain / 3);
+        }
 }
 
 /* The messages of all stages of a job. */
@@ -92,15 +111,16 @@ struct job {
     struct sh_link *links[STAGES_MAX];
 };
 
-static struct job plan(int stages, int micros, bool apart)
+static struct job plan(int stages, int micros, int chunks, bool apart)
 {
     struct tiny_model m = tiny_models[0];
     struct sh_build b;
     struct job j = {.stages = stages};
 
-    m.model.n_layers = stages;
+    m.model.n_layers = stages * chunks;
     b = tiny_build(&m, 1);
     b.options.micro_steps = micros;
+    b.options.chunks = chunks;
     b.options.weights_apart = apart;
     b.options.strategy.keep_after_forward = true;
     b.evaluate = true;
@@ -125,20 +145,32 @@ static sh_rc check(const struct job *j)
     return sh_links_check((const struct sh_link *const *)j->links, j->n, j->stages);
 }
 
+static void expect_meetings(int stages, int micros, int chunks, bool apart)
+{
+    struct job j = plan(stages, micros, chunks, apart);
+
+    for (int s = 0; s < stages; s++) { /* a training step, and an evaluation forward */
+        int borders = 2 * chunks - (s == 0) - (s + 1 == stages);
+
+        assert_int_equal(j.n[s], 2 * (2 * micros + 1) * borders);
+    }
+    if (check(&j) != SH_OK)
+        fail_msg("%d stages of %d chunks, %d micro-steps: %s", stages, chunks, micros, sh_error_text());
+    forget(&j);
+}
+
 static void messages_meet(void **state)
 {
     (void)state;
-    for (int stages = 2; stages <= 8; stages++)
-        for (int micros = 1; micros <= 16; micros = micros * 2 + 1)
-            for (int apart = 0; apart < 2; apart++) {
-                struct job j = plan(stages, micros, apart);
-
-                for (int s = 0; s < stages; s++) /* a training step, and an evaluation forward */
-                    assert_int_equal(j.n[s], 2 * ((2 * micros + 1) * ((s > 0) + (s + 1 < stages))));
-                if (check(&j) != SH_OK)
-                    fail_msg("%d stages, %d micro-steps: %s", stages, micros, sh_error_text());
-                forget(&j);
-            }
+    for (int stages = 2; stages <= 8; stages++) {
+        for (int micros = 1; micros <= 16; micros = micros * 2 + 1) {
+            expect_meetings(stages, micros, 1, false);
+            expect_meetings(stages, micros, 1, true);
+        }
+        for (int chunks = 2; chunks <= 3; chunks++)
+            for (int micros = stages; micros <= 3 * stages; micros += stages)
+                expect_meetings(stages, micros, chunks, false);
+    }
 }
 
 /* The row of a stage's n-th message of a kind. */
@@ -162,7 +194,7 @@ static void expect(struct job *j, const char *text)
 
 static void swapped_messages_are_named(void **state)
 {
-    struct job j = plan(3, 4, false);
+    struct job j = plan(3, 4, 1, false);
     struct sh_link *a = nth(&j, 1, SH_OP_SEND, 0), *b = a + 1, swap;
 
     (void)state;
@@ -173,15 +205,15 @@ static void swapped_messages_are_named(void **state)
     b->micro = swap.micro;
     expect(&j, "stage 1, forward of micro-step 1, send, 192 bytes: meets stage 2, forward of micro-step 0, receive");
 
-    j = plan(3, 4, false);
+    j = plan(3, 4, 1, false);
     nth(&j, 2, SH_OP_RECEIVE, 1)->bytes /= 2;
     expect(&j, "micro-step 1, send, 192 bytes: meets stage 2, forward of micro-step 1, receive, 96 bytes");
 
-    j = plan(2, 2, false);
+    j = plan(2, 2, 1, false);
     nth(&j, 0, SH_OP_RECEIVE, 1)->kind = SH_OP_KINDS;
     expect(&j, "stage 1, backward of micro-step 1, send: stage 0 expects no such message");
 
-    j = plan(2, 2, false);
+    j = plan(2, 2, 1, false);
     nth(&j, 0, SH_OP_SEND, 2)->kind = SH_OP_KINDS;
     expect(&j, "stage 1, forward of micro-step 0, receive: stage 0 sends no such message");
 }
@@ -190,7 +222,7 @@ static void swapped_messages_are_named(void **state)
  * taken, and the other one for the first backward. */
 static void hangs_are_named(void **state)
 {
-    struct job j = plan(2, 4, false);
+    struct job j = plan(2, 4, 1, false);
 
     (void)state;
     for (int s = 0; s < j.stages; s++) {

@@ -109,6 +109,7 @@ struct sh_build tiny_build(const struct tiny_model *m, int batch)
                              .act = SH_F32,
                              .options = {.mesh = tiny_mesh(1, 1, 1, 0),
                                          .micro_steps = 1,
+                                         .chunks = 1,
                                          .training = true,
                                          .optim = sh_optim_of(SH_OPTIM_ADAMW),
                                          .ortho = {.steps = 5, .adjust = SH_ADJUST_MATCH_RMS_ADAMW},

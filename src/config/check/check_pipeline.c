@@ -81,8 +81,15 @@ static const char *bar_of(const struct sh_config *c)
 
 static sh_rc refuse_other(struct sh_config_state *state)
 {
+    static const char chunk[] = "parallelism.pipeline_parallel_layers_per_stage";
     const char *bar = bar_of(&state->cfg);
 
+    if (!bar && state->cfg.parallelism.pipeline_parallel_schedule != SH_SCHEDULE_INTERLEAVED &&
+        sh_config_place_typed(sh_config_place_of(state, chunk)))
+        return sh_config_refuse(
+            state, chunk,
+            "has no effect without parallelism.pipeline_parallel_schedule=Interleaved1F1B: a stage has "
+            "one chunk of blocks");
     return bar ? sh_config_refuse(state, key, "%d %s", state->cfg.parallelism.pipeline_parallel_degree, bar) : SH_OK;
 }
 
@@ -95,6 +102,7 @@ bool sh_config_cuts_layers(const struct sh_config *c)
 static sh_rc refuse_idle(struct sh_config_state *state)
 {
     static const char *const keys[] = {"parallelism.pipeline_parallel_schedule",
+                                       "parallelism.pipeline_parallel_layers_per_stage",
                                        "parallelism.pipeline_parallel_first_stage_less_layers",
                                        "parallelism.pipeline_parallel_last_stage_less_layers"};
 

@@ -50,7 +50,7 @@ static const struct {
 
 /* Words of other trainers that have no counterpart here. */
 #define F1B "the one with the same numbers is 1F1B, whose stages wait for each other longer or keep less"
-#define ZBH1 "the nearest one is ZBH1, with one row of blocks for each stage"
+#define ZBH1 "the nearest one is ZBH1, with one chunk of blocks for each stage"
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
@@ -60,7 +60,6 @@ static const struct {
      "a file can hold optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
     {"parallelism.pipeline_parallel_schedule", "gpipe", F1B},
     {"parallelism.pipeline_parallel_schedule", "loopedbfs", F1B},
-    {"parallelism.pipeline_parallel_schedule", "interleaved1f1b", F1B},
     {"parallelism.pipeline_parallel_schedule", "interleavedzerobubble", ZBH1},
     {"parallelism.pipeline_parallel_schedule", "zbvzerobubble", ZBH1},
     {"parallelism.pipeline_parallel_schedule", "dualpipev", ZBH1},

@@ -105,8 +105,6 @@ static const struct {
     {"parallelism.enable_async_tensor_parallel",
      "leave it out: exchanges always run beside what does not need their result"},
     {"parallelism.disable_loss_parallel", "leave it out: each rank has the logits of its own words"},
-    {"parallelism.pipeline_parallel_layers_per_stage",
-     "leave it out: a stage is one row of blocks; parallelism.pipeline_parallel_degree says how many stages there are"},
     {"parallelism.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_schedule: 1F1B"},
     {"parallelism.module_fqns_per_model_part",
      "parallelism.pipeline_parallel_first_stage_less_layers and _last_stage_less_layers shift blocks between stages"},

@@ -5,20 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const streams[] = {"ahead 0", "back 0", "ahead 1", "back 1"};
-enum { STREAMS = sizeof streams / sizeof *streams };
+static const char *const streams[] = {"ahead 0", "back 0", "ahead 1", "back 1", "ahead 2", "back 2"};
+enum { ODD_RING = sizeof streams / sizeof *streams, STREAMS = ODD_RING - 2 };
 
-void sh_links_add_streams(struct sh_program *p)
+void sh_links_add_streams(struct sh_program *p, int stages, bool ring)
 {
-    for (int i = 0; i < STREAMS; i++)
+    for (int i = 0; i < (ring && stages % 2 ? ODD_RING : STREAMS); i++)
         sh_program_add_stream(p, streams[i], SH_RUNS_COLLECTIVES);
 }
 
-int sh_links_stream(const struct sh_program *p, int link, bool back)
+int sh_links_stream(const struct sh_program *p, int stages, int border, bool back)
 {
-    int row = p->n_streams - 1;
+    int row = p->n_streams - 1, turn = stages % 2 && border == stages - 1 ? 2 : border % 2;
 
-    while (row > 0 && strcmp(p->streams[row].name, streams[link % 2 * 2 + back]) != 0)
+    while (row > 0 && strcmp(p->streams[row].name, streams[turn * 2 + back]) != 0)
         row--;
     return row;
 }
@@ -32,6 +32,7 @@ static struct sh_link link_of(const struct sh_program *p, const struct sh_op *op
                             .stream = op->stream,
                             .section = section,
                             .backward = op->phase != SH_PHASE_FORWARD,
+                            .border = op->attr.link.border,
                             .bytes = sh_tensor_bytes(&p->tensors[sh_program_result(op)])};
 }
 
@@ -79,30 +80,30 @@ static const char *where(int stage, const struct sh_link *l, char text[WHERE])
     return text;
 }
 
-/* The next message of this kind with that neighbour, from row `from` on; SH_NONE: there is none. */
-static int next_of(const struct links *c, int stage, int kind, int peer, int from)
+/* The next message of this kind and half with that stage, from row `from` on; SH_NONE: there is none. */
+static int next_of(const struct links *c, int stage, int kind, bool backward, int peer, int from)
 {
     for (int i = from; i < c->n[stage]; i++)
-        if (c->of[stage][i].kind == kind && c->of[stage][i].peer == peer)
+        if (c->of[stage][i].kind == kind && c->of[stage][i].backward == backward && c->of[stage][i].peer == peer)
             return i;
     return SH_NONE;
 }
 
 static bool alike(const struct sh_link *a, const struct sh_link *b)
 {
-    return a->micro == b->micro && a->backward == b->backward && a->bytes == b->bytes && a->stream == b->stream &&
+    return a->micro == b->micro && a->border == b->border && a->bytes == b->bytes && a->stream == b->stream &&
            a->section == b->section;
 }
 
-/* What a stage sends to a neighbour and what that one expects, in their order. */
-static sh_rc pair_up(struct links *c, int from, int peer)
+/* What a stage sends to another in a half of their steps, and what that one expects, in their order. */
+static sh_rc pair_up(struct links *c, int from, int to, bool backward)
 {
-    int a = -1, b = -1, to = from + peer;
+    int a = -1, b = -1, peer = to - from;
     char mine[WHERE], its[WHERE];
 
     for (;;) {
-        a = next_of(c, from, SH_OP_SEND, peer, a + 1);
-        b = next_of(c, to, SH_OP_RECEIVE, -peer, b + 1);
+        a = next_of(c, from, SH_OP_SEND, backward, peer, a + 1);
+        b = next_of(c, to, SH_OP_RECEIVE, backward, -peer, b + 1);
         if (a == SH_NONE && b == SH_NONE)
             return SH_OK;
         if (b == SH_NONE)
@@ -120,9 +121,11 @@ static sh_rc pair_up(struct links *c, int from, int peer)
 
 static sh_rc pair_all(struct links *c)
 {
-    for (int s = 0; s + 1 < c->stages; s++) {
-        SH_TRY(pair_up(c, s, 1));
-        SH_TRY(pair_up(c, s + 1, -1));
+    for (int s = 0; s < c->stages; s++) {
+        int next = (s + 1) % c->stages;
+
+        SH_TRY(pair_up(c, s, next, false));
+        SH_TRY(pair_up(c, next, s, true));
     }
     return SH_OK;
 }

@@ -5,11 +5,11 @@
 
 #include "src/program/program.h"
 
-/* Add the streams of messages to a program; and the one of a link, the border between stages `link` and `link` + 1, with
- * messages to the next stage or back. Links with even numbers and those with odd ones take turns, so that a rank's two
- * neighbours never share a stream. */
-void sh_links_add_streams(struct sh_program *p);
-int sh_links_stream(const struct sh_program *p, int link, bool back);
+/* Add the streams of messages to a program; and the one of a border of stages (sh_program_border()), with messages to the
+ * next stage or back. Borders with even numbers and those with odd ones take turns, so that a rank's two borders never
+ * share a stream; with an odd number of stages in a ring, the last border has streams of its own. */
+void sh_links_add_streams(struct sh_program *p, int stages, bool ring);
+int sh_links_stream(const struct sh_program *p, int stages, int border, bool back);
 
 struct sh_link {
     int32_t kind;  /* SH_OP_SEND, SH_OP_RECEIVE, SH_OP_WAIT */
@@ -18,7 +18,7 @@ struct sh_link {
     int32_t of;    /* WAIT: the row of what it waits for */
     int32_t stream, section;
     int32_t backward;
-    int32_t reserved; /* 0 */
+    int32_t border; /* of chunks */
     int64_t bytes;
 };
 

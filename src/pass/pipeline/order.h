@@ -9,6 +9,10 @@
  * stage r, from 0, owes at most r of them, so that all stages keep the activations of at most `stages` micro-steps. Qi et
  * al., Zero Bubble Pipeline Parallelism, ICLR 2024.
  *
+ * Interleaved: a stage has several chunks of blocks, each of which is followed by a chunk of the next stage, and the last
+ * stage's by one of the first. Micro-steps go in groups of as many as there are stages, each group through all chunks; so
+ * stages wait for each other as long as for a chunk. Narayanan et al., SC 2021.
+ *
  * All parts ascend in micro-steps, and so do the sums of gradients. */
 #ifndef SH_PASS_PIPELINE_ORDER_H
 #define SH_PASS_PIPELINE_ORDER_H
@@ -19,26 +23,28 @@ enum sh_pipe_part { SH_PIPE_FORWARD, SH_PIPE_BACKWARD, SH_PIPE_WEIGHTS, SH_PIPE_
 
 struct sh_pipe_item {
     enum sh_pipe_part part;
-    int micro;
+    int micro, chunk; /* of this stage's */
 };
 
 struct sh_pipe {
     int stages, micro_steps;
-    bool weights_apart; /* ZBH1; else 1F1B, whose backward has the gradients of weights too */
+    int chunks;         /* of a stage; if there are several, micro_steps is a multiple of stages */
+    bool weights_apart; /* ZBH1, with one chunk; else the backward has the gradients of weights too */
 };
 
-/*   items  out  [SH_PIPE_PARTS micro_steps]
+/*   items  out  [SH_PIPE_PARTS micro_steps chunks]
  * Returns their number. */
 int sh_pipe_items(const struct sh_pipe *pipe, int place, struct sh_pipe_item *items);
 
-/* Blocks [first, last) of a stage. The first and the last stage have so many less than an equal share would give them, to
- * make up for the embedding and the head; what does not divide goes to the first stages. */
+/* Blocks [first, last) of a stage; or, with the number of chunks of all stages, of a chunk. The first and the last have so
+ * many less than an equal share would give them, to make up for the embedding and the head; what does not divide goes to
+ * the first ones. */
 struct sh_pipe_blocks {
     int first, last;
 };
 struct sh_pipe_blocks sh_pipe_blocks(int layers, int stages, int place, int first_less, int last_less);
 
-/* Whether each stage then has a block. */
+/* Whether each then has a block. */
 bool sh_pipe_divides(int layers, int stages, int first_less, int last_less);
 
 /* The share of a step in which a stage waits for others, if a forward, the gradients of rows and those of weights take one

@@ -29,6 +29,7 @@ struct pipe {
     int n_old, n_tensors;
     int split;     /* the first operation that is not of the forward */
     bool *weights; /* [n_old] operations that make gradients of weights only, if these come later */
+    int *chunk;    /* [n_old] of this stage's blocks */
     struct sh_pipe pipe;
     int place, steps;
     int *of; /* [steps][n_tensors] what stands for a tensor in a micro-step; SH_NONE: not made yet */
@@ -43,10 +44,10 @@ static bool is_message(const struct sh_op *op)
 
 static int stream_of(const struct pipe *f, const struct sh_op *op)
 {
-    int to = f->place + op->attr.link.peer, link = to < f->place ? to : f->place;
-    bool back = (op->kind == SH_OP_SEND) == (op->attr.link.peer < 0);
+    bool back;
+    int border = sh_program_border(op, f->place, f->pipe.stages, &back);
 
-    return sh_links_stream(f->p, link, back);
+    return sh_links_stream(f->p, f->pipe.stages, border, back);
 }
 
 /* The storage of what all micro-steps share: parameters, their gradients, tables, results that the host reads. */
@@ -119,24 +120,26 @@ static void add_wait(struct pipe *f, int message)
     sh_program_add_op(f->p, &wait);
 }
 
-static bool belongs(const struct pipe *f, int i, enum sh_pipe_part part)
+static bool belongs(const struct pipe *f, int i, const struct sh_pipe_item *item)
 {
-    return part == (i < f->split ? SH_PIPE_FORWARD : f->weights[i] ? SH_PIPE_WEIGHTS : SH_PIPE_BACKWARD);
+    enum sh_pipe_part part = i < f->split ? SH_PIPE_FORWARD : f->weights[i] ? SH_PIPE_WEIGHTS : SH_PIPE_BACKWARD;
+
+    return part == item->part && f->chunk[i] == item->chunk;
 }
 
-/* The message of a kind in a part of the micro-step; SH_NONE: it has none. */
-static int find(const struct pipe *f, enum sh_pipe_part part, enum sh_op_kind kind)
+/* The message of a kind in an item; SH_NONE: it has none. */
+static int find(const struct pipe *f, const struct sh_pipe_item *item, enum sh_op_kind kind)
 {
     for (int i = 0; i < f->n_old; i++)
-        if (f->old[i].kind == kind && belongs(f, i, part))
+        if (f->old[i].kind == kind && belongs(f, i, item))
             return i;
     return SH_NONE;
 }
 
-/* Ask for what an item needs from a neighbour. Returns the operation, SH_NONE if it needs nothing. */
+/* Ask for what an item needs from another stage. Returns the operation, SH_NONE if it needs nothing. */
 static int ask(struct pipe *f, const struct sh_pipe_item *item)
 {
-    int i = find(f, item->part, SH_OP_RECEIVE);
+    int i = find(f, item, SH_OP_RECEIVE);
 
     return i == SH_NONE ? SH_NONE : add(f, item->micro, i);
 }
@@ -144,7 +147,7 @@ static int ask(struct pipe *f, const struct sh_pipe_item *item)
 static void work(struct pipe *f, const struct sh_pipe_item *item)
 {
     for (int i = 0; i < f->n_old; i++)
-        if (belongs(f, i, item->part) && !is_message(&f->old[i]) && f->old[i].phase != SH_PHASE_INIT)
+        if (belongs(f, i, item) && !is_message(&f->old[i]) && f->old[i].phase != SH_PHASE_INIT)
             add(f, item->micro, i);
 }
 
@@ -153,7 +156,7 @@ static void emit(struct pipe *f, const struct sh_pipe_item *items, int n)
     int asked = n ? ask(f, &items[0]) : SH_NONE, sent = SH_NONE;
 
     for (int k = 0; k < n; k++) {
-        int came = asked, out = find(f, items[k].part, SH_OP_SEND);
+        int came = asked, out = find(f, &items[k], SH_OP_SEND);
 
         asked = k + 1 < n ? ask(f, &items[k + 1]) : SH_NONE;
         if (came != SH_NONE)
@@ -228,6 +231,20 @@ static void find_weights(struct pipe *f)
     free(marks);
 }
 
+/* A chunk ends by what it sends, in either half. The backward begins with the last one. */
+static void find_chunks(struct pipe *f)
+{
+    int chunk = 0;
+
+    for (int i = 0; i < f->n_old; i++) {
+        if (i == f->split)
+            chunk = f->pipe.chunks - 1;
+        f->chunk[i] = chunk;
+        if (f->old[i].kind == SH_OP_SEND)
+            chunk += i < f->split ? 1 : -1;
+    }
+}
+
 /* Tables are made once, outside of the step. */
 static void keep_init(struct pipe *f)
 {
@@ -236,16 +253,19 @@ static void keep_init(struct pipe *f)
             sh_program_add_op(f->p, &f->old[i]);
 }
 
-/* A micro-step that is only evaluated is one forward. */
+/* A micro-step that is only evaluated is one forward through all chunks. */
 static void emit_all(struct pipe *f)
 {
-    struct sh_pipe_item *items = sh_calloc(SH_PIPE_PARTS * (size_t)f->steps, sizeof *items);
+    struct sh_pipe_item *items = sh_calloc(SH_PIPE_PARTS * (size_t)f->steps * (size_t)f->pipe.chunks, sizeof *items);
+    int n = 0;
 
     keep_init(f);
-    if (f->split == f->n_old)
-        emit(f, items, 1);
+    if (f->split < f->n_old)
+        n = sh_pipe_items(&f->pipe, f->place, items);
     else
-        emit(f, items, sh_pipe_items(&f->pipe, f->place, items));
+        for (; n < f->pipe.chunks; n++)
+            items[n].chunk = n;
+    emit(f, items, n);
     free(items);
 }
 
@@ -272,14 +292,17 @@ static void make_step(struct pipe *f)
     while (f->split < f->n_old && f->old[f->split].phase <= SH_PHASE_FORWARD)
         f->split++;
     f->weights = sh_calloc((size_t)f->n_old + 1, sizeof *f->weights);
+    f->chunk = sh_calloc((size_t)f->n_old + 1, sizeof *f->chunk);
+    find_chunks(f);
     if (f->pipe.weights_apart)
         find_weights(f);
-    sh_links_add_streams(f->p);
+    sh_links_add_streams(f->p, f->pipe.stages, f->pipe.chunks > 1);
     widen_ports(f);
     f->p->n_ops = 0;
     emit_all(f);
     free(f->old);
     free(f->weights);
+    free(f->chunk);
     free(f->of);
     free(f->port);
 }
@@ -293,6 +316,7 @@ sh_rc sh_pass_pipeline(const struct sh_build *b, struct sh_program *micro)
                      .n_tensors = micro->n_tensors,
                      .pipe = {.stages = sh_group_size(mesh, mesh->pipeline),
                               .micro_steps = b->options.micro_steps,
+                              .chunks = b->options.chunks,
                               .weights_apart = b->options.weights_apart},
                      .place = sh_group_index(mesh, mesh->pipeline),
                      .steps = b->options.micro_steps};

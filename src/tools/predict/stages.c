@@ -39,17 +39,31 @@ static void say_times(const struct sh_cost_step *step)
            100 * step->bubble / (step->seconds - step->bubble));
 }
 
-static void say_stage(const struct sh_predict *l, int stage)
+/* "layers.0 .. layers.1, layers.8 .. layers.9, embed" */
+static void name_stage(const struct sh_predict *l, int stage, char *text, size_t size)
 {
     const struct sh_pass_options *o = &l->build.options;
-    struct sh_pipe_blocks blocks =
-        sh_pipe_blocks(l->build.model.n_layers, l->stages.n, stage, o->first_less, o->last_less);
-    const struct sh_program *p = l->stages.p[stage];
-    char name[64], bytes[SH_STR_SHORT];
+    int stages = l->stages.n;
+    size_t at = 0;
 
-    snprintf(name, sizeof name, "%d: layers.%d .. layers.%d%s%s", stage, blocks.first, blocks.last - 1,
-             stage == 0 ? ", embed" : "", stage == l->stages.n - 1 ? ", head" : "");
-    printf("  %-40s %15lld %13s", name, (long long)p->arena_bytes, sh_str_bytes(p->arena_bytes, bytes));
+    for (int c = 0; c < o->chunks && at < size; c++) {
+        struct sh_pipe_blocks blocks = sh_pipe_blocks(l->build.model.n_layers, stages * o->chunks, c * stages + stage,
+                                                      o->first_less, o->last_less);
+
+        at += (size_t)snprintf(text + at, size - at, "%slayers.%d .. layers.%d", c ? ", " : "", blocks.first,
+                               blocks.last - 1);
+    }
+    if (at < size)
+        snprintf(text + at, size - at, "%s%s", stage == 0 ? ", embed" : "", stage == stages - 1 ? ", head" : "");
+}
+
+static void say_stage(const struct sh_predict *l, int stage)
+{
+    const struct sh_program *p = l->stages.p[stage];
+    char name[256], bytes[SH_STR_SHORT];
+
+    name_stage(l, stage, name, sizeof name);
+    printf("  %d: %-37s %15lld %13s", stage, name, (long long)p->arena_bytes, sh_str_bytes(p->arena_bytes, bytes));
     if (l->each)
         say_times(&l->each[stage]);
     putchar('\n');
@@ -80,7 +94,7 @@ void sh_predict_say_stages(const struct sh_predict *l)
 {
     const struct sh_pass_options *o = &l->build.options;
     int n = l->stages.n;
-    struct sh_pipe pipe = {n, o->micro_steps, o->weights_apart};
+    struct sh_pipe pipe = {n, o->micro_steps, o->chunks, o->weights_apart};
     char bytes[SH_STR_SHORT];
 
     if (n == 0)
