@@ -55,6 +55,9 @@ static bool is_limited(const struct sh_predict *l)
 
 enum { SPREAD_TEXT = 128 };
 
+static const char *const schedules[] = {
+    [SH_SCHEDULE_1F1B] = "", [SH_SCHEDULE_ZBH1] = " by ZBH1", [SH_SCHEDULE_INTERLEAVED] = " interleaved"};
+
 /* What is cut over ranks or into tiles, besides parameters. */
 static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT])
 {
@@ -63,7 +66,8 @@ static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT
     if (f->tensor > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", matrices over %d", f->tensor);
     if (f->pipeline > 1)
-        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages, the last %d less", f->pipeline, f->last_less);
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages%s, the last %d less", f->pipeline,
+                      schedules[f->schedule], f->last_less);
     if (f->context > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", sequences over %d", f->context);
     if (f->expert > 1)
@@ -101,8 +105,8 @@ static void say_words(const struct sh_search_found *found, int n)
         {in_tiles, "in tiles: training.tile_rows=auto"},
         {over_tensor, "matrices over N: parallelism.tensor_parallel_degree, ranks that share each matrix"},
         {over_stages,
-         "N stages: parallelism.pipeline_parallel_degree; the last K less: _last_stage_less_layers. Runs refuse\n"
-         "stages on GPUs, or with parts of matrices or sequences, so far"},
+         "N stages: parallelism.pipeline_parallel_degree; by ZBH1, interleaved: _schedule; the last K less:\n"
+         "_last_stage_less_layers. Runs refuse stages on GPUs so far"},
         {over_context, "sequences over N: parallelism.context_parallel_degree, ranks that share a sequence"},
     };
 

@@ -71,8 +71,10 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->parallelism.context_parallel_degree = f->context;
     out->parallelism.tensor_parallel_degree = f->tensor;
     out->parallelism.pipeline_parallel_degree = f->pipeline;
-    if (f->pipeline > 1)
+    if (f->pipeline > 1) {
+        out->parallelism.pipeline_parallel_schedule = f->schedule;
         out->parallelism.pipeline_parallel_last_stage_less_layers = f->last_less;
+    }
     out->parallelism.sharding_strategy = f->strategy;
     out->parallelism.reshard_after_forward = f->inner;
     out->parallelism.expert_parallel_degree = f->expert;
@@ -166,7 +168,8 @@ static sh_rc try_one(struct state *st, struct sh_search_found *f)
 
     less.micro_steps = 2 * f->pipeline;
     more.micro_steps = 3 * f->pipeline;
-    if (f->pipeline == 1 || f->micro_steps <= more.micro_steps)
+    if (f->pipeline == 1 || f->micro_steps <= more.micro_steps ||
+        (f->micro_steps % f->pipeline && f->schedule == SH_SCHEDULE_INTERLEAVED))
         return try_as_is(st, f);
     SH_TRY(try_as_is(st, &less));
     SH_TRY(try_as_is(st, &more));
@@ -270,8 +273,8 @@ static bool could_fit(const struct state *st, const struct sh_search_found *f)
     return bytes <= (double)st->s->limit_bytes;
 }
 
-/* No choice is faster than its products at the best rate, and stages that wait for each other: one that is slower than what
- * was found all the same need not be planned. */
+/* No choice is faster than its products at the best rate, and stages that wait for each other, with the best schedule a third
+ * of 1F1B's: one that is slower than what was found all the same need not be planned. */
 static bool could_win(const struct state *st, const struct sh_search_found *f)
 {
     const struct sh_machine *m = st->s->machine;
@@ -280,7 +283,7 @@ static bool could_win(const struct state *st, const struct sh_search_found *f)
     double rate = st->s->ranks * peak * m->product.share / (6.0 * (double)sh_model_active(&st->s->cfg->model));
 
     return *st->n < SH_SEARCH_MOST / 2 ||
-           rate / (1 + (double)(f->pipeline - 1) / f->micro_steps) > st->found[0].tokens_per_second;
+           rate / (1 + (f->pipeline - 1) / 3.0 / f->micro_steps) > st->found[0].tokens_per_second;
 }
 
 /* Try micro-batches of 1, 2, 4, ... that divide a rank's share of a step. */
@@ -395,6 +398,7 @@ static struct sh_search_found degrees_of(const struct sh_config *cfg)
     return (struct sh_search_found){.tensor = cfg->parallelism.tensor_parallel_degree,
                                     .pipeline = cfg->parallelism.pipeline_parallel_degree,
                                     .context = cfg->parallelism.context_parallel_degree,
+                                    .schedule = cfg->parallelism.pipeline_parallel_schedule,
                                     .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers};
 }
 
@@ -505,8 +509,20 @@ static sh_rc shift_layers(struct state *st, struct sh_search_found f)
     return SH_OK;
 }
 
+/* Other orders of a stage's work; those that such micro-steps or blocks rule out are passed over. */
+static sh_rc change_schedule(struct state *st, struct sh_search_found f)
+{
+    double than = f.seconds;
+    int first = f.schedule;
+
+    for (f.schedule = SH_SCHEDULE_1F1B; f.pipeline > 1 && f.schedule <= SH_SCHEDULE_INTERLEAVED; f.schedule++)
+        if (f.schedule != first)
+            SH_TRY(refine(st, f, than));
+    return SH_OK;
+}
+
 /* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node, experts on
- * several ranks, sequences on more. */
+ * several ranks, sequences on more, the order of stages. */
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
     struct sh_search_found other = f;
@@ -524,6 +540,7 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
         SH_TRY(refine(st, other, f.seconds));
     SH_TRY(cut_sequences(st, f));
     SH_TRY(shift_layers(st, f));
+    SH_TRY(change_schedule(st, f));
     return spread_experts(st, f);
 }
 

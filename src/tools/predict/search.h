@@ -26,6 +26,7 @@ struct sh_search_found {
     int context;             /* parallelism.context_parallel_degree */
     int tensor;              /* parallelism.tensor_parallel_degree */
     int pipeline, last_less; /* parallelism.pipeline_parallel_degree, and _last_stage_less_layers */
+    int schedule;            /* parallelism.pipeline_parallel_schedule */
     bool tiles;              /* training.tile_rows=auto */
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
