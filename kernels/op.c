@@ -51,7 +51,8 @@ static const struct sh_attr_field split_attrs[] = {
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
-static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha), {0}};
+static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha),
+                                                   FIELD(head, raw), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
@@ -69,7 +70,7 @@ static const struct sh_attr_field row_attrs[] = {
     FIELD(rows, w_in_out), FIELD(rows, expected), FIELD(rows, limit), FIELD(rows, alpha), {0}};
 static const struct sh_attr_field pair_attrs[] = {
     FIELD(pair, loss), FIELD(pair, beta), FIELD(pair, smoothing), FIELD(pair, gamma), FIELD(pair, sft),
-    FIELD(pair, desirable), FIELD(pair, undesirable), {0}};
+    FIELD(pair, desirable), FIELD(pair, undesirable), FIELD(pair, center), {0}};
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
 static const struct sh_attr_field ortho_attrs[] = {
     FIELD(ortho, kind), FIELD(ortho, steps), FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all),

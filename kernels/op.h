@@ -56,6 +56,9 @@
  * a row is alpha T^2 sum q (log q - log p) + (1 - alpha) times that of its target. HEAD_SCORE makes such words: the K
  * largest logits in descending order, of equal ones the lower word first; K is at most V.
  *
+ * With attr->head.raw there is no softmax: the logit of a row's target stands for its log-probability, so HEAD_SCORE makes
+ * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher; CPUs only.
+ *
  * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
  * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
  * a pair without targets does not count. With l the sum of the log-probabilities of a document's targets, and ref the
@@ -264,6 +267,7 @@ struct sh_op_pair {
     double gamma;              /* the margin of simpo */
     double sft;                /* what the mean log-probability of the chosen answer's targets counts */
     double desirable, undesirable; /* what single answers count */
+    double center;             /* what the square of the sum of a pair's rewards counts */
     int own;                   /* the kind of a plug-in's loss, which is an operation of its own; 0: none */
 };
 
@@ -333,6 +337,7 @@ struct sh_op_attr {
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
             double temperature, alpha;             /* with a teacher */
+            bool raw;                              /* no softmax, see above */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {

@@ -22,10 +22,16 @@
  * A pair's loss may have sft times -m of the chosen added. Of an answer by itself, which weighs w:
  *   apo_zero_unpaired   w (1 - s(a)) if it was chosen, w s(a) if it was rejected
  *
+ * Of values that a head makes in place of log-probabilities, with v the value, y the number of the data that ref stands
+ * for, and d = v - y; of a pair y is the margin of the chosen answer, and 0 of the rejected one:
+ *   reward       -log s(d of the chosen - d of the rejected) + center (v of the chosen + v of the rejected)^2
+ *   regression   d^2, of each document by itself
+ *
  * Rafailov et al. 2023 (sigmoid), Zhao et al. 2023 (hinge), Azar et al. 2023 (ipo, here over means as in TRL), Ji et al.
  * 2024 (exo_pair), Chen et al. 2024 (nca_pair), Chowdhury et al. 2024 (robust), Jung et al. 2024 (bco_pair), Wu et al.
  * 2024 (sppo_hard), D'Oosterlinck et al. 2024 (apo), Xu et al. 2024 (cpo), Meng et al. 2024 (simpo), Hong et al. 2024
- * (orpo), Pang et al. 2024 (sft). Valid C and C++. */
+ * (orpo), Pang et al. 2024 (sft), Bradley and Terry 1952 (reward), Touvron et al. 2023 (its margin), Eisenstein et al. 2023
+ * (center). Valid C and C++. */
 #ifndef SH_KERNELS_PREFERENCE_H
 #define SH_KERNELS_PREFERENCE_H
 
@@ -142,6 +148,8 @@ SH_PREFERENCE int sh_pair_means(int loss)
 
 SH_PREFERENCE double sh_pair_reward(const struct sh_op_pair *how, struct sh_pair_answer a)
 {
+    if (how->loss == SH_PREFER_REWARD || how->loss == SH_PREFER_REGRESSION)
+        return a.l;
     return how->beta * (sh_pair_means(how->loss) ? a.d / a.n : a.d);
 }
 
@@ -151,8 +159,20 @@ SH_PREFERENCE struct sh_pair_slope sh_pair_single_slope(const struct sh_op_pair 
 {
     double p = sh_pair_s(how->beta * a.d), w = chosen ? how->desirable : how->undesirable;
     double slope = w * how->beta * p * (1 - p);
-    struct sh_pair_slope s = {w * (chosen ? 1 - p : p), chosen ? slope : -slope, 0};
+    struct sh_pair_slope s = {w * (chosen ? 1 - p : p), chosen ? slope : -slope, 0}, square = {a.d * a.d, -2 * a.d, 0};
 
+    return how->loss == SH_PREFER_REGRESSION ? square : s;
+}
+
+/* Of the values of a pair. */
+SH_PREFERENCE struct sh_pair_slope sh_pair_rewards(double center, struct sh_pair_answer c, struct sh_pair_answer j)
+{
+    struct sh_pair_slope s = sh_pair_margin(SH_PREFER_SIGMOID, 0, c.d - j.d);
+    double sum = c.l + j.l;
+
+    s.rejected = -s.chosen - 2 * center * sum;
+    s.chosen -= 2 * center * sum;
+    s.loss += center * sum * sum;
     return s;
 }
 
@@ -195,6 +215,7 @@ SH_PREFERENCE struct sh_pair_slope sh_pair_plain(const struct sh_op_pair *how, s
         s.chosen *= beta;
         s.rejected *= beta;
         return s;
+    case SH_PREFER_REWARD: return sh_pair_rewards(how->center, c, j);
     default:
         s = sh_pair_margin(loss, e, beta * (c.d - j.d));
         s.chosen *= beta;

@@ -219,6 +219,11 @@ sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label)
     return sh_documents_label(&d->set[0].files, document, label);
 }
 
+sh_rc sh_data_number(const struct sh_data *d, int64_t document, double *number)
+{
+    return sh_documents_number(&d->set[0].files, document, number);
+}
+
 sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document)
 {
     const struct set *set = &d->set[0];

@@ -38,7 +38,9 @@ struct sh_data_options {
     enum sh_data_answers {
         SH_DATA_NO_ANSWERS, /* the documents must be no answers */
         SH_DATA_PAIRS,      /* pairs of answers (rows.h) */
-        SH_DATA_LABELLED    /* answers with a label each, 1 if it is desirable */
+        SH_DATA_LABELLED,   /* answers with a label each, 1 if it is desirable */
+        SH_DATA_SCORED, /* pairs of answers that a head scores, with the margin of each pair as the number of the first */
+        SH_DATA_NUMBERED /* texts with a number each */
     } answers;
     const char *mix; /* "path=weight,path=weight" instead of `path`; NULL or "": none */
     int sets;        /* number of sets that share the process's descriptors; 0: only this one. A mix sets it */
@@ -97,6 +99,9 @@ int64_t sh_data_window(const struct sh_data *d, int64_t sample);
 
 /* The label of a document of a set of labelled answers, 1 or 0. Errors: SH_E_DATA. */
 sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label);
+
+/* The number of a document of a set whose documents have numbers. Errors: SH_E_DATA: it is not finite. */
+sh_rc sh_data_number(const struct sh_data *d, int64_t document, double *number);
 
 /* Say where documents begin in samples [first, first + n) of a set of answers. document out [n,T]: the number in the set
  * of the document that begins at the place, -1 elsewhere. Errors: SH_E_DATA. */

@@ -4,6 +4,7 @@
 
 #include "src/base/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,17 +37,21 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
     } checks[] = {
         {h->version != SH_DOCUMENT_VERSION, "version", h->version},
         {h->token_bytes != 2 && h->token_bytes != 4, "bytes of a token", h->token_bytes},
-        {(h->flags & ~(SH_DOCUMENT_MASK | SH_DOCUMENT_PAIRS | SH_DOCUMENT_LABELS)) != 0, "flags", h->flags},
+        {(h->flags & ~(SH_DOCUMENT_MASK | SH_DOCUMENT_PAIRS | SH_DOCUMENT_LABELS | SH_DOCUMENT_NUMBERS)) != 0, "flags",
+         h->flags},
         {h->tokens < 0 || h->tokens > most, "number of tokens", (long long)h->tokens},
         {h->documents < 0 || h->documents > most, "number of documents", (long long)h->documents},
         {h->flags == SH_DOCUMENT_PAIRS, "flags (pairs without a mask)", h->flags},
         {(h->flags & SH_DOCUMENT_LABELS) && h->flags != (SH_DOCUMENT_LABELS | SH_DOCUMENT_MASK),
          "flags (labels of pairs, or without a mask)", h->flags},
+        {(h->flags & SH_DOCUMENT_NUMBERS) && !(h->flags & SH_DOCUMENT_MASK), "flags (numbers without a mask)",
+         h->flags},
         {(h->flags & SH_DOCUMENT_PAIRS) && h->documents % 2, "number of documents in pairs", (long long)h->documents},
         {h->vocab_size < 1, "vocabulary", h->vocab_size},
         {h->zero != 0, "field at byte 68", h->zero},
         {h->learned < 0 || h->learned > h->tokens, "number of learned tokens", (long long)h->learned},
         {(h->flags & SH_DOCUMENT_MASK) == 0 && h->mask_at != 0, "place of the mask", (long long)h->mask_at},
+        {(h->flags & SH_DOCUMENT_NUMBERS) == 0 && h->numbers_at != 0, "place of the numbers", (long long)h->numbers_at},
     };
 
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
@@ -74,8 +79,9 @@ static sh_rc check_sections(const char *path, const struct sh_document_header *h
         {"offsets", h->offsets_at, (h->documents + 1) * (int64_t)sizeof(int64_t)},
         {"tokens", h->tokens_at, h->tokens * h->token_bytes},
         {"mask", h->mask_at, (h->tokens + 7) / 8},
+        {"numbers", h->numbers_at, h->documents * (int64_t)sizeof(double)},
     };
-    int n = h->flags & SH_DOCUMENT_MASK ? 3 : 2;
+    int n = h->flags & SH_DOCUMENT_NUMBERS ? 4 : h->flags & SH_DOCUMENT_MASK ? 3 : 2; /* numbers have a mask */
     int64_t end = SH_TOKEN_HEADER_BYTES;
 
     qsort(s, (size_t)n, sizeof *s, by_place);
@@ -118,6 +124,7 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     f->pairs = h->flags & SH_DOCUMENT_PAIRS;
     f->labels = h->flags & SH_DOCUMENT_LABELS;
     f->documents = h->documents;
+    f->numbers_at = h->flags & SH_DOCUMENT_NUMBERS ? h->numbers_at : 0;
     f->offsets_at = h->offsets_at;
     f->mask_at = h->mask_at;
     f->tokenizer = h->tokenizer;
@@ -229,6 +236,17 @@ sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int3
     SH_TRY(sh_documents_bits(set, f, at, 1, &bit));
     *label = bit;
     return SH_OK;
+}
+
+sh_rc sh_documents_number(const struct sh_data_files *set, int64_t document, double *number)
+{
+    const struct sh_data_file *f = file_of(set, document);
+
+    SH_TRY(sh_handles_read(set->handles, f->handle, number, (int64_t)sizeof *number,
+                           f->numbers_at + (document - f->first_document) * (int64_t)sizeof *number));
+    return isfinite(*number) ? SH_OK
+                             : sh_fail(SH_E_DATA, "%s: the number of document %lld is not finite; make it again",
+                                       sh_handles_path(set->handles, f->handle), (long long)document);
 }
 
 /* Reads in steps, so a long piece needs no extra memory. */

@@ -25,8 +25,9 @@ struct sh_data_file {
     int vocab_size;                    /* words of the tokenizer */
     int64_t learned;                   /* targets that count; 0: not known, or there is no mask */
     char chat_template[SH_DOCUMENT_TEMPLATE];
-    bool pairs;  /* its documents are pairs of answers */
-    bool labels; /* they are answers with a label each */
+    bool pairs;         /* its documents are pairs of answers */
+    bool labels;        /* they are answers with a label each */
+    int64_t numbers_at; /* bytes; 0: documents have no numbers */
 };
 
 struct sh_data_files {

@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool are_pairs(enum sh_data_answers answers)
+{
+    return answers == SH_DATA_PAIRS || answers == SH_DATA_SCORED;
+}
+
 static sh_rc lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
 {
     return sh_documents_lengths(set, first, n, tokens);
@@ -32,33 +37,38 @@ static sh_rc pair_lengths(const void *set, int64_t first, int64_t n, int64_t *to
     return rc;
 }
 
-/* What to do about a file whose documents are not what the objective learns from. */
-static const char *misfit(enum sh_data_answers wanted, const struct sh_data_file *f)
+/* What a file's documents are, the objective that learns from them, and the format that makes them. */
+static const struct {
+    const char *are, *learns, *format;
+} kinds[] = {
+    [SH_DATA_NO_ANSWERS] = {"no pairs of answers, labels or numbers", "objective.name=lm", NULL},
+    [SH_DATA_PAIRS] = {"pairs of answers, of which one is to be avoided", "objective.name=dpo", "preference"},
+    [SH_DATA_LABELLED] = {"answers with labels, not pairs, of which some are to be avoided",
+                          "objective.name=dpo with objective.loss_type=apo_zero_unpaired", "unpaired"},
+    [SH_DATA_SCORED] = {"pairs of answers to be scored", "objective.name=reward", "reward"},
+    [SH_DATA_NUMBERED] = {"texts with numbers", "objective.name=regression", "regression"},
+};
+
+static enum sh_data_answers kind_of(const struct sh_data_file *f)
 {
-    if (wanted == SH_DATA_PAIRS && !f->pairs)
-        return f->labels
-                   ? "answers with labels, not pairs; give objective.loss_type=apo_zero_unpaired, which learns from them"
-                   : "no pairs of answers, which objective.name=dpo learns from; make them with `sherd tokenize "
-                     "--format preference`";
-    if (wanted == SH_DATA_LABELLED && !f->labels)
-        return "no labels, which objective.loss_type=apo_zero_unpaired learns from; make them with `sherd tokenize "
-               "--format unpaired`";
-    if (wanted == SH_DATA_NO_ANSWERS && f->pairs)
-        return "pairs of answers, of which one is to be avoided; give objective.name=dpo, or make a document file of the "
-               "chosen ones";
-    if (wanted == SH_DATA_NO_ANSWERS && f->labels)
-        return "answers of which some are to be avoided; give objective.name=dpo with loss_type=apo_zero_unpaired, or "
-               "make a document file of the others";
-    return NULL;
+    if (f->numbers_at)
+        return f->pairs ? SH_DATA_SCORED : SH_DATA_NUMBERED;
+    return f->pairs ? SH_DATA_PAIRS : f->labels ? SH_DATA_LABELLED : SH_DATA_NO_ANSWERS;
 }
 
 static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wanted)
 {
     for (int i = 0; i < set->n; i++) {
-        const char *what = misfit(wanted, &set->file[i]);
+        const char *path = sh_handles_path(set->handles, set->file[i].handle);
+        enum sh_data_answers kind = kind_of(&set->file[i]);
 
-        if (what)
-            return sh_fail(SH_E_DATA, "%s has %s", sh_handles_path(set->handles, set->file[i].handle), what);
+        if (kind != wanted && kinds[wanted].format)
+            return sh_fail(SH_E_DATA, "%s has %s; %s learns from files of `sherd tokenize --format %s`%s%s", path,
+                           kinds[kind].are, kinds[wanted].learns, kinds[wanted].format,
+                           kinds[kind].format ? "; these are for " : "", kinds[kind].format ? kinds[kind].learns : "");
+        if (kind != wanted)
+            return sh_fail(SH_E_DATA, "%s has %s; give %s, or make a document file of the texts to learn", path,
+                           kinds[kind].are, kinds[kind].learns);
     }
     return SH_OK;
 }
@@ -73,14 +83,14 @@ sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_o
     if (opt->answers && (opt->excess == SH_EXCESS_SPLIT || opt->excess == SH_EXCESS_TRUNCATE))
         return sh_fail(SH_E_USAGE, "data.excess_length_strategy=%s would cut %s; give drop, or longer sequences",
                        opt->excess == SH_EXCESS_SPLIT ? "split" : "truncate",
-                       opt->answers == SH_DATA_PAIRS ? "one answer of a pair and not the other" : "answers");
+                       are_pairs(opt->answers) ? "one answer of a pair and not the other" : "answers");
     return SH_OK;
 }
 
 sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_options *opt, struct sh_pack *out)
 {
     SH_TRY(sh_data_rows_check(set, opt));
-    if (opt->answers == SH_DATA_PAIRS) {
+    if (are_pairs(opt->answers)) {
         sh_rc rc = sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents / 2, pair_lengths,
                                  set, out);
 
@@ -240,7 +250,7 @@ static sh_rc check_answer(const struct sh_data_files *set, const struct sh_piece
     if (has_pairs(set) && piece->places)
         return sh_fail(SH_E_DATA, "the %s answer of pair %lld has no target that counts; tokenize the text again",
                        document % 2 ? "rejected" : "chosen", document / 2);
-    return set->file[0].labels && piece->places
+    return (set->file[0].labels || set->file[0].numbers_at) && piece->places
                ? sh_fail(SH_E_DATA, "answer %lld has no target that counts; tokenize the text again", document)
                : SH_OK;
 }

@@ -81,8 +81,8 @@ static int64_t products_bytes(const struct head *h, int threads)
 #ifdef SH_WIDE
 static bool by_tiles(const struct sh_op_call *call)
 {
-    return call->kind != SH_OP_HEAD_SCORE && !sh_cpu_has_teacher(call) && call->in[0].dtype == SH_BF16 &&
-           sh_panel_unit();
+    return call->kind != SH_OP_HEAD_SCORE && !sh_cpu_has_teacher(call) && !call->attr->head.raw &&
+           call->in[0].dtype == SH_BF16 && sh_panel_unit();
 }
 #endif
 
@@ -156,6 +156,16 @@ static double row_loss(float *x, int64_t n, int32_t target, double *sum)
     return log(*sum) + (double)max - at_target;
 }
 
+/* The same without softmax: the loss is minus the target's logit, and the row becomes its gradient. */
+static double raw_row(float *x, int64_t n, int32_t target, double scale)
+{
+    double loss = -(double)x[target];
+
+    memset(x, 0, (size_t)n * sizeof *x);
+    x[target] = -(float)scale;
+    return loss;
+}
+
 /* Turn the row of exponentials into (softmax - onehot) * scale. */
 static void row_gradient(float *x, int64_t n, int32_t target, double sum, double scale)
 {
@@ -182,18 +192,20 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
     float *x = h->logits + i * h->ld;
     int32_t target = h->targets[r + i];
     double sum = 0, weight = (double)sh_panel_head_weight(h->call, r + i);
-    bool teacher = weight != 0 && sh_cpu_has_teacher(h->call);
+    double scale = gradient ? weight * h->call->scalars->loss_scale : 0;
+    bool teacher = weight != 0 && sh_cpu_has_teacher(h->call), raw = weight != 0 && h->call->attr->head.raw;
     if (teacher)
-        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient,
-                                                 gradient ? weight * h->call->scalars->loss_scale : 0);
+        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient, scale);
+    else if (raw)
+        h->loss[i] = weight * raw_row(x, h->vocab, target, scale);
     else
         h->loss[i] = weight == 0 ? 0 : weight * row_loss(x, h->vocab, target, &sum);
     if (!gradient)
         return;
     if (weight == 0)
         memset(x, 0, (size_t)h->vocab * sizeof *x);
-    else if (!teacher)
-        row_gradient(x, h->vocab, target, sum, weight * h->call->scalars->loss_scale);
+    else if (!teacher && !raw)
+        row_gradient(x, h->vocab, target, sum, scale);
     if (h->dtype != SH_F32)
         round_row(x, h->vocab, h->dtype);
 }
@@ -307,7 +319,7 @@ static void score_row(const struct head *h, int64_t r, int64_t i)
 
     ((int32_t *)h->call->out[1].data)[r + i] = word_of(x, h->vocab, max);
     best_row(h, r + i, x);
-    if (target >= 0 || k)
+    if ((target >= 0 || k) && !h->call->attr->head.raw)
         lse = log((double)sh_cpu_row_exp(x, h->vocab, 1.0f, max)) + (double)max;
     for (int64_t j = (r + i) * k; j < (r + i + 1) * k; j++)
         best[j] = (float)((double)best[j] - lse);

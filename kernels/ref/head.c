@@ -27,7 +27,7 @@ static double logit(const struct sh_op_call *call, struct shape z, int64_t row, 
     return sum;
 }
 
-/* Compute the logits of one row into `logits`; return the log of the sum of their exponentials. */
+/* Compute the logits of one row into `logits`; return the log of the sum of their exponentials, 0 if they are raw. */
 static double logits_of(const struct sh_op_call *call, struct shape z, int64_t row, double *logits)
 {
     double max = -INFINITY, sum = 0;
@@ -38,7 +38,7 @@ static double logits_of(const struct sh_op_call *call, struct shape z, int64_t r
     }
     for (int64_t v = 0; v < z.V; v++)
         sum += exp(logits[v] - max);
-    return max + log(sum);
+    return call->attr->head.raw ? 0 : max + log(sum);
 }
 
 /* What the row's loss counts; 0: the row is skipped. */
@@ -112,7 +112,7 @@ static double row_loss(const struct sh_op_call *call, struct shape z, int64_t ro
     if (has_teacher(call))
         return teacher_row(call, z, row, lse, logits, gradient);
     for (int64_t v = 0; v < z.V && gradient; v++)
-        logits[v] = exp(logits[v] - lse) - (v == target);
+        logits[v] = (call->attr->head.raw ? 0 : exp(logits[v] - lse)) - (v == target);
     return loss;
 }
 

@@ -198,4 +198,14 @@ void sh_config_take(struct sh_config *to, const struct sh_config *from, unsigned
 /* Print one line per difference, "section.key: a -> b", in keys of the kinds in `of`. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out);
 
+/* The loss of answers (enum sh_cfg_loss_type): objective.loss_type, unless the objective has its own. */
+static inline int sh_config_loss(const struct sh_config *cfg)
+{
+    switch (cfg->objective.name) {
+    case SH_OBJECTIVE_REWARD: return SH_PREFER_REWARD;
+    case SH_OBJECTIVE_REGRESSION: return SH_PREFER_REGRESSION;
+    default: return cfg->objective.loss_type;
+    }
+}
+
 #endif

@@ -153,6 +153,8 @@ static words objective_words = {{"lm", SH_OBJECTIVE_LM},
                                 {"dpo", SH_OBJECTIVE_DPO},
                                 {"distillation", SH_OBJECTIVE_DISTILLATION},
                                 {"plugin", SH_OBJECTIVE_PLUGIN},
+                                {"reward", SH_OBJECTIVE_REWARD},
+                                {"regression", SH_OBJECTIVE_REGRESSION},
                                 {NULL, 0}};
 #define LOSS_TYPE(id, word, takes) {word, SH_PREFER_##id},
 static words loss_type_words = {SH_LOSS_TYPES(LOSS_TYPE){"kto", SH_PREFERENCES}, {NULL, 0}}; /* kto is refused */

@@ -64,7 +64,12 @@ enum sh_cfg_router { SH_ROUTER_SOFTMAX, SH_ROUTER_SIGMOID };
 enum sh_cfg_quantize { SH_QUANTIZE_NONE, SH_QUANTIZE_NF4 };
 /* clang-format off */
 /* The losses of answers, in TRL's words: ROW(id, "word", what it takes). kernels/preference.h has their formulas. */
-enum { SH_TAKES_SMOOTHING = 1, SH_TAKES_REFERENCE = 2, SH_TAKES_LABELS = 4 /* of single answers, not pairs */ };
+enum {
+    SH_TAKES_SMOOTHING = 1,
+    SH_TAKES_REFERENCE = 2,
+    SH_TAKES_LABELS = 4, /* of single answers, not pairs */
+    SH_TAKES_NUMBERS = 8 /* numbers of the data in place of the reference's: of values that a head makes */
+};
 #define SH_LOSS_TYPES(ROW)                                         \
     ROW(SIGMOID, "sigmoid", SH_TAKES_SMOOTHING | SH_TAKES_REFERENCE)   \
     ROW(HINGE, "hinge", SH_TAKES_REFERENCE)                            \
@@ -82,17 +87,28 @@ enum { SH_TAKES_SMOOTHING = 1, SH_TAKES_REFERENCE = 2, SH_TAKES_LABELS = 4 /* of
     ROW(ORPO, "orpo", 0)                                               \
     ROW(APO_ZERO_UNPAIRED, "apo_zero_unpaired", SH_TAKES_REFERENCE | SH_TAKES_LABELS) \
     ROW(PLUGIN, "plugin", SH_TAKES_REFERENCE)
+/* Those of values, which objectives of their own have. */
+#define SH_VALUE_LOSSES(ROW)               \
+    ROW(REWARD, "reward", SH_TAKES_NUMBERS) \
+    ROW(REGRESSION, "regression", SH_TAKES_NUMBERS | SH_TAKES_LABELS)
 #define SH_LOSS_TYPE(id, word, takes) SH_PREFER_##id,
-enum sh_cfg_loss_type { SH_LOSS_TYPES(SH_LOSS_TYPE) SH_PREFERENCES };
+enum sh_cfg_loss_type { SH_LOSS_TYPES(SH_LOSS_TYPE) SH_VALUE_LOSSES(SH_LOSS_TYPE) SH_PREFERENCES };
 #undef SH_LOSS_TYPE
 #define SH_LOSS_CASE(id, word, takes) case SH_PREFER_##id: return takes;
 static inline int sh_cfg_loss_takes(int loss)
 {
-    switch (loss) { SH_LOSS_TYPES(SH_LOSS_CASE) default: return 0; }
+    switch (loss) { SH_LOSS_TYPES(SH_LOSS_CASE) SH_VALUE_LOSSES(SH_LOSS_CASE) default: return 0; }
 }
 #undef SH_LOSS_CASE
 /* clang-format on */
-enum sh_cfg_objective { SH_OBJECTIVE_LM, SH_OBJECTIVE_DPO, SH_OBJECTIVE_DISTILLATION, SH_OBJECTIVE_PLUGIN };
+enum sh_cfg_objective {
+    SH_OBJECTIVE_LM,
+    SH_OBJECTIVE_DPO,
+    SH_OBJECTIVE_DISTILLATION,
+    SH_OBJECTIVE_PLUGIN,
+    SH_OBJECTIVE_REWARD,
+    SH_OBJECTIVE_REGRESSION
+};
 enum sh_cfg_guard { SH_GUARD_SKIP, SH_GUARD_ROLLBACK, SH_GUARD_STOP };
 enum sh_cfg_kernels { SH_KERNELS_CPU, SH_KERNELS_REF };
 enum sh_cfg_device { SH_DEVICE_AUTO, SH_DEVICE_CPU, SH_DEVICE_CUDA };

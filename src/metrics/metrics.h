@@ -62,6 +62,9 @@ struct sh_pair_metrics {
     double chosen, rejected, margin;   /* rewards, and the mean of their difference */
     double accuracy;                   /* share of the pairs whose chosen answer has the larger reward */
     double logp_chosen, logp_rejected; /* log-probabilities */
+    int64_t scored;                    /* pairs that a head scores, with margin and accuracy as above; 0: there are none */
+    double reward;                     /* mean over both answers of these */
+    int64_t values;                    /* texts whose numbers a head learns; 0: there are none */
 };
 
 struct sh_step_metrics {

@@ -614,7 +614,7 @@ static int64_t auto_chunk_rows(const struct sh_model *m, const struct sh_model_b
 }
 
 /* Before the first operation. */
-static struct sh_emit position(const struct sh_model_batch *b, struct sh_program *p)
+static struct sh_emit position(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
     return (struct sh_emit){.p = p,
                             .batch = b->batch * runs_of(b),
@@ -625,7 +625,8 @@ static struct sh_emit position(const struct sh_model_batch *b, struct sh_program
                             .apart = parts_of(b) > 1 || leaves_of(b) > 1 || ranks_of(b) > 1,
                             .cache = b->cache,
                             .block = SH_NONE,
-                            .anew = b->anew};
+                            .anew = b->anew,
+                            .raw = m->num_labels == 1};
 }
 
 /* All blocks, unless ranks share them. */
@@ -724,7 +725,7 @@ static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p)
 {
     const int all[] = {0, m->n_layers};
-    struct decoder d = {.e = position(b, p),
+    struct decoder d = {.e = position(m, b, p),
                         .m = m,
                         .f = sh_family_of(m->family),
                         .adapters = &b->adapters,

@@ -10,7 +10,7 @@ static void emit_lm(struct sh_emit *e, int x, int head, int64_t chunk_rows, cons
 }
 
 /* The output matrix passes over the same rows twice: once for what the targets weigh. */
-static void emit_dpo(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
+static void emit_answers(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
     int weight = sh_emit_pair_loss(e, x, head, chunk_rows, &b->pairs);
 
@@ -31,8 +31,10 @@ static void emit_plugin(struct sh_emit *e, int x, int head, int64_t chunk_rows, 
 
 static const struct sh_objective objectives[] = {
     [SH_OBJECTIVE_LM] = {.name = "lm", .counts = SH_COUNTS_TARGETS, .emit = emit_lm},
-    [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_ANSWERS, .emit = emit_dpo},
+    [SH_OBJECTIVE_DPO] = {.name = "dpo", .counts = SH_COUNTS_ANSWERS, .emit = emit_answers},
     [SH_OBJECTIVE_DISTILLATION] = {.name = "distillation", .counts = SH_COUNTS_TARGETS, .emit = emit_distillation},
+    [SH_OBJECTIVE_REWARD] = {.name = "reward", .counts = SH_COUNTS_ANSWERS, .emit = emit_answers},
+    [SH_OBJECTIVE_REGRESSION] = {.name = "regression", .counts = SH_COUNTS_ANSWERS, .emit = emit_answers},
     [SH_OBJECTIVE_PLUGIN] = {.name = "plugin", .counts = SH_COUNTS_TARGETS, .emit = emit_plugin},
 };
 

@@ -282,10 +282,11 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
     if (gpu && cfg->model.num_labels)
-        return sh_fail(SH_E_USAGE,
-                       "model.num_labels=%d: the kernel that finds the likeliest label is for CPUs only, but "
-                       "the job runs on GPUs; give training.device=cpu",
-                       cfg->model.num_labels);
+        return sh_fail(
+            SH_E_USAGE,
+            "model.num_labels=%d: the kernel that finds the likeliest label, or the value, is for CPUs only, but "
+            "the job runs on GPUs; give training.device=cpu",
+            cfg->model.num_labels);
     if (gpu && train && cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
         return sh_fail(SH_E_USAGE,
                        "objective.name=distillation: its loss has kernels for CPUs only, but the job runs on "
@@ -470,7 +471,7 @@ static bool has_answers(const struct sh_config *cfg)
 /* The EVAL section makes the reference's numbers. */
 static bool has_reference(const struct sh_config *cfg)
 {
-    return has_answers(cfg) && sh_cfg_loss_takes(cfg->objective.loss_type) & SH_TAKES_REFERENCE;
+    return has_answers(cfg) && sh_cfg_loss_takes(sh_config_loss(cfg)) & SH_TAKES_REFERENCE;
 }
 
 /* Whether sequences are rows of documents. The files have settled what "auto" stands for (src/run/feed.h), or there are
@@ -574,13 +575,14 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .adapters = sh_request_adapters(cfg),
                                    .balance = balance(cfg),
                                    .spread = {.capacity = cfg->moe.capacity_factor},
-                                   .pairs = {.loss = cfg->objective.loss_type,
+                                   .pairs = {.loss = sh_config_loss(cfg),
                                              .beta = cfg->objective.beta,
                                              .smoothing = cfg->objective.label_smoothing,
                                              .gamma = cfg->objective.gamma,
                                              .sft = cfg->objective.sft_weight,
                                              .desirable = cfg->objective.desirable_weight,
                                              .undesirable = cfg->objective.undesirable_weight,
+                                             .center = cfg->objective.center_rewards_coefficient,
                                              .own = cfg->objective.plugin[0] ? sh_plug_find(cfg->objective.plugin) : 0},
                                    .teacher = {.top_k = cfg->objective.top_k,
                                                .temperature = cfg->objective.temperature,
@@ -672,13 +674,14 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .file_limit_bytes = cfg->offload.nvme_limit_bytes,
         .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
-    if (purpose == SH_TO_TRAIN) {
+    if (purpose == SH_TO_TRAIN || cfg->model.num_labels == 1)
         out->batch.objective = sh_objective_named(cfg->objective.name);
+    if (purpose == SH_TO_TRAIN) {
         SH_TRY(offload(cfg, gpu, &out->offload));
     }
     if (purpose == SH_TO_TEACH)
         out->batch.top_k = cfg->objective.top_k;
-    else if (cfg->model.num_labels) /* the likeliest label, to count right ones */
+    else if (cfg->model.num_labels > 1) /* the likeliest label, to count right ones */
         out->batch.top_k = 1;
     return sh_model_check(&out->model, &out->batch);
 }

@@ -662,6 +662,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
     struct sh_op op = make_op(e, SH_OP_HEAD_LOSS);
 
     op.attr.head.chunk_rows = chunk_rows;
+    op.attr.head.raw = e->raw;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
@@ -682,6 +683,7 @@ void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
     struct sh_op op = make_op(e, SH_OP_HEAD_SCORE);
 
     op.attr.head.chunk_rows = chunk_rows;
+    op.attr.head.raw = e->raw;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
@@ -697,6 +699,7 @@ static struct sh_op score_of(struct sh_emit *e, int x, int w, int64_t chunk_rows
     const int64_t *flat = DIMS((int64_t)e->batch * e->seq);
 
     score.attr.head.chunk_rows = chunk_rows;
+    score.attr.head.raw = e->raw;
     score.in[0] = x;
     score.in[1] = w;
     score.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, flat);
@@ -753,7 +756,7 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     op.in[0] = sh_emit_view(e, emit_logprob(e, x, w, chunk_rows), 2, row);
     op.in[1] = e->p->port[SH_PORT_TARGETS];
     op.in[2] = e->p->port[SH_PORT_DOCS];
-    op.in[3] = takes & SH_TAKES_REFERENCE ? add_port(e, SH_PORT_REFERENCE) : SH_NONE;
+    op.in[3] = takes & (SH_TAKES_REFERENCE | SH_TAKES_NUMBERS) ? add_port(e, SH_PORT_REFERENCE) : SH_NONE;
     op.in[4] = takes & SH_TAKES_LABELS ? add_port(e, SH_PORT_LABELS) : SH_NONE;
     op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, row, "weights");
     op.out[1] = add_port(e, SH_PORT_SUMS);

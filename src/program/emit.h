@@ -20,6 +20,7 @@ struct sh_emit {
     int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
+    bool raw;  /* the head makes a value of each row, not the logits of words */
     bool
         elsewhere; /* what is declared belongs to other ranks: it is listed among the saved tensors, and not held here */
 };

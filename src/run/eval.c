@@ -107,6 +107,12 @@ static int64_t answers_of(const struct sh_feed *f, int64_t first, int64_t n, int
     return f->reference ? sh_data_count_answers(f->data, first, real) : 0;
 }
 
+/* Whether the model tells labels apart; a single one is a value. */
+static bool counts_right(const struct sh_feed *f)
+{
+    return f->labels > 1;
+}
+
 /* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. */
 static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
 {
@@ -168,7 +174,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
 
     if (!sequences || sequences > all)
         sequences = all;
-    if (f->labels)
+    if (counts_right(f))
         right = sh_calloc((size_t)(each * r->cfg.training.seq_len), sizeof *right);
     /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
      * collectives. */
@@ -203,10 +209,10 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
                                    .sequences = sequences,
                                    .tokens = seen[0],
                                    .bytes = seen[1],
-                                   .labels = f->labels ? seen[0] : 0,
+                                   .labels = counts_right(f) ? seen[0] : 0,
                                    .right = seen[3],
                                    .seconds = sh_seconds_since(begin)};
     if (f->reference)
-        out->pairs = sh_reference_metrics(sums, seen[2], f->reference->labelled);
+        out->pairs = sh_reference_metrics(f->reference, sums, seen[2]);
     return SH_OK;
 }

@@ -14,9 +14,13 @@
 
 static enum sh_data_answers answers(const struct sh_config *cfg)
 {
+    int takes = sh_cfg_loss_takes(sh_config_loss(cfg));
+
     if (sh_objective_named(cfg->objective.name)->counts != SH_COUNTS_ANSWERS)
         return SH_DATA_NO_ANSWERS;
-    return sh_cfg_loss_takes(cfg->objective.loss_type) & SH_TAKES_LABELS ? SH_DATA_LABELLED : SH_DATA_PAIRS;
+    if (takes & SH_TAKES_NUMBERS)
+        return takes & SH_TAKES_LABELS ? SH_DATA_NUMBERED : SH_DATA_SCORED;
+    return takes & SH_TAKES_LABELS ? SH_DATA_LABELLED : SH_DATA_PAIRS;
 }
 
 /* One place that turns keys into options, shared by training, validation and `sherd plan`. */
@@ -112,7 +116,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
     if (opt.answers)
-        f->reference = sh_reference_create(f->data, r->cfg.objective.loss_type, sequences, r->cfg.training.seq_len);
+        f->reference = sh_reference_create(f->data, sh_config_loss(&r->cfg), sequences, r->cfg.training.seq_len);
     return SH_OK;
 }
 

@@ -10,7 +10,9 @@ struct sh_reference *sh_reference_create(const struct sh_data *d, int loss, int6
     size_t places = (size_t)(sequences * seq_len);
 
     ref->documents = sh_data_documents(d);
+    ref->loss = loss;
     ref->labelled = sh_cfg_loss_takes(loss) & SH_TAKES_LABELS;
+    ref->numbered = sh_cfg_loss_takes(loss) & SH_TAKES_NUMBERS;
     ref->needed = sh_cfg_loss_takes(loss) & SH_TAKES_REFERENCE;
     ref->value = sh_calloc((size_t)ref->documents + 1, sizeof *ref->value);
     ref->places = sh_calloc(places, sizeof *ref->places);
@@ -30,23 +32,47 @@ void sh_reference_free(struct sh_reference *ref)
     free(ref);
 }
 
+/* What belongs to a document that begins at a place. */
+static sh_rc place_document(struct sh_reference *ref, const struct sh_data *d, int64_t document, int64_t at)
+{
+    ref->places[at] = ref->value[document];
+    if (ref->numbered) {
+        ref->label[at] = ref->labelled;
+        return sh_data_number(d, document, &ref->places[at]);
+    }
+    return ref->labelled ? sh_data_label(d, document, &ref->label[at]) : SH_OK;
+}
+
 sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int64_t first, int64_t n)
 {
     SH_TRY(sh_data_beginnings(d, first, n, ref->document));
     for (int64_t i = 0; i < n * sh_data_seq_len(d); i++) {
-        ref->places[i] = ref->document[i] < 0 ? 0 : ref->value[ref->document[i]];
+        ref->places[i] = 0;
         ref->label[i] = 0;
-        if (ref->labelled && ref->document[i] >= 0)
-            SH_TRY(sh_data_label(d, ref->document[i], &ref->label[i]));
+        if (ref->document[i] >= 0)
+            SH_TRY(place_document(ref, d, ref->document[i], i));
     }
     return SH_OK;
 }
 
-struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single)
+/* Of pairs that a head scores. */
+static struct sh_pair_metrics scores(const double sums[SH_PAIR_NUMBERS], double n)
 {
+    return (struct sh_pair_metrics){.scored = (int64_t)n,
+                                    .reward = (sums[SH_PAIR_CHOSEN] + sums[SH_PAIR_REJECTED]) / (2 * n),
+                                    .margin = (sums[SH_PAIR_CHOSEN] - sums[SH_PAIR_REJECTED]) / n,
+                                    .accuracy = sums[SH_PAIR_RIGHT] / n};
+}
+
+struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_NUMBERS],
+                                            int64_t answers)
+{
+    bool single = ref->labelled;
     int64_t chosen = single ? (int64_t)sums[SH_PAIR_RIGHT] : answers, rejected = single ? answers - chosen : answers;
     double c = (double)chosen, r = (double)rejected;
 
+    if (ref->numbered)
+        return single ? (struct sh_pair_metrics){.values = answers} : scores(sums, (double)answers);
     return (struct sh_pair_metrics){.pairs = single ? 0 : answers,
                                     .singles = single ? answers : 0,
                                     .n_chosen = chosen,

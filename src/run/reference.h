@@ -15,8 +15,10 @@ struct sh_feed;
 struct sh_reference {
     double *value; /* [documents] by the number of the document in its set */
     int64_t documents;
+    int loss;          /* enum sh_cfg_loss_type */
     bool needed;       /* by the loss; if not, all numbers stay 0 */
     bool labelled;     /* answers are single, with labels */
+    bool numbered;     /* the numbers are those of the data, and labels are 1 */
     int32_t *label;    /* [sequences, T] of samples that were read: at the first place of each document, else 0 */
     double *places;    /* [sequences, T] of the samples that were read: at the first place of each document, else 0 */
     int64_t *document; /* [sequences, T] scratch: which document begins at a place, -1: none */
@@ -35,6 +37,7 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
 sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name);
 
 /* The means over pairs, or over single answers, of PAIR_LOSS's numbers. Local. */
-struct sh_pair_metrics sh_reference_metrics(const double sums[SH_PAIR_NUMBERS], int64_t answers, bool single);
+struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_NUMBERS],
+                                            int64_t answers);
 
 #endif

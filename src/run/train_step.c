@@ -226,7 +226,7 @@ static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
     m->loss = numbers[0] / (double)t->counted;
     m->grad_norm = sqrt(norm) / t->loss_scale.scale;
     if (t->feed.reference)
-        m->pairs = sh_reference_metrics(numbers, t->counted, t->feed.reference->labelled);
+        m->pairs = sh_reference_metrics(t->feed.reference, numbers, t->counted);
 }
 
 /* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */

@@ -95,7 +95,7 @@ static size_t make_good(uint8_t *bytes)
     struct sh_document_header h = {.magic = SH_DOCUMENT_MAGIC,
                                    .version = SH_DOCUMENT_VERSION,
                                    .token_bytes = random_below(2) ? 2 : 4,
-                                   .flags = (int32_t)random_below(2),
+                                   .flags = (const int[]){0, 1, 9}[random_below(3)],
                                    .documents = (int64_t)random_below(40),
                                    .tokens_at = 4096,
                                    .vocab_size = VOCAB};
@@ -113,6 +113,10 @@ static size_t make_good(uint8_t *bytes)
         end = (size_t)h.mask_at;
         for (int64_t i = 0; i < (h.tokens + 7) / 8; i++)
             bytes[end++] = (uint8_t)random_below(256);
+    }
+    if (h.flags & SH_DOCUMENT_NUMBERS) {
+        h.numbers_at = (int64_t)(end + 4095) / 4096 * 4096;
+        end = (size_t)h.numbers_at + (size_t)h.documents * 8;
     }
     h.offsets_at = (int64_t)(end + 4095) / 4096 * 4096;
     memcpy(bytes + h.offsets_at, offsets, (size_t)(h.documents + 1) * 8);

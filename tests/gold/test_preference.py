@@ -7,6 +7,7 @@ differentiated by PyTorch. What ORPO and sft_weight add is the mean over the cho
 """
 import functools
 import pathlib
+import random
 import sys
 
 import job
@@ -207,6 +208,67 @@ def case_single(name, ranks=0, changes=None):
     return wrong + compare_tensors(changed, {name: weights[name] - m.weights[name] for name in weights}, CHANGE_BOUND)
 
 
+def value(w, tokens, c):
+    """What the head makes of the last token."""
+    tokens = torch.tensor([tokens])
+    run = torch_reference.gpt2 if c['model.family'] == 'gpt2' else torch_reference.llama
+    return (run(w, tokens, torch_reference.visible(tokens, -1), {**c, 'routed': []})[0, -1] @ w['score.weight'].T)[0]
+
+
+def reward_loss(w, documents, numbers, c):
+    """RewardTrainer: the loss of a batch of neighbouring documents, and its metrics."""
+    chosen, rejected = (torch.stack([value(w, tokens, c) for tokens in documents[i::2]]) for i in (0, 1))
+    loss = -log_s(chosen - rejected - torch.tensor(numbers[::2])).mean()
+    loss = loss + c['objective.center_rewards_coefficient'] * ((chosen + rejected) ** 2).mean()
+    return loss, {'mean_reward': float((chosen + rejected).mean()) / 2, 'margin': float((chosen - rejected).mean()),
+                  'accuracy': float((chosen > rejected).double().mean()), 'pairs': len(chosen)}
+
+
+def regression_loss(w, documents, numbers, c):
+    """MSELoss of ForSequenceClassification."""
+    found = torch.stack([value(w, tokens, c) for tokens in documents])
+    return ((found - torch.tensor(numbers, dtype=torch.float64)) ** 2).mean(), {'texts': len(found)}
+
+
+VALUES = {'reward': (reward_loss, {'objective.center_rewards_coefficient': 0.05}), 'regression': (regression_loss, {})}
+
+
+def case_value(name, kind, ranks=0, changes=None):
+    """A head with one row, over packed or single texts, of which each step sees all."""
+    loss_of, more = VALUES[kind]
+    draw, words = random.Random(4), MODELS[name]['model.vocab_size']
+    documents = [[draw.randrange(words) for _ in range(draw.randint(1, 12))] for _ in range(16)]
+    numbers = [draw.uniform(-1, 1) if kind == 'regression' or i % 2 == 0 else 0 for i in range(16)]
+    folder = pathlib.Path(f'{kind}-{name}-{ranks}')
+    folder.mkdir()
+    pairs.write_values(folder / 'values.bin', documents, numbers, words, kind == 'reward')
+    c = {**MODELS[name], 'training.dataset_path': '../values.bin', 'objective.name': kind, 'model.num_labels': 1, **more,
+         'data.packing': 'none', 'optimizer.lr': 1e-3, 'training.global_batch_size': 8 if kind == 'reward' else 16,
+         'training.steps': 6, 'lr_scheduler.total_steps': 6, 'lr_scheduler.warmup_steps': 2, 'checkpoint.interval': 6, **(changes or {})}
+    job.train(folder / 'seed', {**c, 'training.steps': 1, 'lr_scheduler.total_steps': 0, 'lr_scheduler.warmup_steps': 0,
+                                'checkpoint.create_seed_checkpoint': True}, ranks)
+    seed = folder / 'seed/out/checkpoint/step-00000000.h5'
+    weights = draw_weights({key: found.shape for key, found in checkpoint.read(seed).items()})
+    checkpoint.replace(seed, weights)
+    steps = job.train(folder / 'run', {**c, 'checkpoint.initial_load_path': '../' + str(seed.relative_to(folder))}, ranks)
+    w = {key: torch.tensor(found, dtype=torch.float64, requires_grad=True) for key, found in weights.items()}
+    optimizer, wrong = torch_reference.make_optimizer(w, c), []
+    for i, step in enumerate(steps):
+        optimizer.zero_grad()
+        loss, right = loss_of(w, documents, numbers, c)
+        loss.backward()
+        wrong += job.differ(f'loss of step {i + 1}', [step['loss']], [float(loss.detach())], LOSS_BOUND)
+        wrong += job.differ('norm', [step['grad_norm']], [torch_reference.clip(w, c['training.max_norm'])], NORM_BOUND)
+        wrong += [f'step {i + 1}: {key} {step.get(key)}, expected {number}' for key, number in right.items()
+                  if key not in step or abs(step[key] - number) > 1e-5 * max(1, abs(number))]
+        for group in optimizer.param_groups:
+            group['lr'] = torch_reference.learning_rate(i, c)
+        optimizer.step()
+    found = checkpoint.read(folder / 'run/out/checkpoint/step-00000006.h5')
+    return wrong + compare_tensors({key: x - weights[key] for key, x in found.items()},
+                                   {key: w[key].detach().numpy() - weights[key] for key in weights}, CHANGE_BOUND)
+
+
 def case_packed(name):
     """Each step is an epoch, so the order of pairs and what else is in their row does not matter."""
     m = model(name)
@@ -230,7 +292,10 @@ if __name__ == '__main__':
                             ('llama: sigmoid with the loss of chosen answers', case_loss, 'llama', 'sigmoid', 0, SFT),
                             *((f'{name}: single answers', case_single, name) for name in MODELS),
                             ('llama: sigmoid, smoothed', case_loss, 'llama', 'sigmoid', 0, {'objective.label_smoothing': 0.2}),
+                            ('llama: reward', case_value, 'llama', 'reward'),
+                            ('gpt2: regression', case_value, 'gpt2', 'regression'),
                             *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),
                                ('gpt2: orpo on 2 x 2 ranks', case_loss, 'gpt2', 'orpo', 4, HYBRID),
+                               ('gpt2: reward on 2 x 2 ranks', case_value, 'gpt2', 'reward', 4, HYBRID),
                                ('llama: single answers on 2 x 2 ranks', case_single, 'llama', 4, HYBRID)) if job.can_launch() else ()),
                             *((f'{name}: packed', case_packed, name) for name in MODELS)]))

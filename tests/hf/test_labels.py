@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models with labels of texts compared with ForSequenceClassification of transformers, for every family that has the
+"""Models with labels, numbers or rewards of texts compared with ForSequenceClassification of transformers, for every family that has the
 class: 10 steps from the same folder, the accuracy, and a folder that transformers opens without missing or unexpected
 keys. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
@@ -68,8 +68,8 @@ def precise(model):
     return model.double().eval()
 
 
-def make(name, folder):
-    config = getattr(transformers, f'{name}Config')(**MODELS[name], num_labels=LABELS)
+def make(name, folder, **labels):
+    config = getattr(transformers, f'{name}Config')(**MODELS[name], **(labels or {'num_labels': LABELS}))
     torch.manual_seed(7)
     model = getattr(transformers, f'{name}ForSequenceClassification')(config)
     with torch.no_grad():
@@ -117,7 +117,43 @@ def case(name):
     return wrong + ([] if '"accuracy"' in lines else ['no accuracy in the metrics'])
 
 
+def value_loss(kind, logits, numbers):
+    """MSELoss, and that of RewardTrainer."""
+    if kind == 'regression':
+        return torch.nn.functional.mse_loss(logits, numbers)
+    return -torch.nn.functional.logsigmoid(logits[::2] - logits[1::2] - numbers[::2]).mean()
+
+
+def case_value(name, kind):
+    """A head with one row: 10 steps, each over all texts; and the folder opens as it was."""
+    folder, pair = pathlib.Path(f'{name}-{kind}'), kind == 'reward'
+    folder.mkdir()
+    some = [(text[:LONGEST // 2], 0) for text, _ in texts[:8]]
+    numbers = [i % 3 / 8 if not pair or i % 2 == 0 else 0 for i in range(8)]
+    pairs.write_values(folder / 'texts.bin', [text for text, _ in some], numbers, WORDS, pair)
+    model = make(name, folder / 'begin', num_labels=1, **({} if pair else {'problem_type': 'regression'}))
+    steps = job.train(folder / 'run', {**RUN, 'model.hf_assets_path': '../begin', 'objective.name': kind, 'validation.enable': False,
+                                       'training.local_batch_size': 4, 'training.global_batch_size': 4 if pair else 8})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = value_loss(kind, model(**padded(some)).logits[:, 0], torch.tensor(numbers, dtype=torch.float64))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    wrong = job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
+    there, info = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end', output_loading_info=True)
+    wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    wrong += [] if there.config.num_labels == 1 and there.config.problem_type == (None if pair else kind) else [f'{there.config}']
+    with torch.no_grad():
+        off = float((model(**padded(some)).logits - precise(there)(**padded(some)).logits).abs().max())
+    return wrong + ([] if off <= LOGIT_BOUND else [f'logits {off:.2g} off'])
+
+
 if __name__ == '__main__':
     torch.set_num_threads(1)
     texts = draw_texts(5, STEPS * BATCH)
-    sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]))
+    sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]
+                           + [(f'{name}: {kind}', case_value, name, kind) for name, kind in (('Qwen2', 'reward'), ('GPT2', 'regression'))]))

@@ -35,7 +35,12 @@ def write_answers(name, answers, words, flags=5, masks=None):
                            learned=sum(len(answer) for _, answer, _ in answers))
 
 
-def write_documents(name, documents, words, flags, masks=None, learned=None):
+def write_values(name, documents, numbers, words, pairs=False):
+    """Documents with a number each, which end with a token that alone is a target."""
+    return write_documents(name, [(document, [0]) for document in documents], words, 11 if pairs else 9, numbers=numbers)
+
+
+def write_documents(name, documents, words, flags, masks=None, learned=None, numbers=None):
     """masks: one bit a token, None: the answers."""
     tokens = [token for prompt, answer in documents for token in prompt + answer]
     bits = masks or [bit for prompt, answer in documents for bit in [0] * len(prompt) + [1] * len(answer)]
@@ -45,11 +50,13 @@ def write_documents(name, documents, words, flags, masks=None, learned=None):
         offsets.append(offsets[-1] + len(prompt) + len(answer))
     mask = bytes(sum(bits[i + k] << k for k in range(8)) for i in range(0, len(tokens), 8))
     sections = [array.array('q', offsets).tobytes(), array.array('H', tokens).tobytes(), mask]
+    sections += [array.array('d', numbers).tobytes()] if numbers else []
     places, end = [], 4096
     for section in sections:
         places.append(end)
         end += (len(section) + 4095) // 4096 * 4096
-    header = struct.pack('<4i5qQiiq', 0x44524853, 1, 2, flags, len(tokens), len(documents), *places, 0, words, 0, learned)
+    header = struct.pack('<4i5qQiiq', 0x44524853, 1, 2, flags, len(tokens), len(documents), *places[:3], 0, words, 0, learned)
+    header += bytes(24) + struct.pack('<q', places[3]) if numbers else b''
     data = bytearray(header.ljust(4096, b'\0'))
     for place, section in zip(places, sections):
         data.extend(bytes(place - len(data)) + section)

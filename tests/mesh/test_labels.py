@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Labels of texts: the same bits on every mesh, one text a row or packed; the accuracy; texts made by `sherd tokenize`;
-what is refused. Prints TAP.
+"""Labels, numbers and rewards of texts: the same bits on every mesh, one text a row or packed; the accuracy; texts made
+by `sherd tokenize`; what is refused. Prints TAP.
 """
 import json
 import math
@@ -16,7 +16,7 @@ import tiny
 
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 WORDS, LABELS = tiny.COMMON['model.vocab_size'], 3
-CONFIG = {'model.num_labels': LABELS, 'training.seq_len': 16, 'training.global_batch_size': 8, 'training.steps': 6,
+CONFIG = {'training.seq_len': 16, 'training.global_batch_size': 8, 'training.steps': 6,
           'training.reproducible': 'mesh', 'metrics.log_freq': 1, 'checkpoint.interval': 3, 'checkpoint.keep_latest_k': 0,
           'validation.enable': True, 'validation.freq': 3, 'validation.sequences': 0}
 MESHES = {
@@ -24,9 +24,13 @@ MESHES = {
     'shard_grad_op over 4': (4, {'parallelism.sharding_strategy': 'shard_grad_op'}),
     'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
 }
-KINDS = {'gpt2': {**tiny.MODELS['gpt2'], 'data.packing': 'none'},
-         'llama in bf16': {**tiny.MODELS['llama'], 'training.mixed_precision_param': 'bfloat16'}}
-NUMBERS = ('step', 'loss', 'grad_norm', 'targets')
+KINDS = {'gpt2': {**tiny.MODELS['gpt2'], 'model.num_labels': LABELS, 'data.packing': 'none'},
+         'llama in bf16': {**tiny.MODELS['llama'], 'model.num_labels': LABELS, 'training.mixed_precision_param': 'bfloat16'}}
+VALUES = {
+    'reward': {**KINDS['llama in bf16'], 'model.num_labels': 1, 'objective.name': 'reward'},
+    'regression': {**KINDS['gpt2'], 'model.num_labels': 1, 'objective.name': 'regression', 'data.packing': 'bfd'},
+}
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'texts', 'mean_reward', 'margin', 'accuracy')
 
 
 def draw_texts(seed, count, longest=9):
@@ -37,8 +41,9 @@ def draw_texts(seed, count, longest=9):
 
 
 def config(kind, changes):
-    return {'job.dump_folder': 'out', **KINDS[kind], **CONFIG, 'training.dataset_path': data,
-            'validation.dataset_path': held_out, **changes}
+    sets = {'reward': (scored, scored), 'regression': (numbered, numbered)}.get(kind, (data, held_out))
+    return {'job.dump_folder': 'out', **{**KINDS, **VALUES}[kind], **CONFIG, 'training.dataset_path': sets[0],
+            'validation.dataset_path': sets[1], **changes}
 
 
 def train(folder, kind, ranks=0, changes=None, fresh=True):
@@ -49,7 +54,7 @@ def train(folder, kind, ranks=0, changes=None, fresh=True):
     job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
     lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
     return ([[line.get(key) for key in NUMBERS] for line in lines if 'loss' in line],
-            [[line['validation_loss'], line['accuracy'], line['tokens']] for line in lines if 'validation_loss' in line])
+            [[line['validation_loss'], *map(line.get, ('accuracy', 'tokens', 'mean_reward', 'margin', 'pairs', 'texts'))] for line in lines if 'validation_loss' in line])
 
 
 def case_mesh(kind, mesh):
@@ -69,12 +74,30 @@ def case_learned():
     many = pairs.write_documents('many.bin', draw_texts(7, 1500), WORDS, 1)
     _, lines = train('learned', 'gpt2', changes={'training.dataset_path': many, 'training.steps': 200, 'validation.freq': 200,
                                                  'lr_scheduler.total_steps': 200, 'checkpoint.interval': 200})
-    loss, accuracy, texts = lines[-1]
+    loss, accuracy, texts = lines[-1][:3]
     wrong = [] if accuracy > 0.9 and loss < 0.5 and texts == 40 else [f'{lines}']
     said = job.sherd('eval', '--checkpoint', 'learned/out', '--data', held_out).split()
     words = dict(zip(said[::2], said[1::2]))
     wrong += [] if abs(float(words['accuracy']) - accuracy) < 1e-6 and 'perplexity' not in words else [f'{said}, {accuracy}']
     return wrong + ([] if abs(one['gpt2'][0][0][1] - math.log(LABELS)) < 0.5 else [f'{one["gpt2"][0][0]}'])
+
+
+def case_values(kind):
+    """The metrics are there, and `sherd eval` finds those of the validation; a head alone is exported as it came."""
+    last, validation = one[kind][0][-1], one[kind][1][-1]
+    said = job.sherd('eval', '--checkpoint', f'one-{kind}/out', '--data', {'reward': scored, 'regression': numbered}[kind]).split()
+    words = dict(zip(said[::2], said[1::2]))
+    keys = {'reward': {'loss': 0, 'accuracy': 1, 'mean_reward': 3, 'margin': 4, 'pairs': 5}, 'regression': {'loss': 0, 'texts': 6}}[kind]
+    wrong = [f'{key} {words.get(key)}, expected {validation[i]}' for key, i in keys.items()
+             if key not in words or abs(float(words[key]) - validation[i]) > 1e-5]
+    there = [number is not None for number in last]
+    wrong += [] if there[4:] == [kind == 'reward', kind != 'reward', *3 * [kind == 'reward']] else [f'{last}']
+    job.sherd('ckpt', 'export', f'one-{kind}/out', '-o', f'{kind}-folder')
+    found = json.loads(pathlib.Path(f'{kind}-folder/config.json').read_text())
+    right = {'id2label': {'0': 'LABEL_0'}, 'problem_type': 'regression' if kind == 'regression' else None}
+    wrong += [f'{found}' for key, value in right.items() if found.get(key) != value]
+    plan = job.sherd('plan', '--model.hf', f'{kind}-folder', f'--objective.name={kind}', '--training.seq_len=16', '--ranks', 1)
+    return wrong + ([] if 'score' in json.dumps(found['architectures']) or 'ForSequenceClassification' in found['architectures'][0] and plan else [f'{found}'])
 
 
 def refused(says, *words, folder='.'):
@@ -91,8 +114,15 @@ def case_refused():
     more = pairs.write_documents('more.bin', [*draw_texts(3, 5), ([1, 2], [LABELS])], WORDS, 1)
     rows = [('sequence 5 has the label 3, but model.num_labels is 3', f'--training.dataset_path={more}', '--data.shuffle=false'),
             ('concat cuts texts', '--data.packing=concat'), ('cuts the label off', '--data.excess_length_strategy=truncate'),
-            ('cuts the label off', '--data.excess_length_strategy=split'), ('give 2 or more', '--model.num_labels=1'), ('adapters freeze the matrix', '--lora.rank=2'),
+            ('cuts the label off', '--data.excess_length_strategy=split'), ('give objective.name=regression', '--model.num_labels=1'), ('adapters freeze the matrix', '--lora.rank=2'),
             ('has a loss of its own', '--objective.name=distillation'), ('has a loss of its own', '--objective.name=dpo'),
+            ('give model.num_labels=1', '--objective.name=reward'), ('give model.num_labels=1', '--model.num_labels=0', '--objective.name=regression'),
+            ('has no effect without objective.name=reward', '--objective.center_rewards_coefficient=0.1'),
+            ('has no pairs of answers, labels or numbers; objective.name=regression learns from files of `sherd tokenize --format regression`', '--model.num_labels=1', '--objective.name=regression'),
+            (f'are for objective.name=regression', '--model.num_labels=1', '--objective.name=reward', f'--training.dataset_path={numbered}'),
+            ('texts with numbers; give objective.name=regression', f'--training.dataset_path={numbered}'),
+            ('adapters freeze the matrix', '--model.num_labels=1', '--objective.name=reward', '--lora.rank=2'),
+            ('those of one set', '--model.num_labels=1', '--objective.name=reward', f'--data.mix={scored}=1', '--training.dataset_path='),
             ('an output matrix of words', '--parallelism.tensor_parallel_degree=5', '--training.reproducible=none'),
             ('over whole sequences', '--parallelism.context_parallel_degree=5', '--training.reproducible=none')]
     wrong = [line for says, *words in rows for line in refused(says, 'train', 'c.yaml', *words, folder='refused')]
@@ -121,6 +151,34 @@ def read(path):
     return [list(tokens[a:b]) for a, b in zip(offsets, offsets[1:])]
 
 
+def numbers_of(path):
+    data = pathlib.Path(path).read_bytes()
+    return list(struct.unpack_from(f'<{struct.unpack_from("<q", data, 24)[0]}d', data, struct.unpack_from('<q', data, 104)[0]))
+
+
+def tokenized_values(tokenizer):
+    """A number is kept to the bit; a margin is that of the chosen answer; the last token alone is a target."""
+    texts = [{'text': 'A good film.', 'label': 0.1}, {'text': 'Bad!', 'label': -3}]
+    answers = [{'prompt': 'Is it?', 'chosen': ' Yes.', 'rejected': ' No, no.', 'margin': 0.3},
+               {'prompt': 'Was it?', 'chosen': ' No.', 'rejected': ' Yes.'}]
+    wrong = []
+    for name, lines, numbers, rest in (('regression', texts, [0.1, -3], []), ('reward', answers, [0.3, 0, 0, 0], ['--eos', '<|end_of_text|>'])):
+        pathlib.Path(f'{name}.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+        said = job.sherd('tokenize', f'{name}.jsonl', '-o', f'{name}.bin', '--tokenizer', tokenizer, '--format', name, *rest)
+        wrong += [] if numbers_of(f'{name}.bin') == numbers else [f'{numbers_of(f"{name}.bin")}, expected {numbers}']
+        wrong += [] if f'; {len(numbers)} tokens are learned' in said else [said]
+        wrong += [] if all(ids[-1] == 0 for ids in read(f'{name}.bin')) else [f'{read(f"{name}.bin")}']
+    job.sherd('tokenize', 'reward.jsonl', '-o', 'pairs.bin', '--tokenizer', tokenizer, '--format', 'preference', *rest)
+    wrong += [] if [ids[:-1] for ids in read('reward.bin')] == read('pairs.bin') else [f'{read("pairs.bin")}']
+    for name, line, says in (('regression', {'text': 'a', 'label': 'b'}, '"label" is a string, not a number'),
+                             ('regression', {'text': 'a', 'label': True}, 'not a number'),
+                             ('reward', {**answers[0], 'margin': '1'}, '"margin" is a string, not a number')):
+        pathlib.Path('bad.jsonl').write_text(json.dumps(line) + '\n')
+        wrong += refused(says, 'tokenize', 'bad.jsonl', '-o', 'bad.bin', '--tokenizer', tokenizer, '--format', name,
+                         *(rest if name == 'reward' else []))
+    return wrong
+
+
 def case_tokenize():
     """A text with its label, as the tokenizer has it, without an end of text."""
     tokenizer = TOP / 'tests/golden/tokenizer/llama3.json'
@@ -139,6 +197,7 @@ def case_tokenize():
                        ({'text': '', 'label': 1}, '"text" is'), ({'text': 'a', 'label': 2**40}, '"label" is no whole number')):
         pathlib.Path('bad.jsonl').write_text(json.dumps(line) + '\n')
         wrong += refused(says, 'tokenize', 'bad.jsonl', *tokenize[2:])
+    wrong += tokenized_values(tokenizer)
     wrong += refused('--chat-template is for', *tokenize, '--chat-template', 'chatml')
     wrong += refused('--eos is for', *tokenize, '--eos', 'x')
     return wrong
@@ -148,8 +207,13 @@ if __name__ == '__main__':
     job.need_launcher()
     data = pairs.write_documents('texts.bin', draw_texts(1, 160), WORDS, 1)
     held_out = pairs.write_documents('held-out.bin', draw_texts(2, 40), WORDS, 1)
-    one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in KINDS}
+    texts = [text for text, _ in draw_texts(5, 80, 7)]
+    numbered = pairs.write_values('numbered.bin', texts, [text[-1] / WORDS for text in texts], WORDS)
+    scored = pairs.write_values('scored.bin', texts, [0.1 * (i % 4) for i in range(80)], WORDS, pairs=True)
+    one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in [*KINDS, *VALUES]}
     sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
+                            *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in VALUES for mesh in [*MESHES][::2]),
+                            *((f'{kind}: evaluated and exported', case_values, kind) for kind in VALUES),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
                             ('the rule is learned', case_learned), ('refused', case_refused),
                             ('sherd tokenize', case_tokenize)]))

@@ -150,7 +150,7 @@ def case_refused():
         (['--objective.loss_type=exo_pair'], 'takes its logarithm', 'pairs.bin'),
         (['--objective.loss_type=aot'], 'objective.loss_type', 'pairs.bin'),
         (['--objective.loss_type=kto'], 'give apo_zero_unpaired', 'answers.bin'),
-        ([single], 'pairs.bin has no labels', 'pairs.bin'),
+        ([single], 'loss_type=apo_zero_unpaired learns from files of `sherd tokenize --format unpaired`; these are for objective.name=dpo', 'pairs.bin'),
         ([], 'answers.bin has answers with labels, not pairs', 'answers.bin'),
         ([single], 'has no target that counts', 'mute.bin'),
         ([single, '--data.excess_length_strategy=truncate'], 'would cut answers', 'answers.bin'),
@@ -159,7 +159,7 @@ def case_refused():
         (['--objective.gamma=1'], 'has no effect without objective.loss_type=simpo', 'pairs.bin'),
         (['--objective.desirable_weight=2'], 'has no effect without objective.loss_type=apo_zero_unpaired', 'pairs.bin'),
         (['--objective.undesirable_weight=2'], 'has no effect without objective.loss_type=apo_zero_unpaired', 'pairs.bin'),
-        (lm, 'answers.bin has answers of which some are to be avoided', 'answers.bin'),
+        (lm, 'answers.bin has answers with labels, not pairs, of which some are to be avoided; give objective.name=dpo', 'answers.bin'),
         ([*lm, '--objective.sft_weight=1'], 'has no effect without objective.name=dpo', 'tokens.bin'),
         ([*lm, '--objective.beta=0.2'], 'has no effect without objective.name=dpo', 'tokens.bin'),
     ]

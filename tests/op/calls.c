@@ -83,6 +83,7 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
 {
     optest_begin(t, kind);
     t->attr.head.chunk_rows = s.chunk_rows;
+    t->attr.head.raw = s.words < 0;
     t->scalars.loss_scale = 1.0 / (double)(s.batch * s.seq);
     optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
     optest_in(t, 1, act, DIMS(s.vocab, s.dim));
@@ -96,7 +97,7 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
         for (int64_t i = 0; i < s.batch * s.seq; i++)
             optest_set(&t->call.in[3], i, (double)optest_int(-2, 3) / 2);
     }
-    if (s.words)
+    if (s.words > 0)
         head_teacher(t, s);
     optest_out(t, 0, SH_F64, DIMS(1));
     if (s.add_loss)
@@ -139,6 +140,7 @@ void head_score(struct optest *t, enum sh_dtype act, struct head_shape s)
 {
     optest_begin(t, SH_OP_HEAD_SCORE);
     t->attr.head.chunk_rows = s.chunk_rows;
+    t->attr.head.raw = s.words < 0;
     optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
     optest_in(t, 1, act, DIMS(s.vocab, s.dim));
     optest_in_ints(t, 2, 0, s.vocab, DIMS(s.batch * s.seq));
@@ -147,7 +149,7 @@ void head_score(struct optest *t, enum sh_dtype act, struct head_shape s)
             optest_set(&t->call.in[2], i, -1);
     optest_out(t, 0, SH_F32, DIMS(s.batch * s.seq));
     optest_out(t, 1, SH_I32, DIMS(s.batch * s.seq));
-    if (!s.words)
+    if (s.words <= 0)
         return;
     optest_out(t, 2, SH_I32, DIMS(s.batch * s.seq, s.words));
     optest_out(t, 3, SH_F32, DIMS(s.batch * s.seq, s.words));

@@ -15,7 +15,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static const char *const words[] = {
 #define WORD(id, word, takes) [SH_PREFER_##id] = word,
-    SH_LOSS_TYPES(WORD)
+    SH_LOSS_TYPES(WORD) SH_VALUE_LOSSES(WORD)
 #undef WORD
 };
 
@@ -40,11 +40,11 @@ static void put_row(struct optest *t, int64_t row, int64_t T)
 static void begin(struct optest *t, int loss, int64_t B, int64_t T)
 {
     optest_begin(t, SH_OP_PAIR_LOSS);
-    t->attr.pair = (struct sh_op_pair){loss, 0.3, 0.1, 0.4, loss % 2 ? 0.7 : 0, 1.5, 0.6, 0};
+    t->attr.pair = (struct sh_op_pair){loss, 0.3, 0.1, 0.4, loss % 2 ? 0.7 : 0, 1.5, 0.6, 0.2, 0};
     optest_in(t, 0, SH_F32, DIMS(B, T));
     optest_in_ints(t, 1, -1, 0, DIMS(B, T));
     optest_in_ints(t, 2, 0, 1, DIMS(B, T));
-    if (sh_cfg_loss_takes(loss) & SH_TAKES_REFERENCE)
+    if (sh_cfg_loss_takes(loss) & (SH_TAKES_REFERENCE | SH_TAKES_NUMBERS))
         optest_in(t, 3, SH_F64, DIMS(B, T));
     if (sh_cfg_loss_takes(loss) & SH_TAKES_LABELS)
         optest_in_ints(t, 4, 0, 1, DIMS(B, T));
@@ -94,7 +94,7 @@ void elem_pair_not_finite(void **state)
 /* Single answers: the first is desirable, the second is not. */
 static struct sh_pair_slope slope_at(int loss, double c, double j)
 {
-    const struct sh_op_pair how = {loss, 0.3, 0.1, 0.4, 0.7, 1.5, 0.6, 0};
+    const struct sh_op_pair how = {loss, 0.3, 0.1, 0.4, 0.7, 1.5, 0.6, 0.2, 0};
     struct sh_pair_answer a = {c, 3, c - 1}, b = {j, 2, j + 1};
 
     if (sh_cfg_loss_takes(loss) & SH_TAKES_LABELS) {

@@ -108,6 +108,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->attn.window;
     if (!strcmp(f->name, "temperature") || !strcmp(f->name, "alpha"))
         return a->head.temperature != 0;
+    if (!strcmp(f->name, "raw"))
+        return a->head.raw;
     if (f == &sh_op_info(SH_OP_EMBED)->attrs[0] || f == &sh_op_info(SH_OP_EMBED)->attrs[1])
         return a->part.all;
     return strcmp(f->name, "rotary_dim") != 0 || a->attn.rotary_dim != a->attn.head_dim;

@@ -261,6 +261,8 @@ ROWS = {
     'objective.sft_weight': Row(0.3, 'gold/test_preference.py', needs={'objective.name': 'dpo'}),
     'objective.desirable_weight': Row(1.5, 'gold/test_preference.py', needs=UNPAIRED),
     'objective.undesirable_weight': Row(0.6, 'gold/test_preference.py', needs=UNPAIRED),
+    'objective.center_rewards_coefficient': Row(0.05, 'gold/test_preference.py',
+                                                needs={'objective.name': 'reward', 'model.num_labels': 1}),
     'objective.teacher_path': Row('top.bin', 'mesh/test_distillation.py', needs=DISTILLED),
     'objective.top_k': Row(6, 'mesh/test_distillation.py', needs=DISTILLED),
     'objective.temperature': Row(1.6, 'mesh/test_distillation.py', needs=DISTILLED),

@@ -46,6 +46,7 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         {"objective.gamma", dpo && c->objective.loss_type == SH_PREFER_SIMPO, "objective.loss_type=simpo"},
         {"objective.desirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
         {"objective.undesirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
+        {"objective.center_rewards_coefficient", c->objective.name == SH_OBJECTIVE_REWARD, "objective.name=reward"},
         {"objective.teacher_path", teacher, "objective.name=distillation"},
         {"objective.top_k", teacher, "objective.name=distillation"},
         {"objective.temperature", teacher, "objective.name=distillation"},
@@ -136,16 +137,24 @@ static sh_rc refuse_beside_teacher(struct sh_config_state *state)
     return refuse_first(state, rows, sizeof rows / sizeof *rows);
 }
 
+/* Whether the head makes a value of each text. */
+static bool makes_value(const struct sh_config *c)
+{
+    return c->objective.name == SH_OBJECTIVE_REWARD || c->objective.name == SH_OBJECTIVE_REGRESSION;
+}
+
 /* Labels of texts: what has been made for the next token only. */
 static sh_rc refuse_beside_labels(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
+    bool value = makes_value(c);
     const struct bar rows[] = {
         {!sh_family_of(c->model.family)->labels, "model.num_labels",
          "transformers has no class for labels of this model.family; leave it out"},
-        {c->model.num_labels == 1, "model.num_labels",
-         "a single label is a number to transformers (regression), which is not learned here; give 2 or more"},
-        {c->objective.name != SH_OBJECTIVE_LM, "objective.name",
+        {c->model.num_labels == 1 && !value, "objective.name",
+         "model.num_labels=1 makes a value of a text; give objective.name=regression, which learns numbers, or reward, "
+         "which learns from pairs of answers"},
+        {c->model.num_labels > 1 && c->objective.name != SH_OBJECTIVE_LM, "objective.name",
          "model.num_labels has a loss of its own; leave it out"},
         {c->lora.rank > 0, "lora.rank", "adapters freeze the matrix of model.num_labels; leave one of them out"},
         {c->data.packing == SH_PACKING_CONCAT, "data.packing",
@@ -158,8 +167,15 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "model.num_labels counts right answers over whole sequences; leave it out"},
         {c->parallelism.pipeline_parallel_degree > 1, "parallelism.pipeline_parallel_degree",
          "stages train on the next token; leave out model.num_labels"},
+        {value && c->training.row_leaves > 1, "training.row_leaves",
+         "leaves cut rows, and the values of whole texts are compared; leave it out"},
+        {value && c->data.mix[0], "data.mix",
+         "the numbers of texts, and the margins of pairs, are those of one set; give training.dataset_path"},
     };
 
+    if (value && c->model.num_labels != 1)
+        return sh_config_refuse(state, "objective.name",
+                                "needs a model that makes one value of a text; give model.num_labels=1");
     return c->model.num_labels ? refuse_first(state, rows, sizeof rows / sizeof *rows) : SH_OK;
 }
 
@@ -167,7 +183,7 @@ sh_rc sh_config_check_objective(struct sh_config_state *state)
 {
     SH_TRY(refuse_idle(state));
     SH_TRY(refuse_beside_labels(state));
-    if (config_of(state)->objective.name == SH_OBJECTIVE_LM)
+    if (config_of(state)->objective.name == SH_OBJECTIVE_LM || makes_value(config_of(state)))
         return SH_OK;
     if (config_of(state)->objective.name == SH_OBJECTIVE_DISTILLATION)
         return refuse_beside_teacher(state);

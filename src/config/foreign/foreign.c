@@ -17,7 +17,7 @@
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
 #define NO_REWARDS \
-    "leave it out: of training on preferences or rewards, only objective.name: dpo with its losses is there"
+    "leave it out: of training on preferences or rewards, objective.name: dpo with its losses and reward are there"
 #define REFERENCE \
     "leave it out: the reference is the model that the run begins with, by numbers made before the first step"
 #define EXPERTS \
@@ -299,7 +299,11 @@ static const struct {
     {"tensor_parallel_size", "parallelism.tensor_parallel_degree"},
     {"ddp", "parallelism.sharding_strategy: no_shard"},
     {"world_size|use_ray|ray_*", MPIRUN},
-    {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|reward_model|process_reward_model|ebft*", NO_REWARDS},
+    {"trl*|vllm*|dpo_*|kto_*|orpo_*|simpo_*|cpo_*|rpo_*|process_reward_model|ebft*", NO_REWARDS},
+    {"reward_model|reward_model_type",
+     "objective.name: reward with model.num_labels: 1, and a file of `sherd tokenize --format reward`"},
+    {"problem_type", "objective.name: regression with model.num_labels: 1; without it, num_labels is of labels"},
+    {"center_rewards_coefficient", "objective.center_rewards_coefficient"},
     {"num_labels", "model.num_labels, with texts of `sherd tokenize --format classification`"},
     {"diffusion*|use_eaft|eaft_*", "leave it out: the loss is the cross-entropy of the next token"},
     {"noisy_embedding_alpha", "leave it out: embeddings get no noise"},

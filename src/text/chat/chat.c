@@ -466,8 +466,8 @@ static void put_alpaca(const struct sh_message *instruction, const struct sh_mes
  * prompt that the data set was made for. */
 static sh_rc parse_alpaca(enum sh_chat_form form, const struct sh_template *t, const json_t *top, struct sh_chat *out)
 {
-    static const char *const keys[] = {"instruction", "input",  "output",   "text",  "weight", "train",
-                                       "system",      "chosen", "rejected", "label", "kto_tag"};
+    static const char *const keys[] = {"instruction", "input",  "output",   "text",  "weight",  "train",
+                                       "system",      "chosen", "rejected", "label", "kto_tag", "margin"};
     const size_t plain = 7, all = sizeof keys / sizeof keys[0];
     const char *answer = form == SH_CHAT_CHOSEN ? "chosen" : form == SH_CHAT_REJECTED ? "rejected" : "output";
     char what[16];

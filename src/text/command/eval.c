@@ -64,7 +64,12 @@ static sh_rc open_feed(struct sh_run *run, int64_t sequences, struct sh_feed *fe
 static void print_result(const struct sh_eval_result *v)
 {
     printf("loss %.6f", v->loss);
-    if (v->labels)
+    if (v->pairs.scored)
+        printf("  accuracy %.6f  mean_reward %.6f  margin %.6f  pairs %lld", v->pairs.accuracy, v->pairs.reward,
+               v->pairs.margin, (long long)v->pairs.scored);
+    else if (v->pairs.values)
+        printf("  texts %lld", (long long)v->pairs.values);
+    else if (v->labels)
         printf("  accuracy %.6f", (double)v->right / (double)v->labels);
     else
         printf("  perplexity %.3f  bits per token %.4f", exp(v->loss), v->loss / log(2.0));

@@ -93,9 +93,9 @@ static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
 /* The options for documents; the tokenizer byte refuses most of them later. */
 static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
-    static const char *const formats[] = {"text",     "jsonl",  "segments",   "messages", "prompt-completion",
-                                          "sharegpt", "alpaca", "preference", "unpaired", "classification",
-                                          NULL};
+    static const char *const formats[] = {"text",     "jsonl",      "segments",   "messages", "prompt-completion",
+                                          "sharegpt", "alpaca",     "preference", "unpaired", "classification",
+                                          "reward",   "regression", NULL};
     static const char *const invalid[] = {"refuse", "replace", NULL};
     int format, how;
     int64_t threads;

@@ -102,10 +102,20 @@ static void fill_mask(struct sh_batch *b, unsigned char counts)
     b->mask.n += more;
 }
 
+/* End a document that has a number: its last token stands for what a head makes of the one before. */
+static void close_numbered(struct sh_batch *b, size_t begin, double number)
+{
+    fill_mask(b, 0);
+    memset(b->mask.at + begin, 0, b->mask.n - begin);
+    sh_ids_put(&b->ids, 0);
+    fill_mask(b, 1);
+    sh_text_put(&b->numbers, &number, sizeof number);
+}
+
 /* A prompt and a completion without a template get the tokenizer's begin and end around them; the end is learned. With
  * a template or with segments, the template or the author of the segments provides those tokens. */
 static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, struct worker *w, struct sh_batch *b,
-                      const char *line, size_t bytes)
+                      const char *line, size_t bytes, double number)
 {
     bool plain = form != SH_CHAT_SEGMENTS && form != SH_CHAT_MESSAGES && form != SH_CHAT_SHAREGPT && !job->template;
     size_t begin = b->ids.n, first;
@@ -125,12 +135,14 @@ static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, st
     /* The first token is never a target, so its bit is free. */
     if (form == SH_CHAT_UNPAIRED)
         b->mask.at[begin] = w->chat.desirable;
+    if (job->numbers)
+        close_numbered(b, begin, number);
     sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
     b->documents++;
     return SH_OK;
 }
 
-/* The ids that the tokenizer makes of a text, then the label, which alone is a target. */
+/* The ids that the tokenizer makes of a text, then the label, or a token for the number, which alone is a target. */
 static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const json_t *top)
 {
     const json_t *text = json_object_get(top, job->field ? job->field : "text"), *label = json_object_get(top, "label");
@@ -138,8 +150,10 @@ static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, stru
 
     if (!json_is_string(text) || !json_string_length(text))
         return sh_fail(SH_E_DATA, "\"%s\" is %s, not a text", job->field ? job->field : "text", sh_json_is(text));
-    if (!json_is_integer(label) || json_integer_value(label) < 0 ||
-        json_integer_value(label) >= job->tokenizer->vocab_size)
+    if (job->numbers && !json_is_number(label))
+        return sh_fail(SH_E_DATA, "\"label\" is %s, not a number", label ? sh_json_is(label) : "missing");
+    if (!job->numbers && (!json_is_integer(label) || json_integer_value(label) < 0 ||
+                          json_integer_value(label) >= job->tokenizer->vocab_size))
         return sh_fail(SH_E_DATA, "\"label\" is no whole number from 0 to %d", job->tokenizer->vocab_size - 1);
     if (!job->no_begin)
         SH_TRY(sh_encode(w->encoder, "", 0, SH_ENCODE_BEGIN, &b->ids));
@@ -147,8 +161,12 @@ static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, stru
     SH_TRY(sh_encode(w->encoder, json_string_value(text), json_string_length(text), SH_ENCODE_END, &b->ids));
     SH_TRY(refuse_twice(&b->ids, begin, first));
     fill_mask(b, 0);
-    sh_ids_put(&b->ids, (uint32_t)json_integer_value(label));
-    fill_mask(b, 1);
+    if (job->numbers) {
+        close_numbered(b, begin, json_number_value(label));
+    } else {
+        sh_ids_put(&b->ids, (uint32_t)json_integer_value(label));
+        fill_mask(b, 1);
+    }
     sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
     b->documents++;
     return SH_OK;
@@ -166,14 +184,34 @@ static sh_rc put_labelled_line(const struct sh_batch_job *job, struct worker *w,
     return rc;
 }
 
+/* By how much the reward of the chosen answer is to be larger; 0 if the line does not say. */
+static sh_rc margin_of(const char *line, size_t bytes, double *margin)
+{
+    const json_t *value;
+    json_t *top;
+    sh_rc rc = SH_OK;
+
+    SH_TRY(sh_json_parse(line, bytes, "JSON", &top));
+    value = json_object_get(top, "margin");
+    if (value && !json_is_number(value))
+        rc = sh_fail(SH_E_DATA, "\"margin\" is %s, not a number", sh_json_is(value));
+    *margin = value ? json_number_value(value) : 0;
+    json_decref(top);
+    return rc;
+}
+
 /* A line is one text, or the two of a pair. */
 static sh_rc put_chat(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const char *line,
                       size_t bytes)
 {
+    double margin = 0;
+
     if (job->chat == SH_CHAT_LABELLED)
         return put_labelled_line(job, w, b, line, bytes);
-    SH_TRY(put_text(job, job->chat, w, b, line, bytes));
-    return job->chat == SH_CHAT_CHOSEN ? put_text(job, SH_CHAT_REJECTED, w, b, line, bytes) : SH_OK;
+    if (job->numbers)
+        SH_TRY(margin_of(line, bytes, &margin));
+    SH_TRY(put_text(job, job->chat, w, b, line, bytes, margin));
+    return job->chat == SH_CHAT_CHOSEN ? put_text(job, SH_CHAT_REJECTED, w, b, line, bytes, 0) : SH_OK;
 }
 
 /* The field could not be read: a conversation is refused with its format, any other line as before. */

@@ -11,6 +11,7 @@ struct sh_batch_job {
     const char *field, *separator; /* as in struct sh_token_options */
     bool no_begin, replace_invalid;
     bool documents;                     /* the lengths of documents are wanted */
+    bool numbers;                       /* each document has a number, and a last token that alone is a target */
     int64_t end;                        /* id that ends a document, or each stretch to learn; -1: none */
     enum sh_chat_form chat;             /* the form of conversation in a line; NONE: a line is plain text */
     const struct sh_template *template; /* of the conversation; NULL: none */

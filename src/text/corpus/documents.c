@@ -14,7 +14,7 @@
 /* One mebibyte per stream: cluster file systems want long writes. */
 enum { BUFFER_BYTES = 1 << 20 };
 
-enum { TOKENS, MASK, OFFSETS, STREAMS };
+enum { TOKENS, MASK, NUMBERS, OFFSETS, STREAMS };
 
 struct stream {
     int fd;              /* its own, except for TOKENS; -1: none */
@@ -112,6 +112,17 @@ void sh_document_writer_flag(struct sh_document_writer *w, int flag)
     w->header.flags |= flag;
 }
 
+sh_rc sh_document_writer_numbers(struct sh_document_writer *w, const void *numbers, size_t bytes)
+{
+    struct stream *s = &w->stream[NUMBERS];
+
+    if (s->fd < 0)
+        SH_TRY(open_spool(w, s, "numbers"));
+    for (size_t at = 0; at < bytes; at += sizeof(double))
+        SH_TRY(put(s, (const char *)numbers + at, sizeof(double)));
+    return SH_OK;
+}
+
 /* Little-endian: the low bytes come first, and so do the low bits. */
 static sh_rc put_token(struct sh_document_writer *w, uint32_t id, unsigned char counts)
 {
@@ -186,6 +197,8 @@ static sh_rc finish(struct sh_document_writer *w)
             SH_TRY(put(mask, &w->bits, 1));
         SH_TRY(append(w, mask, &end, &w->header.mask_at));
     }
+    if (w->header.flags & SH_DOCUMENT_NUMBERS)
+        SH_TRY(append(w, &w->stream[NUMBERS], &end, &w->header.numbers_at));
     SH_TRY(append(w, &w->stream[OFFSETS], &end, &w->header.offsets_at));
     memcpy(header, &w->header, sizeof w->header);
     return sh_file_write(w->file.fd, w->file.temp, header, sizeof header, 0);

@@ -28,6 +28,9 @@ sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokeniz
 sh_rc sh_document_writer_put(struct sh_document_writer *w, const uint32_t *ids, const unsigned char *mask, size_t n,
                              const uint32_t *lengths, size_t documents);
 
+/* Append the numbers (float64) of documents, of which each has one at the commit: with the flag alone. */
+sh_rc sh_document_writer_numbers(struct sh_document_writer *w, const void *numbers, size_t bytes);
+
 /* As sh_bin_writer_commit(). */
 sh_rc sh_document_writer_commit(struct sh_document_writer *w);
 void sh_document_writer_abandon(struct sh_document_writer *w); /* NULL is fine */

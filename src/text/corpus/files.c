@@ -149,10 +149,16 @@ static bool has_messages(enum sh_token_format format)
     return format == SH_FORMAT_MESSAGES || format == SH_FORMAT_SHAREGPT;
 }
 
+/* Whether a line is a text that has a label or a number. */
+static bool has_labels(enum sh_token_format format)
+{
+    return format == SH_FORMAT_LABELLED || format == SH_FORMAT_NUMBERED;
+}
+
 /* Refuse options that would be accepted and have no effect. */
 static sh_rc check_used(const struct sh_token_options *opt)
 {
-    bool labelled = opt->format == SH_FORMAT_LABELLED;
+    bool labelled = has_labels(opt->format);
     bool rendered = opt->format >= SH_FORMAT_MESSAGES && !labelled, plain = opt->format < SH_FORMAT_SEGMENTS;
     const struct {
         const char *option, *what;
@@ -161,9 +167,9 @@ static sh_rc check_used(const struct sh_token_options *opt)
         {"--field", "lines of jsonl and --format messages or sharegpt", opt->field,
          has_messages(opt->format) || labelled || (plain && any_is_lines(opt, true))},
         {"--separator", "files of text, in which it ends a document", opt->separator, any_is_lines(opt, false)},
-        {"--chat-template", "--format messages, sharegpt, alpaca, prompt-completion, preference and unpaired",
+        {"--chat-template", "--format messages, sharegpt, alpaca, prompt-completion, preference, reward and unpaired",
          opt->template, rendered},
-        {"--special-in-text", "--format messages, sharegpt, alpaca, prompt-completion, preference and unpaired",
+        {"--special-in-text", "--format messages, sharegpt, alpaca, prompt-completion, preference, reward and unpaired",
          opt->special_in_text, rendered},
         {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template && !labelled},
         {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
@@ -236,13 +242,15 @@ static sh_rc settle_chat(struct job *j)
         [SH_FORMAT_SEGMENTS] = SH_CHAT_SEGMENTS,     [SH_FORMAT_MESSAGES] = SH_CHAT_MESSAGES,
         [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION, [SH_FORMAT_SHAREGPT] = SH_CHAT_SHAREGPT,
         [SH_FORMAT_ALPACA] = SH_CHAT_ALPACA,         [SH_FORMAT_PREFERENCE] = SH_CHAT_CHOSEN,
-        [SH_FORMAT_UNPAIRED] = SH_CHAT_UNPAIRED,     [SH_FORMAT_LABELLED] = SH_CHAT_LABELLED};
+        [SH_FORMAT_UNPAIRED] = SH_CHAT_UNPAIRED,     [SH_FORMAT_LABELLED] = SH_CHAT_LABELLED,
+        [SH_FORMAT_REWARD] = SH_CHAT_CHOSEN,         [SH_FORMAT_NUMBERED] = SH_CHAT_LABELLED};
     const struct sh_token_options *opt = j->opt;
 
     if (opt->format < SH_FORMAT_SEGMENTS)
         return SH_OK;
     j->batch.chat = forms[opt->format];
     j->batch.documents = true;
+    j->batch.numbers = opt->format == SH_FORMAT_REWARD || opt->format == SH_FORMAT_NUMBERED;
     j->batch.field = opt->field;
     if (opt->no_end)
         return sh_fail(SH_E_USAGE, "--no-eos is not for conversations");
@@ -269,7 +277,7 @@ static sh_rc open_tokenizer(struct job *j)
     if (!j->tokenizer->ops->whole)
         return check_bytes(opt);
     /* A template itself determines what ends a text; a text with a label has nothing after it. */
-    if (!opt->template && opt->format != SH_FORMAT_LABELLED && !has_messages(opt->format))
+    if (!opt->template && !has_labels(opt->format) && !has_messages(opt->format))
         SH_TRY(find_end(j));
     return settle_chat(j);
 }
@@ -454,11 +462,15 @@ static sh_rc open_output(const struct job *j, const char *path, struct output *o
         sh_document_writer_flag(out->documents, SH_DOCUMENT_PAIRS);
     if (j->batch.chat == SH_CHAT_UNPAIRED)
         sh_document_writer_flag(out->documents, SH_DOCUMENT_LABELS);
+    if (j->batch.numbers)
+        sh_document_writer_flag(out->documents, SH_DOCUMENT_NUMBERS);
     return SH_OK;
 }
 
 static sh_rc put_batch(struct output *out, const struct sh_batch *b)
 {
+    if (out->documents && b->numbers.n)
+        SH_TRY(sh_document_writer_numbers(out->documents, b->numbers.at, b->numbers.n));
     if (out->documents)
         return sh_document_writer_put(out->documents, b->ids.id, b->mask.n ? b->mask.at : NULL, b->ids.n, b->lengths.id,
                                       b->lengths.n);

@@ -21,7 +21,9 @@ enum sh_token_format {
     SH_FORMAT_ALPACA,
     SH_FORMAT_PREFERENCE,
     SH_FORMAT_UNPAIRED,
-    SH_FORMAT_LABELLED /* a text and the number of its label, which becomes the document's last token */
+    SH_FORMAT_LABELLED, /* a text and the number of its label, which becomes the document's last token */
+    SH_FORMAT_REWARD,   /* as PREFERENCE, for a head that scores answers */
+    SH_FORMAT_NUMBERED  /* a text and a number to be learned */
 };
 
 struct sh_token_progress {

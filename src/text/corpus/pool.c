@@ -108,6 +108,7 @@ void sh_pool_stop(struct sh_pool *c)
         free(c->slot[i].batch.text.at);
         free(c->slot[i].batch.ids.id);
         free(c->slot[i].batch.lengths.id);
+        free(c->slot[i].batch.numbers.at);
         free(c->slot[i].batch.mask.at);
         free(c->slot[i].batch.error);
     }
@@ -126,9 +127,12 @@ static void give_back(struct sh_pool *c)
         return;
     struct slot *s = &c->slot[(c->taken - 1) % c->slots];
     free(s->batch.error);
-    s->batch = (struct sh_batch){
-        .text = s->batch.text, .ids = s->batch.ids, .lengths = s->batch.lengths, .mask = s->batch.mask};
-    s->batch.text.n = s->batch.ids.n = s->batch.lengths.n = s->batch.mask.n = 0;
+    s->batch = (struct sh_batch){.text = s->batch.text,
+                                 .ids = s->batch.ids,
+                                 .lengths = s->batch.lengths,
+                                 .mask = s->batch.mask,
+                                 .numbers = s->batch.numbers};
+    s->batch.text.n = s->batch.ids.n = s->batch.lengths.n = s->batch.mask.n = s->batch.numbers.n = 0;
     s->state = EMPTY;
     c->taking = false;
 }

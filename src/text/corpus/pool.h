@@ -21,10 +21,11 @@ struct sh_batch {
     const char *name;    /* of the file */
     bool lines;          /* true: jsonl; false: plain text */
     bool val;
-    int64_t first;         /* line (jsonl) or byte (text) of the file at which the batch begins, counted from 0 */
-    struct sh_ids ids;     /* out */
-    struct sh_ids lengths; /* out: lengths of the documents, in ids, if wanted */
-    struct sh_text mask;   /* out: one byte per id, 1: the id counts as a target; only for kinds that have a mask */
+    int64_t first;          /* line (jsonl) or byte (text) of the file at which the batch begins, counted from 0 */
+    struct sh_ids ids;      /* out */
+    struct sh_ids lengths;  /* out: lengths of the documents, in ids, if wanted */
+    struct sh_text mask;    /* out: one byte per id, 1: the id counts as a target; only for kinds that have a mask */
+    struct sh_text numbers; /* out: a double of each document, for kinds that have them */
     int64_t documents, empty;
     sh_rc rc;
     char *error; /* the message, if rc is not SH_OK */

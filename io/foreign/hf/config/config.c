@@ -239,9 +239,10 @@ static sh_rc read_labels(struct sh_hf_reader *r)
 
     if (!class || !strstr(class, "ForSequenceClassification"))
         return SH_OK;
-    if (problem && strcmp(problem, "single_label_classification") != 0)
-        return sh_fail(SH_E_USAGE, "%s: problem_type %s is not learned here; single_label_classification is", r->place,
-                       problem);
+    if (problem && strcmp(problem, "single_label_classification") != 0 && strcmp(problem, "regression") != 0)
+        return sh_fail(SH_E_USAGE,
+                       "%s: problem_type %s is not learned here; single_label_classification and regression are",
+                       r->place, problem);
     snprintf(text, sizeof text, "%lld",
              list     ? (long long)json_object_size(list)
              : number ? (long long)json_integer_value(number)

@@ -339,7 +339,8 @@ static void put_labels(struct writer *w)
                  (int)json_object_size(json_object_get(w->source, keys[1])) == n;
     if (!n)
         return;
-    put_word(w, "problem_type", "single_label_classification");
+    if (n > 1 || w->cfg->objective.name == SH_OBJECTIVE_REGRESSION)
+        put_word(w, "problem_type", n > 1 ? "single_label_classification" : "regression");
     for (int k = 0; k < 2; k++) {
         if (named) {
             put_source(w, keys[k], NULL);
