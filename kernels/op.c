@@ -264,7 +264,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "2NE", .stops = true, .attrs = route_attrs, APART},
     [SH_OP_PAIR_LOSS] =
         {.shape = "logprob [B,T] f32, targets [B,T] i32, docs [B,T] i32, ref [B,T] f64 opt, label [B,T] i32 opt "
-                  "-> weight [B,T] f32, sum [B,T] f64, loss [6] f64 +=",
+                  "-> weight [B,T] f32, sum [B,T] f64, loss [s] f64 +=",
          .flops = "2BT", .stops = true, .together = true, .attrs = pair_attrs, APART},
     [SH_OP_ROUTE_BIAS] =
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},

@@ -68,7 +68,8 @@
  *     loss     sums over pairs: the loss; beta (l - ref) of the chosen, and of the rejected; how often the former is the
  *              larger one; l of the chosen, and of the rejected
  * With label each document is an answer by itself: chosen if the label at its first place is 1, rejected if it is 0. The
- * fourth sum is then how many were chosen. kernels/preference.h has the losses, and says of which beta multiplies the
+ * fourth sum is then how many were chosen. With label 2 it is an answer to another prompt, which only says for kto what z
+ * is in its row; a seventh sum is then z, once for each answer that is compared with it. CPUs only. kernels/preference.h has the losses, and says of which beta multiplies the
  * mean of l over targets instead.
  *
  * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
@@ -226,7 +227,7 @@ enum sh_op_kind { SH_OP_LIST(SH_OP_ENUM, SH_OP_ENUM, SH_OP_ENUM) SH_OP_KINDS, SH
 
 enum { SH_LORA_PARTS = 3, SH_ROPE_DIVISORS = 128, SH_ROUTE_GROUPS = 64 };
 enum { SH_PAIR_LOSS, SH_PAIR_CHOSEN, SH_PAIR_REJECTED, SH_PAIR_RIGHT, SH_PAIR_LOGP_CHOSEN, SH_PAIR_LOGP_REJECTED,
-       SH_PAIR_NUMBERS }; /* of PAIR_LOSS's loss */
+       SH_PAIR_NUMBERS, SH_PAIR_Z = SH_PAIR_NUMBERS, SH_PAIR_ALL }; /* of PAIR_LOSS's loss; z and ALL: of kto */
 enum { SH_STATES_MAX = SH_OP_MAX_OUT - 2 }; /* states an optimizer keeps per parameter, besides its two halves */
 
 /* A run of elements of a flat shard with the same weight decay rule. If states are rounded stochastically, a run

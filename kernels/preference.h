@@ -21,6 +21,8 @@
  *   orpo          -m of the chosen - beta log s(o of the chosen - o of the rejected), o = m - log(1 - exp(m))
  * A pair's loss may have sft times -m of the chosen added. Of an answer by itself, which weighs w:
  *   apo_zero_unpaired   w (1 - s(a)) if it was chosen, w s(a) if it was rejected
+ *   kto                 w (1 - s(a - beta z)) if it was chosen, w s(a - beta z) if it was rejected; z, a constant: the mean d
+ *                       of the answers to other prompts in its row, at least 0, and 0 without any
  *
  * Of values that a head makes in place of log-probabilities, with v the value, y the number of the data that ref stands
  * for, and d = v - y; of a pair y is the margin of the chosen answer, and 0 of the rejected one:
@@ -30,7 +32,7 @@
  * Rafailov et al. 2023 (sigmoid), Zhao et al. 2023 (hinge), Azar et al. 2023 (ipo, here over means as in TRL), Ji et al.
  * 2024 (exo_pair), Chen et al. 2024 (nca_pair), Chowdhury et al. 2024 (robust), Jung et al. 2024 (bco_pair), Wu et al.
  * 2024 (sppo_hard), D'Oosterlinck et al. 2024 (apo), Xu et al. 2024 (cpo), Meng et al. 2024 (simpo), Hong et al. 2024
- * (orpo), Pang et al. 2024 (sft), Bradley and Terry 1952 (reward), Touvron et al. 2023 (its margin), Eisenstein et al. 2023
+ * (orpo), Pang et al. 2024 (sft), Ethayarajh et al. 2024 (kto), Bradley and Terry 1952 (reward), Touvron et al. 2023 (its margin), Eisenstein et al. 2023
  * (center). Valid C and C++. */
 #ifndef SH_KERNELS_PREFERENCE_H
 #define SH_KERNELS_PREFERENCE_H
@@ -153,11 +155,11 @@ SH_PREFERENCE double sh_pair_reward(const struct sh_op_pair *how, struct sh_pair
     return how->beta * (sh_pair_means(how->loss) ? a.d / a.n : a.d);
 }
 
-/* An answer by itself. The derivative is in `chosen`. */
+/* An answer by itself, compared with z. The derivative is in `chosen`. */
 SH_PREFERENCE struct sh_pair_slope sh_pair_single_slope(const struct sh_op_pair *how, int chosen,
-                                                        struct sh_pair_answer a)
+                                                        struct sh_pair_answer a, double z)
 {
-    double p = sh_pair_s(how->beta * a.d), w = chosen ? how->desirable : how->undesirable;
+    double p = sh_pair_s(how->beta * (a.d - z)), w = chosen ? how->desirable : how->undesirable;
     double slope = w * how->beta * p * (1 - p);
     struct sh_pair_slope s = {w * (chosen ? 1 - p : p), chosen ? slope : -slope, 0}, square = {a.d * a.d, -2 * a.d, 0};
 

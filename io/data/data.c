@@ -211,12 +211,13 @@ int64_t sh_data_window(const struct sh_data *d, int64_t sample)
 
 int64_t sh_data_documents(const struct sh_data *d)
 {
-    return d->set[0].files.documents;
+    return d->set[0].files.documents * (d->set[0].files.mismatched ? 2 : 1);
 }
 
 sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label)
 {
-    return sh_documents_label(&d->set[0].files, document, label);
+    *label = 2;
+    return document >= d->set[0].files.documents ? SH_OK : sh_documents_label(&d->set[0].files, document, label);
 }
 
 sh_rc sh_data_number(const struct sh_data *d, int64_t document, double *number)

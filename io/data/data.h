@@ -39,6 +39,7 @@ struct sh_data_options {
         SH_DATA_NO_ANSWERS, /* the documents must be no answers */
         SH_DATA_PAIRS,      /* pairs of answers (rows.h) */
         SH_DATA_LABELLED,   /* answers with a label each, 1 if it is desirable */
+        SH_DATA_MISMATCHED, /* the same, each with an answer to another prompt beside it (documents.h) */
         SH_DATA_SCORED, /* pairs of answers that a head scores, with the margin of each pair as the number of the first */
         SH_DATA_NUMBERED /* texts with a number each */
     } answers;
@@ -89,7 +90,7 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
 sh_rc sh_data_largest(const struct sh_data *d, int *id);
 
 /* Count the pairs in samples [first, first + n) of a set of pairs, or the answers of a set of single ones; and the
- * documents of the set. */
+ * documents of the set, mismatched ones after all others. */
 int64_t sh_data_count_answers(const struct sh_data *d, int64_t first, int64_t n);
 int64_t sh_data_documents(const struct sh_data *d);
 int sh_data_seq_len(const struct sh_data *d);
@@ -97,7 +98,7 @@ int sh_data_seq_len(const struct sh_data *d);
 /* The window of which a sample of a single set consists. */
 int64_t sh_data_window(const struct sh_data *d, int64_t sample);
 
-/* The label of a document of a set of labelled answers, 1 or 0. Errors: SH_E_DATA. */
+/* The label of a document of a set of labelled answers, 1 or 0; 2 of a mismatched one. Errors: SH_E_DATA. */
 sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label);
 
 /* The number of a document of a set whose documents have numbers. Errors: SH_E_DATA: it is not finite. */

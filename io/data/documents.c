@@ -267,3 +267,89 @@ sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_fi
     }
     return SH_OK;
 }
+
+/* The document that gives the prompt, and the one that gives the completion; how many tokens each has, and of these in
+ * front of the completion. */
+struct halves {
+    int64_t document[2], tokens[2], prompt[2];
+};
+
+static sh_rc find_prompt(const struct sh_data_files *set, int64_t document, int64_t tokens, int64_t *prompt)
+{
+    struct sh_piece all = {.document = document, .places = tokens > 1 ? (int)(tokens - 1) : 0};
+    unsigned char *mask = sh_calloc((size_t)all.places + 1, 1), *first = NULL;
+    sh_rc rc = all.places ? sh_documents_mask(set, &all, mask) : SH_OK;
+
+    if (rc == SH_OK)
+        first = memchr(mask, 1, (size_t)all.places);
+    if (rc == SH_OK && !first)
+        rc = sh_fail(SH_E_DATA, "answer %lld has no target that counts; tokenize the text again", (long long)document);
+    *prompt = first ? first - mask + 1 : 0;
+    free(mask);
+    return rc;
+}
+
+static sh_rc find_halves(const struct sh_data_files *set, int64_t i, struct halves *h)
+{
+    h->document[0] = i;
+    h->document[1] = (i + set->documents / 2) % set->documents;
+    if (set->documents < 2)
+        return sh_fail(SH_E_DATA, "%s has a single answer, and objective.loss_type=kto compares it with others",
+                       sh_handles_path(set->handles, set->file[0].handle));
+    for (int k = 0; k < 2; k++) {
+        SH_TRY(sh_documents_lengths(set, h->document[k], 1, &h->tokens[k]));
+        SH_TRY(find_prompt(set, h->document[k], h->tokens[k], &h->prompt[k]));
+    }
+    return SH_OK;
+}
+
+static int64_t tokens_of(const struct halves *h)
+{
+    return h->prompt[0] + h->tokens[1] - h->prompt[1];
+}
+
+sh_rc sh_mismatch_tokens(const struct sh_data_files *set, int64_t i, int64_t *tokens)
+{
+    struct halves h;
+
+    SH_TRY(find_halves(set, i, &h));
+    *tokens = tokens_of(&h);
+    return SH_OK;
+}
+
+/* A piece has one more token than places. The file may change during the run. */
+static sh_rc cut(const struct sh_data_files *set, const struct sh_piece *piece, struct halves *h,
+                 struct sh_piece half[2])
+{
+    SH_TRY(find_halves(set, piece->document - set->documents, h));
+    if (tokens_of(h) != piece->places + 1)
+        return sh_fail(SH_E_DATA,
+                       "answer %lld has another length than when the run began; start again to use the new file",
+                       (long long)h->document[1]);
+    half[0] = (struct sh_piece){.document = h->document[0], .places = (int)h->prompt[0] - 1};
+    half[1] = (struct sh_piece){
+        .document = h->document[1], .begin = h->prompt[1], .places = (int)(h->tokens[1] - h->prompt[1]) - 1};
+    return SH_OK;
+}
+
+sh_rc sh_mismatch_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids)
+{
+    struct sh_piece half[2];
+    struct halves h;
+
+    SH_TRY(cut(set, piece, &h, half));
+    SH_TRY(sh_documents_ids(set, &half[0], ids));
+    return sh_documents_ids(set, &half[1], ids + h.prompt[0]);
+}
+
+/* Of the prompt nothing counts; the first token of the completion does. */
+sh_rc sh_mismatch_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask)
+{
+    struct sh_piece half[2];
+    struct halves h;
+
+    SH_TRY(cut(set, piece, &h, half));
+    memset(mask, 0, (size_t)piece->places);
+    mask[h.prompt[0] - 1] = 1;
+    return half[1].places ? sh_documents_mask(set, &half[1], mask + h.prompt[0]) : SH_OK;
+}

@@ -33,4 +33,17 @@ sh_rc sh_documents_number(const struct sh_data_files *set, int64_t document, dou
 sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,
                         unsigned char *mask);
 
+/* Mismatched answers: to the prompt of each answer of a set the completion of another one, which is half of the set away,
+ * so that neighbours, which often answer the same prompt, are not taken. A function of the set alone: neither ranks nor
+ * batches show. A prompt is what comes before the first token that counts as a target. The mismatched answer of document
+ * i has the number `documents + i`. */
+
+/* The tokens of the mismatched answer of document i. Errors: SH_E_DATA: no target counts in one of the two, or there is
+ * a single answer. */
+sh_rc sh_mismatch_tokens(const struct sh_data_files *set, int64_t i, int64_t *tokens);
+
+/* As sh_documents_ids() and sh_documents_mask(), of a whole mismatched answer. */
+sh_rc sh_mismatch_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids);
+sh_rc sh_mismatch_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask);
+
 #endif

@@ -250,7 +250,10 @@ enum sh_cfg_packing sh_data_packing_of(const char *path)
 /* On failure the set is closed here, and *out is unchanged. */
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out)
 {
-    struct sh_data_files set = {.seq_len = opt->seq_len, .vocab_size = opt->vocab_size, .packing = opt->packing};
+    struct sh_data_files set = {.seq_len = opt->seq_len,
+                                .vocab_size = opt->vocab_size,
+                                .packing = opt->packing,
+                                .mismatched = opt->answers == SH_DATA_MISMATCHED};
     sh_rc rc;
     SH_REQUIRE(opt->seq_len > 0 && opt->vocab_size > 0);
     set.handles = sh_handles_create(opt->sets ? opt->sets : 1);

@@ -34,7 +34,8 @@ struct sh_data_files {
     struct sh_handles *handles;
     struct sh_data_file *file;
     int n;
-    bool masked; /* true: every file has a mask; false: none has */
+    bool mismatched; /* each answer of the set has a mismatched one beside it (documents.h) */
+    bool masked;     /* true: every file has a mask; false: none has */
     int seq_len, vocab_size;
     enum sh_cfg_packing packing;        /* never auto */
     int64_t windows, tokens, documents; /* of all files; windows only with concat */

@@ -37,6 +37,20 @@ static sh_rc pair_lengths(const void *set, int64_t first, int64_t n, int64_t *to
     return rc;
 }
 
+/* An answer and the mismatched one beside it, in the same way. */
+static sh_rc mismatched_lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
+{
+    int64_t *more = sh_calloc((size_t)n, sizeof *more);
+    sh_rc rc = sh_documents_lengths(set, first, n, tokens);
+
+    for (int64_t i = 0; i < n && rc == SH_OK; i++) {
+        rc = sh_mismatch_tokens(set, first + i, &more[i]);
+        tokens[i] += more[i] - 1;
+    }
+    free(more);
+    return rc;
+}
+
 /* What a file's documents are, the objective that learns from them, and the format that makes them. */
 static const struct {
     const char *are, *learns, *format;
@@ -44,7 +58,7 @@ static const struct {
     [SH_DATA_NO_ANSWERS] = {"no pairs of answers, labels or numbers", "objective.name=lm", NULL},
     [SH_DATA_PAIRS] = {"pairs of answers, of which one is to be avoided", "objective.name=dpo", "preference"},
     [SH_DATA_LABELLED] = {"answers with labels, not pairs, of which some are to be avoided",
-                          "objective.name=dpo with objective.loss_type=apo_zero_unpaired", "unpaired"},
+                          "objective.name=dpo with objective.loss_type=kto or apo_zero_unpaired", "unpaired"},
     [SH_DATA_SCORED] = {"pairs of answers to be scored", "objective.name=reward", "reward"},
     [SH_DATA_NUMBERED] = {"texts with numbers", "objective.name=regression", "regression"},
 };
@@ -62,6 +76,7 @@ static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wa
         const char *path = sh_handles_path(set->handles, set->file[i].handle);
         enum sh_data_answers kind = kind_of(&set->file[i]);
 
+        wanted = wanted == SH_DATA_MISMATCHED ? SH_DATA_LABELLED : wanted;
         if (kind != wanted && kinds[wanted].format)
             return sh_fail(SH_E_DATA, "%s has %s; %s learns from files of `sherd tokenize --format %s`%s%s", path,
                            kinds[kind].are, kinds[wanted].learns, kinds[wanted].format,
@@ -96,7 +111,8 @@ sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_op
 
         return rc == SH_OK ? rc : sh_fail_prefix(rc, "pairs of answers, which count as one document each: ");
     }
-    return sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents, lengths, set, out);
+    return sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents,
+                         set->mismatched ? mismatched_lengths : lengths, set, out);
 }
 
 /* Iterates over the pieces of a row. */
@@ -105,7 +121,7 @@ struct walk {
     const struct sh_pack *pack;
     int64_t row;
     int32_t next;  /* document, or pair; -1: no more */
-    int64_t other; /* the rejected answer of the newest pair, if it comes next; -1 */
+    int64_t other; /* the rejected answer of the newest pair, or the mismatched one, if it comes next; -1 */
     int at;        /* places so far */
 };
 
@@ -135,7 +151,7 @@ static int64_t next_document(struct walk *w)
         return document;
     }
     w->next = w->pack->next ? w->pack->next[w->next] : -1;
-    w->other = has_pairs(w->set) ? document + 1 : -1;
+    w->other = has_pairs(w->set) ? document + 1 : w->set->mismatched ? w->set->documents + document : -1;
     return document;
 }
 
@@ -154,7 +170,10 @@ static sh_rc next_piece(struct walk *w, struct sh_piece *piece)
     } else {
         int64_t document = next_document(w);
 
-        SH_TRY(sh_documents_lengths(w->set, document, 1, &tokens));
+        if (document < w->set->documents)
+            SH_TRY(sh_documents_lengths(w->set, document, 1, &tokens));
+        else
+            SH_TRY(sh_mismatch_tokens(w->set, document - w->set->documents, &tokens));
         *piece = sh_pack_piece(w->pack, document, tokens);
     }
     if (piece->places == 0 || piece->places > w->pack->seq_len - w->at)
@@ -175,13 +194,21 @@ static void clear_rest(int at, int n, int32_t *tokens, int32_t *targets, int32_t
     }
 }
 
+static sh_rc mask_of(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask)
+{
+    return (piece->document >= set->documents ? sh_mismatch_mask : sh_documents_mask)(set, piece, mask);
+}
+
 /* Put a piece into a row; ids [places + 1] and mask [places] are scratch. */
 static sh_rc put_piece(const struct sh_data_files *set, const struct sh_piece *piece, int at, int32_t *ids,
                        unsigned char *mask, int32_t *tokens, int32_t *targets, int32_t *docs)
 {
-    SH_TRY(sh_documents_ids(set, piece, ids));
+    if (piece->document >= set->documents)
+        SH_TRY(sh_mismatch_ids(set, piece, ids));
+    else
+        SH_TRY(sh_documents_ids(set, piece, ids));
     if (set->masked)
-        SH_TRY(sh_documents_mask(set, piece, mask));
+        SH_TRY(mask_of(set, piece, mask));
     for (int t = 0; t < piece->places; t++) {
         tokens[at + t] = ids[t];
         targets[at + t] = set->masked && !mask[t] ? -1 : ids[t + 1];
@@ -267,7 +294,7 @@ sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *
     do {
         SH_TRY_OUT(next_piece(&walk, &piece));
         if (set->masked && piece.places)
-            SH_TRY_OUT(sh_documents_mask(set, &piece, mask));
+            SH_TRY_OUT(mask_of(set, &piece, mask));
         SH_TRY_OUT(check_answer(set, &piece, mask));
         for (int t = 0; t < piece.places; t++)
             *unmasked += !set->masked || mask[t];

@@ -39,9 +39,27 @@ static void put_weights(const struct row *r, int64_t begin, int64_t end, double 
         r->weight[t] = r->targets[t] >= 0 ? (float)weight : 0;
 }
 
-static void take_singles(const struct row *r, const struct sh_op_call *call, double numbers[SH_PAIR_NUMBERS])
+/* What the answers of a row are compared with: 0 but for kto. */
+static double mismatch_of(const struct row *r)
+{
+    struct sh_pair_answer a;
+    double sum = 0;
+    int64_t n = 0;
+
+    for (int64_t first = 0, end; first < r->places; first = end) {
+        end = take_document(r, first, &a);
+        if (r->label[first] == 2 && a.n > 0) {
+            sum += a.d;
+            n++;
+        }
+    }
+    return n > 0 && !(sum < 0) ? sum / (double)n : 0;
+}
+
+static void take_singles(const struct row *r, const struct sh_op_call *call, double numbers[SH_PAIR_ALL])
 {
     const struct sh_op_pair *how = &call->attr->pair;
+    double z = how->loss == SH_PREFER_KTO ? mismatch_of(r) : 0;
 
     for (int64_t first = 0, end; first < r->places; first = end) {
         struct sh_pair_slope s = {0, 0, 0};
@@ -49,8 +67,9 @@ static void take_singles(const struct row *r, const struct sh_op_call *call, dou
         bool chosen = r->label[first] == 1;
 
         end = take_document(r, first, &a);
-        if (a.n > 0) {
-            s = sh_pair_single_slope(how, chosen, a);
+        if (a.n > 0 && r->label[first] != 2) {
+            s = sh_pair_single_slope(how, chosen, a, z);
+            numbers[SH_PAIR_Z] += z;
             numbers[SH_PAIR_LOSS] += s.loss;
             numbers[SH_PAIR_RIGHT] += chosen;
             numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(how, a);
@@ -60,7 +79,7 @@ static void take_singles(const struct row *r, const struct sh_op_call *call, dou
     }
 }
 
-static void take_pairs(const struct row *r, const struct sh_op_call *call, double numbers[SH_PAIR_NUMBERS])
+static void take_pairs(const struct row *r, const struct sh_op_call *call, double numbers[SH_PAIR_ALL])
 {
     struct sh_pair_answer c, j;
 
@@ -88,7 +107,7 @@ static void take_pairs(const struct row *r, const struct sh_op_call *call, doubl
 sh_rc sh_cpu_pair_loss(const struct sh_op_call *call)
 {
     int64_t B = call->in[1].dim[0], T = call->in[1].dim[1];
-    double numbers[SH_PAIR_NUMBERS] = {0}, *loss = call->out[2].data;
+    double numbers[SH_PAIR_ALL] = {0}, *loss = call->out[2].data;
     const double *ref = call->in[3].data;
     const int32_t *label = call->in[4].data;
 
@@ -105,7 +124,7 @@ sh_rc sh_cpu_pair_loss(const struct sh_op_call *call)
             SH_REQUIRE(r.docs[t] >= 0 && r.docs[t] <= t && r.docs[r.docs[t]] == r.docs[t]);
         (label ? take_singles : take_pairs)(&r, call, numbers);
     }
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < call->out[2].dim[0]; i++)
         loss[i] = (sh_op_adds(call, 2) ? loss[i] : 0) + numbers[i];
     return SH_OK;
 }

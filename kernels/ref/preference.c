@@ -54,7 +54,7 @@ static void put(const struct sh_op_call *call, const struct document *d, double 
 
 /* Add a pair to the numbers. */
 static void take_pair(const struct sh_op_call *call, const struct document *c, const struct document *j,
-                      double numbers[SH_PAIR_NUMBERS])
+                      double numbers[SH_PAIR_ALL])
 {
     double rewards[2] = {sh_plug_pair_reward(call, c->answer), sh_plug_pair_reward(call, j->answer)};
     struct sh_pair_slope s = sh_plug_pair_slope(call, c->answer, j->answer);
@@ -70,30 +70,50 @@ static void take_pair(const struct sh_op_call *call, const struct document *c, c
 }
 
 /* An answer by itself. */
-static void take_single(const struct sh_op_call *call, const struct document *d, double numbers[SH_PAIR_NUMBERS])
+static void take_single(const struct sh_op_call *call, const struct document *d, double z, double numbers[SH_PAIR_ALL])
 {
-    bool chosen = at(call, 4, d->row, d->first) == 1;
-    struct sh_pair_slope s = sh_pair_single_slope(&call->attr->pair, chosen, d->answer);
+    double label = at(call, 4, d->row, d->first);
+    bool chosen = label == 1, counts = label != 2 && d->answer.n > 0;
+    struct sh_pair_slope s = sh_pair_single_slope(&call->attr->pair, chosen, d->answer, z);
 
-    put(call, d, d->answer.n > 0 ? s.chosen : 0);
-    if (d->answer.n == 0)
+    put(call, d, counts ? s.chosen : 0);
+    if (!counts)
         return;
+    numbers[SH_PAIR_Z] += z;
     numbers[SH_PAIR_LOSS] += s.loss;
     numbers[SH_PAIR_RIGHT] += chosen;
     numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(&call->attr->pair, d->answer);
     numbers[chosen ? SH_PAIR_LOGP_CHOSEN : SH_PAIR_LOGP_REJECTED] += d->sum;
 }
 
-static void take_singles(const struct sh_op_call *call, int64_t row, double numbers[SH_PAIR_NUMBERS])
+/* The mean over the answers of a row to other prompts, at least 0. */
+static double mismatch_of(const struct sh_op_call *call, int64_t row)
 {
+    double sum = 0, n = 0;
+
     for (int64_t first = next_first(call, row, 0); first >= 0; first = next_first(call, row, first + 1)) {
         struct document d = document_at(call, row, first);
 
-        take_single(call, &d, numbers);
+        if (at(call, 4, row, first) == 2 && d.answer.n > 0) {
+            sum += d.answer.d;
+            n++;
+        }
+    }
+    return n > 0 && !(sum < 0) ? sum / n : 0;
+}
+
+static void take_singles(const struct sh_op_call *call, int64_t row, double numbers[SH_PAIR_ALL])
+{
+    double z = call->attr->pair.loss == SH_PREFER_KTO ? mismatch_of(call, row) : 0;
+
+    for (int64_t first = next_first(call, row, 0); first >= 0; first = next_first(call, row, first + 1)) {
+        struct document d = document_at(call, row, first);
+
+        take_single(call, &d, z, numbers);
     }
 }
 
-static void take_row(const struct sh_op_call *call, int64_t row, double numbers[SH_PAIR_NUMBERS])
+static void take_row(const struct sh_op_call *call, int64_t row, double numbers[SH_PAIR_ALL])
 {
     int64_t first[2];
 
@@ -116,11 +136,11 @@ static void take_row(const struct sh_op_call *call, int64_t row, double numbers[
 
 sh_rc sh_ref_pair_loss(const struct sh_op_call *call)
 {
-    double numbers[SH_PAIR_NUMBERS] = {0};
+    double numbers[SH_PAIR_ALL] = {0};
 
     for (int64_t row = 0; row < call->in[1].dim[0]; row++)
         (call->in[4].data ? take_singles : take_row)(call, row, numbers);
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < call->out[2].dim[0]; i++)
         sh_ref_sum(call, 2, i, numbers[i]);
     return SH_OK;
 }

@@ -157,7 +157,7 @@ static words objective_words = {{"lm", SH_OBJECTIVE_LM},
                                 {"regression", SH_OBJECTIVE_REGRESSION},
                                 {NULL, 0}};
 #define LOSS_TYPE(id, word, takes) {word, SH_PREFER_##id},
-static words loss_type_words = {SH_LOSS_TYPES(LOSS_TYPE){"kto", SH_PREFERENCES}, {NULL, 0}}; /* kto is refused */
+static words loss_type_words = {SH_LOSS_TYPES(LOSS_TYPE){NULL, 0}};
 #undef LOSS_TYPE
 static words guard_words = {
     {"skip", SH_GUARD_SKIP}, {"rollback", SH_GUARD_ROLLBACK}, {"stop", SH_GUARD_STOP}, {NULL, 0}};

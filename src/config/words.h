@@ -68,6 +68,7 @@ enum {
     SH_TAKES_SMOOTHING = 1,
     SH_TAKES_REFERENCE = 2,
     SH_TAKES_LABELS = 4, /* of single answers, not pairs */
+    SH_TAKES_MISMATCHED = 16, /* and of answers to other prompts beside them */
     SH_TAKES_NUMBERS = 8 /* numbers of the data in place of the reference's: of values that a head makes */
 };
 #define SH_LOSS_TYPES(ROW)                                         \
@@ -86,7 +87,8 @@ enum {
     ROW(SIMPO, "simpo", SH_TAKES_SMOOTHING)                            \
     ROW(ORPO, "orpo", 0)                                               \
     ROW(APO_ZERO_UNPAIRED, "apo_zero_unpaired", SH_TAKES_REFERENCE | SH_TAKES_LABELS) \
-    ROW(PLUGIN, "plugin", SH_TAKES_REFERENCE)
+    ROW(PLUGIN, "plugin", SH_TAKES_REFERENCE)                          \
+    ROW(KTO, "kto", SH_TAKES_REFERENCE | SH_TAKES_LABELS | SH_TAKES_MISMATCHED)
 /* Those of values, which objectives of their own have. */
 #define SH_VALUE_LOSSES(ROW)               \
     ROW(REWARD, "reward", SH_TAKES_NUMBERS) \

@@ -760,7 +760,8 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     op.in[4] = takes & SH_TAKES_LABELS ? add_port(e, SH_PORT_LABELS) : SH_NONE;
     op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, row, "weights");
     op.out[1] = add_port(e, SH_PORT_SUMS);
-    op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq, SH_PAIR_NUMBERS);
+    op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq,
+                                    takes & SH_TAKES_MISMATCHED ? SH_PAIR_ALL : SH_PAIR_NUMBERS);
     sh_program_add_op(e->p, &op);
     return sh_emit_view(e, op.out[0], 1, flat);
 }

@@ -28,7 +28,7 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
 
 /* Numbers that a section leaves: those of pairs, or one for each leaf of this rank's part of the sequences. */
 enum { HELD_MAX = SH_ROW_LEAVES_MAX };
-_Static_assert((int)HELD_MAX >= (int)SH_PAIR_NUMBERS, "room for both");
+_Static_assert((int)HELD_MAX >= (int)SH_PAIR_ALL, "room for both");
 
 static int64_t held_of(const struct sh_run *r)
 {
@@ -40,13 +40,13 @@ static bool has_pairs(const struct sh_run *r)
     return r->p->port[SH_PORT_SUMS] != SH_NONE;
 }
 
-void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS])
+void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_ALL])
 {
-    double held[HELD_MAX];
+    double held[HELD_MAX] = {0};
     struct sh_tree sum = {0};
 
     sh_exec_get(r->exec, SH_PORT_LOSS, held);
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < SH_PAIR_ALL; i++)
         numbers[i] = has_pairs(r) ? held[i] : 0;
     if (has_pairs(r))
         return;
@@ -55,37 +55,37 @@ void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS])
     numbers[0] = sh_tree_total(&sum);
 }
 
-void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_NUMBERS])
+void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_ALL])
 {
     double held[HELD_MAX] = {0};
 
-    memcpy(held, numbers, SH_PAIR_NUMBERS * sizeof *numbers);
+    memcpy(held, numbers, SH_PAIR_ALL * sizeof *numbers);
     sh_exec_put(r->exec, SH_PORT_LOSS, held);
 }
 
 void sh_run_no_loss(struct sh_run *r)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    const double none[SH_PAIR_NUMBERS] = {0};
+    const double none[SH_PAIR_ALL] = {0};
 
     if (sh_group_index(m, m->pipeline) < sh_group_size(m, m->pipeline) - 1)
         sh_run_put_losses(r, none);
 }
 
-void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS])
+void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_ALL])
 {
-    double held[HELD_MAX];
+    double held[HELD_MAX] = {0};
 
     sh_exec_get(r->exec, SH_PORT_LOSS, held);
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < SH_PAIR_ALL; i++)
         numbers[i] = i == 0 || has_pairs(r) ? held[i] : 0;
 }
 
 /* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so on 2^k ranks the sum is a
  * branch of one tree over all batches, whatever k is. */
-static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses[SH_PAIR_NUMBERS])
+static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses[SH_PAIR_ALL])
 {
-    double numbers[SH_PAIR_NUMBERS] = {0};
+    double numbers[SH_PAIR_ALL] = {0};
 
     sh_feed_put(r, f, 0);
     sh_run_no_loss(r);
@@ -95,7 +95,7 @@ static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses
         sh_run_put_losses(r, numbers);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_run_losses(r, numbers);
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < SH_PAIR_ALL; i++)
         sh_tree_add(&losses[i], numbers[i]);
 }
 
@@ -167,10 +167,10 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
     int64_t each = r->cfg.training.local_batch_size, pass = each * sh_group_size(m, m->data);
     int64_t own = each * sh_group_index(m, m->data), all = sh_data_samples(f->data);
     int64_t begin = sh_now_ns(), unmasked;
-    double sums[SH_PAIR_NUMBERS];
+    double sums[SH_PAIR_ALL];
     long long seen[4] = {0}; /* tokens, bytes of their text, pairs or answers, and labels that are right */
     int32_t *right = NULL;
-    struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
+    struct sh_tree losses[SH_PAIR_ALL] = {0};
 
     if (!sequences || sequences > all)
         sequences = all;
@@ -203,7 +203,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
         return sh_fail(SH_E_DATA,
                        "none of the %lld sequences has a target that counts; take more of them, or check the masks",
                        (long long)sequences);
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < SH_PAIR_ALL; i++)
         sums[i] = sh_tree_total(&losses[i]);
     *out = (struct sh_eval_result){.loss = sums[0] / (double)(f->reference ? seen[2] : seen[0]),
                                    .sequences = sequences,

@@ -20,6 +20,8 @@ static enum sh_data_answers answers(const struct sh_config *cfg)
         return SH_DATA_NO_ANSWERS;
     if (takes & SH_TAKES_NUMBERS)
         return takes & SH_TAKES_LABELS ? SH_DATA_NUMBERED : SH_DATA_SCORED;
+    if (takes & SH_TAKES_MISMATCHED)
+        return SH_DATA_MISMATCHED;
     return takes & SH_TAKES_LABELS ? SH_DATA_LABELLED : SH_DATA_PAIRS;
 }
 

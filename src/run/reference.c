@@ -56,7 +56,7 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
 }
 
 /* Of pairs that a head scores. */
-static struct sh_pair_metrics scores(const double sums[SH_PAIR_NUMBERS], double n)
+static struct sh_pair_metrics scores(const double sums[SH_PAIR_ALL], double n)
 {
     return (struct sh_pair_metrics){.scored = (int64_t)n,
                                     .reward = (sums[SH_PAIR_CHOSEN] + sums[SH_PAIR_REJECTED]) / (2 * n),
@@ -64,7 +64,7 @@ static struct sh_pair_metrics scores(const double sums[SH_PAIR_NUMBERS], double 
                                     .accuracy = sums[SH_PAIR_RIGHT] / n};
 }
 
-struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_NUMBERS],
+struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_ALL],
                                             int64_t answers)
 {
     bool single = ref->labelled;
@@ -84,5 +84,7 @@ struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, cons
                                                      : (sums[SH_PAIR_CHOSEN] - sums[SH_PAIR_REJECTED]) / c,
                                     .accuracy = sums[SH_PAIR_RIGHT] / c,
                                     .logp_chosen = sums[SH_PAIR_LOGP_CHOSEN] / c,
-                                    .logp_rejected = sums[SH_PAIR_LOGP_REJECTED] / r};
+                                    .logp_rejected = sums[SH_PAIR_LOGP_REJECTED] / r,
+                                    .compared = ref->loss == SH_PREFER_KTO ? answers : 0,
+                                    .kl = sums[SH_PAIR_Z] / (double)answers};
 }

@@ -37,7 +37,7 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
 sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name);
 
 /* The means over pairs, or over single answers, of PAIR_LOSS's numbers. Local. */
-struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_NUMBERS],
+struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_ALL],
                                             int64_t answers);
 
 #endif

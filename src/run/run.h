@@ -119,9 +119,9 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near);
  * this rank's part of the sequences. own: their tree's sum; put: what LOSS sums over the ranks; losses: what it found.
  * Local. no_loss: a stage without the output matrix has none, so what is summed is 0; elsewhere without effect. */
 void sh_run_no_loss(struct sh_run *r);
-void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);
-void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_NUMBERS]);
-void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_NUMBERS]);
+void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_ALL]);
+void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_ALL]);
+void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_ALL]);
 
 /* eval.c: the mean loss over the first `sequences` windows of a file (0: all). Every rank runs the same number of
  * batches of local_batch_size sequences. Their losses are summed in one binary tree: on 2^k ranks the same parameters

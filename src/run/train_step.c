@@ -184,8 +184,8 @@ static sh_rc find_nan(struct sh_train *t)
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    struct sh_tree losses[SH_PAIR_NUMBERS] = {0};
-    double numbers[SH_PAIR_NUMBERS];
+    struct sh_tree losses[SH_PAIR_ALL] = {0};
+    double numbers[SH_PAIR_ALL];
 
     sh_run_no_loss(r);
     for (int m = 0; m < r->build.options.micro_steps; m++) {
@@ -193,7 +193,7 @@ static void micro_steps(struct sh_train *t)
         if (!r->p->tree_sums)
             continue;
         sh_run_own_losses(r, numbers);
-        for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+        for (int i = 0; i < SH_PAIR_ALL; i++)
             sh_tree_add(&losses[i], numbers[i]);
         sh_routers_add(&t->routers, r);
     }
@@ -202,7 +202,7 @@ static void micro_steps(struct sh_train *t)
                         r->cfg.training.dataset_path[0] ? r->cfg.training.dataset_path : r->cfg.data.mix));
     if (!r->p->tree_sums)
         return;
-    for (int i = 0; i < SH_PAIR_NUMBERS; i++)
+    for (int i = 0; i < SH_PAIR_ALL; i++)
         numbers[i] = sh_tree_total(&losses[i]);
     sh_run_put_losses(r, numbers);
     sh_routers_total(&t->routers, r);
@@ -214,7 +214,7 @@ static void micro_steps(struct sh_train *t)
 static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
 {
     struct sh_run *r = t->r;
-    double numbers[SH_PAIR_NUMBERS], norm;
+    double numbers[SH_PAIR_ALL], norm;
 
     sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->counted;
     sh_exec_scalars(r->exec)->router_scale = t->loss_scale.scale / (double)step_tokens(t);

@@ -208,6 +208,58 @@ def case_single(name, ranks=0, changes=None):
     return wrong + compare_tensors(changed, {name: weights[name] - m.weights[name] for name in weights}, CHANGE_BOUND)
 
 
+def train_kto(weights, answers, steps, rows, c):
+    """KTOTrainer, each step over all answers: z is the mean of the mismatched ones of a row. rows: lists of answers."""
+    w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
+    optimizer, beta = torch_reference.make_optimizer(w, c), c['objective.beta']
+    counts = (c['objective.undesirable_weight'], c['objective.desirable_weight'])
+    others = [(prompt, answers[(i + len(answers) // 2) % len(answers)][1]) for i, (prompt, _, _) in enumerate(answers)]
+
+    def ratios(known=None):
+        found = [[log_probability(w, prompt, answer, c) for prompt, answer in texts]
+                 for texts in ([text[:2] for text in answers], others)]
+        return found if known is None else [[a - b for a, b in zip(*lists)] for lists in zip(found, known)]
+
+    with torch.no_grad():
+        known = ratios()
+    found = {'loss': [], 'norm': [], 'kl': []}
+    for step in range(steps):
+        optimizer.zero_grad()
+        own, mismatched = ratios(known)
+        z = {i: max(0, float(sum(mismatched[k] for k in row).detach()) / len(row)) for row in rows for i in row}
+        costs = [counts[good] * (1 - torch.sigmoid(beta * (own[i] - z[i]) * (1 if good else -1)))
+                 for i, (_, _, good) in enumerate(answers)]
+        mean = sum(costs) / len(costs)
+        mean.backward()
+        found['loss'].append(float(mean.detach()))
+        found['kl'].append(sum(z.values()) / len(z))
+        found['norm'].append(torch_reference.clip(w, c['training.max_norm']))
+        for group in optimizer.param_groups:
+            group['lr'] = torch_reference.learning_rate(step, c)
+        optimizer.step()
+    return found
+
+
+def case_kto(packing, ranks=0, changes=None):
+    """One answer a row, or all of them in one; either way with the mismatched answers behind them."""
+    m, count = model('llama'), 8
+    answers = pairs.draw_answers(8, count, m.c['model.vocab_size'], longest=6)
+    name = pairs.write_answers(m.folder / 'kto.bin', answers, m.c['model.vocab_size'])
+    alone = packing == 'none'
+    c, steps, _ = m.train(f'kto-{packing}-{ranks}', {
+        'training.dataset_path': name, 'objective.loss_type': 'kto', 'objective.desirable_weight': 1.5,
+        'objective.undesirable_weight': 0.6, 'data.packing': packing, 'training.seq_len': 33 if alone else 256, 'model.max_seq_len': 256,
+        'training.local_batch_size': 4 if alone else 1, 'training.global_batch_size': count if alone else 1, 'training.steps': 8,
+        'lr_scheduler.total_steps': 8, 'checkpoint.interval': 8, 'optimizer.lr': 4e-3, **(changes or {})}, ranks)
+    rows = [[i] for i in range(count)] if alone else [list(range(count))]
+    expected = train_kto(m.weights, answers, len(steps), rows, c)
+    wrong = job.differ('loss', job.losses(steps), expected['loss'], LOSS_BOUND)
+    wrong += job.differ('gradient norm', [step['grad_norm'] for step in steps], expected['norm'], NORM_BOUND)
+    wrong += [f'{step["kl"]}, expected {z}' for step, z in zip(steps, expected['kl']) if abs(step['kl'] - z) > REWARD_BOUND]
+    wrong += [] if max(expected['kl']) > 0.1 and steps[0]['answers']['chosen'] == sum(good for *_, good in answers) else [f'{steps[0]}, {expected["kl"]}']
+    return wrong
+
+
 def value(w, tokens, c):
     """What the head makes of the last token."""
     tokens = torch.tensor([tokens])
@@ -292,10 +344,12 @@ if __name__ == '__main__':
                             ('llama: sigmoid with the loss of chosen answers', case_loss, 'llama', 'sigmoid', 0, SFT),
                             *((f'{name}: single answers', case_single, name) for name in MODELS),
                             ('llama: sigmoid, smoothed', case_loss, 'llama', 'sigmoid', 0, {'objective.label_smoothing': 0.2}),
+                            *((f'kto, data.packing: {packing}', case_kto, packing) for packing in ('none', 'bfd')),
                             ('llama: reward', case_value, 'llama', 'reward'),
                             ('gpt2: regression', case_value, 'gpt2', 'regression'),
                             *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),
                                ('gpt2: orpo on 2 x 2 ranks', case_loss, 'gpt2', 'orpo', 4, HYBRID),
+                               ('kto on 2 x 2 ranks', case_kto, 'none', 4, HYBRID),
                                ('gpt2: reward on 2 x 2 ranks', case_value, 'gpt2', 'reward', 4, HYBRID),
                                ('llama: single answers on 2 x 2 ranks', case_single, 'llama', 4, HYBRID)) if job.can_launch() else ()),
                             *((f'{name}: packed', case_packed, name) for name in MODELS)]))

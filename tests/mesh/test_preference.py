@@ -33,17 +33,18 @@ KINDS = {
     'simpo': {**tiny.MODELS['gpt2'], 'objective.loss_type': 'simpo', 'objective.sft_weight': 0.2, 'objective.beta': 2},
     'orpo': {**tiny.MODELS['llama'], **BF16, 'objective.loss_type': 'orpo'},
     'single answers': {**tiny.MODELS['llama'], 'objective.loss_type': 'apo_zero_unpaired'},
+    'kto': {**tiny.MODELS['gpt2'], 'objective.loss_type': 'kto'},
 }
 NO_REFERENCE = ('simpo', 'orpo')
 # What a pair costs when both answers are as likely as they were to the reference.
 FIRST = {'sigmoid': math.log(2), 'hinge': 1, 'ipo': 25, 'nca_pair': 2 * math.log(2), 'robust': math.log(2),
          'bco_pair': 2 * math.log(2), 'sppo_hard': 50, 'apo_zero': 1, 'apo_down': 1, 'sigmoid_norm': math.log(2),
          'apo_zero_unpaired': 0.5}
-NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'rewards', 'logps', 'answers')
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'rewards', 'logps', 'answers', 'kl')
 
 
 def config(kind, changes):
-    single = 'unpaired' in {**KINDS[kind], **changes}.get('objective.loss_type', '')
+    single = {**KINDS[kind], **changes}.get('objective.loss_type', '') in ('kto', 'apo_zero_unpaired')
     return {'job.dump_folder': 'out', **KINDS[kind], **CONFIG, 'training.dataset_path': answers if single else data,
             'validation.dataset_path': held_out_answers if single else held_out, **changes}
 
@@ -66,7 +67,7 @@ def numbers(steps):
 
 def case_first(kind):
     """The weight of the pairs is known, so is the loss: log 2, to the bit, in whatever type it is computed."""
-    if kind == 'single answers':
+    if kind in ('single answers', 'kto'):
         zero = all(reward == 0 for reward in one[kind][0]['rewards'].values())
         return [] if one[kind][0]['loss'] == 0.5 and zero else [f'{one[kind][0]}']
     if kind in NO_REFERENCE:
@@ -130,6 +131,7 @@ def case_refused():
     pairs.write('deaf.bin', some, WORDS, masks=[0] * lengths[0] + bits[lengths[0]:])
     pairs.write('long.bin', [*some, ([1] * 9, [2] * 4, [3] * 4)], WORDS)
     pairs.write('short.bin', [*some, ([], [1], [2] * 4)], WORDS)
+    pairs.write_answers('lonely.bin', pairs.draw_answers(4, 1, WORDS), WORDS)
     mute = pairs.draw_answers(4, 6, WORDS)
     pairs.write_answers('mute.bin', mute, WORDS, masks=[0] * sum(len(p) + len(a) for p, a, _ in mute))
     single = '--objective.loss_type=apo_zero_unpaired'
@@ -149,16 +151,19 @@ def case_refused():
         (['--objective.loss_type=hinge', '--objective.label_smoothing=0.1'], 'only objective.loss_type=sigmoid', 'pairs.bin'),
         (['--objective.loss_type=exo_pair'], 'takes its logarithm', 'pairs.bin'),
         (['--objective.loss_type=aot'], 'objective.loss_type', 'pairs.bin'),
-        (['--objective.loss_type=kto'], 'give apo_zero_unpaired', 'answers.bin'),
-        ([single], 'loss_type=apo_zero_unpaired learns from files of `sherd tokenize --format unpaired`; these are for objective.name=dpo', 'pairs.bin'),
+        (['--objective.loss_type=kto'], 'kto or apo_zero_unpaired learns from files of', 'pairs.bin'),
+        (['--objective.loss_type=kto'], 'has a single answer', 'lonely.bin'),
+        (['--objective.loss_type=kto'], 'has no target that counts', 'mute.bin'),
+        (['--objective.loss_type=kto', '--objective.sft_weight=1'], 'it is for pairs', 'answers.bin'),
+        ([single], 'apo_zero_unpaired learns from files of `sherd tokenize --format unpaired`; these are for objective.name=dpo', 'pairs.bin'),
         ([], 'answers.bin has answers with labels, not pairs', 'answers.bin'),
         ([single], 'has no target that counts', 'mute.bin'),
         ([single, '--data.excess_length_strategy=truncate'], 'would cut answers', 'answers.bin'),
         ([single, '--objective.sft_weight=1'], 'it is for pairs', 'answers.bin'),
         (['--objective.loss_type=orpo', '--objective.sft_weight=1'], 'in itself', 'pairs.bin'),
         (['--objective.gamma=1'], 'has no effect without objective.loss_type=simpo', 'pairs.bin'),
-        (['--objective.desirable_weight=2'], 'has no effect without objective.loss_type=apo_zero_unpaired', 'pairs.bin'),
-        (['--objective.undesirable_weight=2'], 'has no effect without objective.loss_type=apo_zero_unpaired', 'pairs.bin'),
+        (['--objective.desirable_weight=2'], 'has no effect without objective.loss_type=kto or apo_zero_unpaired', 'pairs.bin'),
+        (['--objective.undesirable_weight=2'], 'has no effect without objective.loss_type=kto or apo_zero_unpaired', 'pairs.bin'),
         (lm, 'answers.bin has answers with labels, not pairs, of which some are to be avoided; give objective.name=dpo', 'answers.bin'),
         ([*lm, '--objective.sft_weight=1'], 'has no effect without objective.name=dpo', 'tokens.bin'),
         ([*lm, '--objective.beta=0.2'], 'has no effect without objective.name=dpo', 'tokens.bin'),

@@ -60,7 +60,7 @@ __device__ void end_single(const pairs &p, walk &w)
 
     if (w.answer.n == 0)
         return;
-    sh_pair_slope s = sh_pair_single_slope(&p.how, chosen, w.answer);
+    sh_pair_slope s = sh_pair_single_slope(&p.how, chosen, w.answer, 0);
     w.numbers[SH_PAIR_LOSS] += s.loss;
     w.numbers[SH_PAIR_RIGHT] += chosen;
     w.numbers[chosen ? SH_PAIR_CHOSEN : SH_PAIR_REJECTED] += sh_pair_reward(&p.how, w.answer);

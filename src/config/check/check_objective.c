@@ -44,8 +44,8 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         {"objective.label_smoothing", dpo, "objective.name=dpo"},
         {"objective.sft_weight", dpo, "objective.name=dpo"},
         {"objective.gamma", dpo && c->objective.loss_type == SH_PREFER_SIMPO, "objective.loss_type=simpo"},
-        {"objective.desirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
-        {"objective.undesirable_weight", dpo && labels, "objective.loss_type=apo_zero_unpaired"},
+        {"objective.desirable_weight", dpo && labels, "objective.loss_type=kto or apo_zero_unpaired"},
+        {"objective.undesirable_weight", dpo && labels, "objective.loss_type=kto or apo_zero_unpaired"},
         {"objective.center_rewards_coefficient", c->objective.name == SH_OBJECTIVE_REWARD, "objective.name=reward"},
         {"objective.teacher_path", teacher, "objective.name=distillation"},
         {"objective.top_k", teacher, "objective.name=distillation"},
@@ -67,9 +67,6 @@ static sh_rc refuse_numbers(struct sh_config_state *state)
     int loss = c->objective.loss_type, takes = sh_cfg_loss_takes(loss);
     double smoothing = c->objective.label_smoothing, sft = c->objective.sft_weight;
     const struct bar rows[] = {
-        {loss == SH_PREFERENCES, "objective.loss_type",
-         "kto compares each answer with answers to other prompts, which a row of the data does not have; give "
-         "apo_zero_unpaired, which learns from the same data without them"},
         {smoothing > 0 && !(takes & SH_TAKES_SMOOTHING), "objective.label_smoothing",
          "only objective.loss_type=sigmoid, robust, exo_pair, cpo and simpo have it; leave it out"},
         {smoothing == 0 && loss == SH_PREFER_EXO_PAIR, "objective.label_smoothing",

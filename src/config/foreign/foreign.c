@@ -228,9 +228,8 @@ static const struct {
     {"batch_size", "training.global_batch_size, the sequences of a step; local_batch_size is those of a rank at once"},
     {"early_stopping_patience", "leave it out: a run trains for training.steps, and keeps the checkpoints that "
                                 "checkpoint.keep_latest_k and keep_every_n say"},
-    {"rl",
-     "objective.name: dpo with objective.loss_type: sigmoid, ipo, simpo or orpo, and a file of `sherd tokenize "
-     "--format preference`; for kto loss_type: apo_zero_unpaired, and --format unpaired; other methods are not there"},
+    {"rl", "objective.name: dpo with objective.loss_type: sigmoid, ipo, simpo or orpo, and a file of `sherd tokenize "
+           "--format preference`; for kto loss_type: kto, and --format unpaired; other methods are not there"},
     {"rl_beta|pref_beta|dpo_beta|orpo_alpha", "objective.beta"},
     {"simpo_gamma|rl_gamma", "objective.gamma"},
     {"cpo_alpha", "objective.sft_weight; TRL has 1.0 if it is not given, also with loss_type simpo, Sherd 0"},
