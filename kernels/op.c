@@ -295,6 +295,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_MUON_APPLY] =
         {.shape = "u [n] f32 -> p [n] master inout, r [n] i16 inout opt:bf16",
          .flops = "3n", .attrs = run_attrs, .runs = true, APART},
+    [SH_OP_EMA] =
+        {.shape = "p [n] float, r [n] i16 opt -> e [n] f32 inout", .flops = "3n", .attrs = scale_attrs, APART},
     [SH_OP_FETCH] = {.shape = "home [n] any -> copy [n] any", .moves = true, APART},
     [SH_OP_EVICT] = {.shape = "copy [n] any -> home [n] any", .moves = true, APART},
     [SH_OP_ALL_GATHER] =

@@ -214,7 +214,8 @@ extern "C" {
                                                as those below */                                                 \
     KERNEL(SINK_BWD, sink_bwd)              /* of the number; that of attention passes through unchanged */            \
     KERNEL(EXPERT_BIAS, expert_bias)        /* y = x + b[e] for the rows of expert e, times the weight of the row */   \
-    KERNEL(EXPERT_BIAS_BWD, expert_bias_bwd) /* db[g mod E]: sums of rows, weighed; dweight: dy b[e] */
+    KERNEL(EXPERT_BIAS_BWD, expert_bias_bwd) /* db[g mod E]: sums of rows, weighed; dweight: dy b[e] */                \
+    KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };

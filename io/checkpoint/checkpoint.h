@@ -33,6 +33,10 @@ struct sh_ckpt_states sh_ckpt_states_of(const char *const *names, int n);
 /* Index of the group `name`, or of the optimizer's state `name`; -1: there is none. Local. */
 int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name);
 
+/* Their names without the group, as commands take them: "model, exp_avg". Local. */
+enum { SH_CKPT_STATES_TEXT = SH_CKPT_STATES_MAX * SH_CKPT_STATE_NAME };
+const char *sh_ckpt_states_text(const struct sh_ckpt_states *states, char text[SH_CKPT_STATES_TEXT]);
+
 /* The states of format 1, which are AdamW's; files with other states have format 2. */
 extern const struct sh_ckpt_states sh_ckpt_states_1;
 
@@ -83,6 +87,7 @@ struct sh_ckpt_meta {
 
 struct sh_ckpt_set {
     struct sh_ckpt_states states;  /* loading: the file may have more */
+    bool may_lack;                 /* loading: the last state is left as it is if the file lacks it */
     bool zero[SH_CKPT_STATES_MAX]; /* saving: all of that state is 0, as a new file is, and is not written; not with
                                        MPI-IO */
     const struct sh_ckpt_tensor *tensors;
@@ -196,6 +201,7 @@ struct sh_ckpt_load_options {
 
 struct sh_ckpt_load_report {
     bool damaged; /* failed, but not because of another model or missing trust: try an earlier one */
+    bool lacks;   /* set.may_lack: the file has no such state */
 };
 
 /* Fill the pieces and the meta data from a file. The tensors of the file and of the set must be the same: missing or

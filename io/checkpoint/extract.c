@@ -25,16 +25,12 @@ struct extract {
 /* The error lists the names that the file has, without their group, in the form that --state accepts. */
 static sh_rc find_state(struct extract *x, const char *state)
 {
-    char all[SH_CKPT_STATES_MAX * SH_CKPT_STATE_NAME] = "";
+    char all[SH_CKPT_STATES_TEXT];
     x->state = sh_ckpt_states_find(&x->index.states, state);
     if (x->state >= 0)
         return SH_OK;
-    for (int s = 0; s < x->index.states.n; s++) {
-        const char *slash = strchr(x->index.states.name[s], '/');
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", s > 0 ? ", " : "",
-                 slash ? slash + 1 : x->index.states.name[s]);
-    }
-    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is not one of %s", state, all);
+    return sh_fail(SH_E_USAGE, "sherd ckpt extract: --state %s is not one of %s", state,
+                   sh_ckpt_states_text(&x->index.states, all));
 }
 
 /* Finds the tensor's entry; the error names the command that lists them. */

@@ -22,6 +22,7 @@ struct load {
     const char *path;
     enum sh_cfg_trust trust;
     const struct sh_ckpt_set *set;
+    struct sh_ckpt_set fewer; /* `set` without its last state, which the file lacks */
     int rank, world;
     struct sh_file_direct file;
     int64_t *place; /* [set->n_tensors]: position of each tensor in the index */
@@ -95,9 +96,17 @@ static sh_rc name_extra(const struct load *l)
 }
 
 /* More states than the run needs are not an error: parameters alone can be loaded from any file. */
-static sh_rc match_states(const struct load *l)
+static sh_rc match_states(struct load *l)
 {
-    for (int s = 0; s < l->set->states.n; s++)
+    int last = l->set->states.n - 1;
+    if (l->set->may_lack && sh_ckpt_states_find(&l->index.states, l->set->states.name[last]) < 0) {
+        l->fewer = *l->set;
+        l->fewer.states.n = last;
+        l->set = &l->fewer;
+    }
+    int state;
+    SH_TRY(sh_ckpt_index_state(&l->index, l->path, l->set->states.name[SH_CKPT_MODEL], &state));
+    for (int s = 1; s < l->set->states.n; s++)
         if (sh_ckpt_states_find(&l->index.states, l->set->states.name[s]) < 0)
             return sh_fail(SH_E_DATA, "%s has no %s, which this run's optimizer needs; is it from another optimizer?",
                            l->path, l->set->states.name[s]);
@@ -265,6 +274,7 @@ sh_rc sh_ckpt_load(const char *path, const struct sh_ckpt_set *set, const struct
     sh_rc rc = sh_move_stages_run(&l.stages);
     sh_move_stages_close(&l.stages);
     sh_rc (*last)(void *) = stages[l.stages.next - 1].run;
+    report->lacks = l.set == &l.fewer;
     report->damaged = rc == SH_E_DATA && last != match && last != look_at_owner;
     if (rc == SH_OK) {
         *meta = l.index.meta;

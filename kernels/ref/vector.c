@@ -34,6 +34,21 @@ sh_rc sh_ref_scale(const struct sh_op_call *call)
     return SH_OK;
 }
 
+sh_rc sh_ref_ema(const struct sh_op_call *call)
+{
+    struct sh_floats whole = {.whole = call->in[0].data};
+    struct sh_floats halves = {.high = call->in[0].data, .low = call->in[1].data};
+
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++) {
+        double e = sh_ref_get(&call->out[0], i);
+        float p;
+
+        sh_floats_get(sh_floats_at(call->in[1].data ? halves : whole, i), 1, &p);
+        sh_ref_set(&call->out[0], i, e + (double)call->attr->scale.by * ((double)p - e));
+    }
+    return SH_OK;
+}
+
 /* Part p (q, k, v) of head h: order (h, p) on one side, (p, h) on the other. */
 sh_rc sh_ref_regroup(const struct sh_op_call *call)
 {

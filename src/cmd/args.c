@@ -260,6 +260,17 @@ sh_rc sh_cmd_whole(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
     return SH_OK;
 }
 
+sh_rc sh_cmd_state(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char **state)
+{
+    const char *word = sh_cmd_option(cmd, args, "--state");
+
+    *state = word && strcmp(word, "model") != 0 ? word : NULL;
+    if (!*state || strcmp(word, "ema") == 0)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "sherd %s: --state is model or ema, the average of optimizer.ema_decay, not \"%s\"",
+                   cmd->name, word);
+}
+
 sh_rc sh_cmd_bytes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, int64_t min, int64_t max,
                    int64_t none, int64_t *out)
 {

@@ -76,6 +76,10 @@ sh_rc sh_cmd_bytes(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
 sh_rc sh_cmd_number(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *name, double min, double max,
                     double none, double *out);
 
+/* --state: which state of a checkpoint is read as the parameters; NULL: the parameters. Errors: SH_E_USAGE: another word
+ * than model and ema. */
+sh_rc sh_cmd_state(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char **state);
+
 /* The configuration of the command line: its file, or the one inside the checkpoint if no file is named, and the
  * overrides. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);

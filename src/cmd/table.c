@@ -154,6 +154,7 @@ static const struct sh_cmd_option data[] = {
 /* Bounds are checked by the command. */
 static const struct sh_cmd_option generate[] = {
     {.name = "--checkpoint", .value = "FILE", .help = "model to sample from; a folder: its newest checkpoint"},
+    {.name = "--state", .value = "STATE", .help = "model, or ema: the average of optimizer.ema_decay; default model"},
     {.name = "--prompt", .value = "TEXT", .help = "text to continue; default a line break"},
     {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the model: byte, a folder that has tokenizer.json, "
      "or such a file; default: the one that "
@@ -194,6 +195,7 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--sequences", .value = "N", .help = "evaluate the first N sequences of --data; default: all"},
     {.name = "--top-k", .value = "K", .help = "also write the K likeliest tokens at each place of --data, with their "
      "log-probabilities, to the file of -o, from which objective.name=distillation learns"},
+    {.name = "--state", .value = "STATE", .help = "model, or ema: the average of optimizer.ema_decay; default model"},
     {.name = "--requests", .value = "FILE", .help = "log-probability of the \"continuation\" after the \"context\" of "
      "each line (JSON lines)"},
     {.name = "--choices", .value = "FILE", .help = "accuracy over lines with \"query\", \"choices\" and \"gold\", over "
@@ -245,7 +247,8 @@ static const struct sh_cmd_option ckpt[] = {
      "sherd-export makes their checkpoints of it"},
     {.name = "--weights-only", .help = "import: leave out the states of an optimizer in the folder, and begin at step 0"},
     {.name = "--allow-nan", .help = "import: accept weights that are not finite, instead of refusing them"},
-    {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg or exp_avg_sq; default model"},
+    {.name = "--state", .value = "STATE", .help = "extract: model, exp_avg, exp_avg_sq or another state of the file; "
+     "export: model, or ema: the average of optimizer.ema_decay; default model"},
     {.name = "--weights", .value = "W,W", .help = "average: the share of each FILE, in their order; the sum is 1; default "
      "equal shares"},
     {.name = "--keep-latest", .value = "K", .help = "prune: keep the newest K checkpoints"},

@@ -183,7 +183,7 @@ bool sh_near_view(void *memory, int64_t bytes, struct sh_near_slot *out)
     if (bytes < (int64_t)sizeof *h || memcmp(h->magic, magic, sizeof magic) || h->version != VERSION ||
         h->bytes != bytes)
         return false;
-    if (h->n_states < 1 || h->n_states > 1 + SH_STATES_MAX ||
+    if (h->n_states < 1 || h->n_states > 1 + SH_KEPT_MAX ||
         !fits(h->rows_at, h->n_rows, sizeof *out->row, (int64_t)sizeof *h, bytes) ||
         !fits(h->units_at, h->n_units, sizeof *out->unit, h->rows_at, bytes) ||
         !fits(h->sums_at, (int64_t)h->n_units * h->n_states, sizeof *out->sum, h->units_at, bytes) ||
@@ -210,7 +210,7 @@ struct sh_floats sh_near_array(const struct sh_near_slot *s, int unit, int k)
 
 uint64_t sh_near_place(int64_t step, int unit, int k, int64_t at)
 {
-    uint64_t place = sh_mix64((uint64_t)step ^ sh_mix64((uint64_t)unit * (1 + SH_STATES_MAX) + (uint64_t)k + 1));
+    uint64_t place = sh_mix64((uint64_t)step ^ sh_mix64((uint64_t)unit * (1 + SH_KEPT_MAX) + (uint64_t)k + 1));
 
     return place + (uint64_t)at * SH_MIXSUM_STEP;
 }

@@ -39,7 +39,7 @@ struct sh_near_head {
     uint64_t model;  /* of the saved tensors and of the states' names */
     int32_t rank, world;
     int32_t n_rows, n_units, n_states; /* units: the trained ones; states: parameters and those of the optimizer */
-    int32_t dtype[1 + SH_STATES_MAX];  /* of the states; that of the parameters is each unit's */
+    int32_t dtype[1 + SH_KEPT_MAX];    /* of the states; that of the parameters is each unit's */
     int64_t rows_at, units_at, sums_at, text_at, bytes;
     struct sh_near_mark mark;
     int64_t text_bytes;

@@ -15,7 +15,7 @@ static int64_t elems_of_states(const struct sh_program *p, const struct sh_unit 
 {
     int64_t n = unit->chunk;
 
-    for (int k = 0; k < p->n_states; k++)
+    for (int k = 0; k < p->n_optim_states; k++)
         n = p->tensors[unit->state[k]].dim[0] < n ? p->tensors[unit->state[k]].dim[0] : n;
     return n;
 }
@@ -44,9 +44,9 @@ static void append(const struct sh_update *u, enum sh_op_kind kind, enum sh_runs
 
     op.in[0] = beginning(u->p, grad, n);
     op.out[0] = beginning(u->p, unit.master == SH_NONE ? unit.compute : unit.master, n);
-    for (int k = 0; k < u->p->n_states; k++)
+    for (int k = 0; k < u->p->n_optim_states; k++)
         op.out[1 + k] = kind == u->optim->coded ? state[k] : beginning(u->p, state[k], n);
-    op.out[1 + u->p->n_states] = beginning(u->p, unit.remainder, n);
+    op.out[1 + u->p->n_optim_states] = beginning(u->p, unit.remainder, n);
     op.attr.runs.of = of;
     op.phase = SH_PHASE_UPDATE;
     op.unit = u->unit;

@@ -112,7 +112,7 @@ static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
         s.remainder = view_part(p, s.copy, SH_I16, at, n, "remainder");
         at += s.room * sh_dtype_bytes(SH_I16);
     }
-    for (int k = 0; k < SH_STATES_MAX; k++) {
+    for (int k = 0; k < SH_KEPT_MAX; k++) {
         s.state[k] = SH_NONE;
         if (k >= p->n_states)
             continue;
@@ -202,7 +202,8 @@ static struct sh_op part_of(struct offload *o, const struct sh_op *all, int64_t 
 
     if (all->in[0] != SH_NONE)
         op.in[0] = sh_shard_view(o->p, all->in[0], first, 1, &n, name);
-    op.out[0] = sh_shard_view(o->p, all->out[0], first, 1, &n, name);
+    if (all->kind != SH_OP_EMA) /* its result is a state */
+        op.out[0] = sh_shard_view(o->p, all->out[0], first, 1, &n, name);
     return op;
 }
 
@@ -221,7 +222,7 @@ static int64_t elems_of(const struct offload *o, const struct sh_op *op, int64_t
 /* Wide states stay on the device: let an operation work on n of them. */
 static void take_wide(const struct offload *o, struct sh_op *op, int64_t first, int64_t n)
 {
-    for (int k = 0; k < o->p->n_states; k++)
+    for (int k = 0; k < o->p->n_optim_states; k++)
         op->out[1 + k] = sh_shard_view(o->p, o->p->units[op->unit].wide_state[k], first, 1, &n, o->p->state[k].name);
 }
 
@@ -230,10 +231,15 @@ static void take_slice(const struct offload *o, struct sh_op *op, const struct s
 {
     bool momentum = op->kind == SH_OP_MUON_MOMENTUM, apply = op->kind == SH_OP_MUON_APPLY;
 
-    for (int k = 0; k < o->p->n_states && !apply && !(momentum && k > 0); k++)
+    if (op->kind == SH_OP_EMA) {
+        op->in[1] = s->remainder;
+        op->out[0] = s->state[o->p->n_optim_states];
+        return;
+    }
+    for (int k = 0; k < o->p->n_optim_states && !apply && !(momentum && k > 0); k++)
         op->out[1 + k] = s->state[k];
     if (!momentum)
-        op->out[1 + (apply ? 0 : o->p->n_states)] = s->remainder;
+        op->out[1 + (apply ? 0 : o->p->n_optim_states)] = s->remainder;
 }
 
 /* Operations on one slice: it is moved once. */
@@ -253,7 +259,7 @@ static void update_slice(struct offload *o, const struct sh_op *all, int n, int 
         if (op.attr.runs.of == SH_RUNS_WIDE) {
             take_wide(o, &op, s.first, elems);
             if (s.remainder != SH_NONE)
-                op.out[1 + o->p->n_states] = sh_shard_view(o->p, s.remainder, 0, 1, &elems, "remainder");
+                op.out[1 + o->p->n_optim_states] = sh_shard_view(o->p, s.remainder, 0, 1, &elems, "remainder");
         }
         push(o, op);
     }
@@ -270,7 +276,7 @@ static struct sh_op held_part(struct offload *o, const struct sh_op *all, int64_
         return op;
     take_wide(o, &op, 0, n);
     if (o->p->units[all->unit].remainder != SH_NONE)
-        op.out[1 + o->p->n_states] = sh_shard_view(o->p, o->p->units[all->unit].remainder, 0, 1, &n, "remainder");
+        op.out[1 + o->p->n_optim_states] = sh_shard_view(o->p, o->p->units[all->unit].remainder, 0, 1, &n, "remainder");
     return op;
 }
 
@@ -288,7 +294,8 @@ static void update_unit(struct offload *o, const struct sh_op *all, int n)
 /* Whether an operation reads or writes anything that is in slices. A step with whole masters does not. */
 static bool needs_slices(const struct offload *o, const struct sh_op *op)
 {
-    return sh_op_info(op->kind)->runs && (op->kind != SH_OP_MUON_APPLY || has_remainder(o->p));
+    return op->kind == SH_OP_EMA ||
+           (sh_op_info(op->kind)->runs && (op->kind != SH_OP_MUON_APPLY || has_remainder(o->p)));
 }
 
 /* How many operations from this one on, one after the other, update the same unit in slices. */

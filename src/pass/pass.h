@@ -98,6 +98,7 @@ struct sh_pass_options {
     char groups[SH_CONFIG_PATH_MAX]; /* optimizer.groups */
     struct sh_ortho ortho;           /* how it makes matrices orthogonal, if it does */
     enum sh_dtype state_dtype;       /* of the optimizer's states: f32, or bf16, rounded stochastically */
+    double ema_decay;                /* of the mean of the masters over steps, a state; 0: there is none */
     bool states_away;                /* some states live in a lower tier; set by the shard pass */
     bool snapshot;                   /* room for a copy of the state that is saved while training continues */
     bool reproducible; /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over

@@ -242,6 +242,25 @@ static enum sh_dtype dtype_of(int precision)
     return dtypes[precision];
 }
 
+/* Parts of the update have kernels for CPUs only. */
+static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
+{
+    if (cfg->optimizer.name == SH_OPTIM_MUON)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.name=muon: the kernel that makes matrices orthogonal is for CPUs, but the "
+                       "job runs on GPUs; give adamw, or training.device=cpu");
+    if (cfg->optimizer.state_dtype == SH_PRECISION_INT8)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
+                       "bfloat16, or training.device=cpu");
+    if (cfg->optimizer.ema_decay > 0)
+        return sh_fail(SH_E_USAGE,
+                       "optimizer.ema_decay=%g: its kernel is for CPUs, but the job runs on GPUs; leave it out, or "
+                       "give training.device=cpu; sherd ckpt average takes the mean of checkpoints",
+                       cfg->optimizer.ema_decay);
+    return SH_OK;
+}
+
 /* Refuse what does not work with float16, or not yet on GPUs. */
 static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology *at, bool train)
 {
@@ -294,15 +313,7 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
         return sh_fail(SH_E_USAGE,
                        "objective.name=distillation: its loss has kernels for CPUs only, but the job runs on "
                        "GPUs; give training.device=cpu");
-    if (gpu && train && cfg->optimizer.name == SH_OPTIM_MUON)
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.name=muon: the kernel that makes matrices orthogonal is for CPUs, but the "
-                       "job runs on GPUs; give adamw, or training.device=cpu");
-    if (gpu && train && cfg->optimizer.state_dtype == SH_PRECISION_INT8)
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
-                       "bfloat16, or training.device=cpu");
-    return SH_OK;
+    return gpu && train ? check_updates_of_gpus(cfg) : SH_OK;
 }
 
 /* Words of a teacher: no more than there are, and to make them a rank needs all logits of whole rows. */
@@ -616,6 +627,7 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
                   .split = cfg->optimizer.muon_split,
                   .adjust = cfg->optimizer.adjust_lr_fn},
         .state_dtype = dtype_of(cfg->optimizer.state_dtype),
+        .ema_decay = cfg->optimizer.ema_decay,
         .snapshot = train && sh_request_snapshot(cfg, at->gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
         .reproducible = reproducible(cfg),
         .gather = sh_config_gathers(cfg),

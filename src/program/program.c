@@ -165,7 +165,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .grad_shard = SH_NONE,
                         .grad_full = SH_NONE};
 
-    for (int i = 0; i < SH_STATES_MAX; i++)
+    for (int i = 0; i < SH_KEPT_MAX; i++)
         u.state[i] = u.wide_state[i] = SH_NONE;
     for (int i = 0; i < SH_GRAD_LEVELS; i++)
         u.grad_level[i] = SH_NONE;

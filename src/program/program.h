@@ -147,8 +147,10 @@ struct sh_param {
 };
 
 /* A state that the optimizer keeps for each parameter and that is saved with it, by this name. */
+#define SH_STATE_EMA "ema"
+enum { SH_KEPT_MAX = SH_STATES_MAX + 1 }; /* states of a program: those of the optimizer, and the mean of the parameters */
 struct sh_state {
-    char name[SH_NAME_MAX]; /* from the optimizer's row */
+    char name[SH_NAME_MAX]; /* from the optimizer's row, or SH_STATE_EMA */
     enum sh_dtype dtype;
 };
 
@@ -186,11 +188,11 @@ struct sh_unit {
     int remainder;           /* [held] i16: the low halves (src/base/number/floats.h); SH_NONE in f32 and f16, and for frozen
                                 units */
     int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
-    int state[SH_STATES_MAX]; /* [held] the program's states, or as many as a rank can have before `others`; SH_NONE: the
+    int state[SH_KEPT_MAX];  /* [held] the program's states, or as many as a rank can have before `others`; SH_NONE: the
                                  unit is not trained */
     int64_t wide;            /* if states are in codes: elements of the unit, from the first on, whose states are f32, in whole
                                 blocks; vectors come first. Else 0 */
-    int wide_state[SH_STATES_MAX]; /* [the most of them that a rank has] f32, on the device; SH_NONE: none. `state` is
+    int wide_state[SH_KEPT_MAX]; /* [the most of them that a rank has] f32, on the device; SH_NONE: none. `state` is
                                       [held/64,68] u8 then */
     int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
     int snapshot;            /* this replica's part of the masters (if split, one half after the other) and of each
@@ -214,7 +216,7 @@ struct sh_slice {
                                  [room] */
     int copy;                 /* the slice on the device, while it is there */
     int remainder;            /* [n] i16, a view of the copy; SH_NONE in f32 and f16 */
-    int state[SH_STATES_MAX]; /* [n], or [n/64,68], views of the copy */
+    int state[SH_KEPT_MAX];   /* [n], or [n/64,68], views of the copy */
 };
 
 enum sh_section_kind {
@@ -259,7 +261,9 @@ struct sh_program {
     struct sh_matrix *matrices; int n_matrices, cap_matrices; /* that ORTHO makes orthogonal; places are those of units */
     int64_t *cuts; int n_cuts, cap_cuts; /* of exchanges between equal chunks and other parts (kernels/op.h) */
     struct sh_group_use *groups; int n_groups, cap_groups; /* all that the program needs, in the order of first use */
-    struct sh_state state[SH_STATES_MAX]; int n_states; /* of the optimizer; none if nothing is trained */
+    struct sh_state state[SH_KEPT_MAX]; int n_states; /* none if nothing is trained */
+    int n_optim_states;    /* the first of them, which the optimizer's operations have; the one after them, f32, is the mean
+                              of the parameters (SH_OP_EMA) */
     enum sh_dtype act;     /* compute type */
     bool tree_sums;        /* micro-steps are summed in a binary tree; each writes its own loss */
     int unrolled;          /* micro-steps of a training step that are one section, ONLY: the host fills the inputs of all,

@@ -55,6 +55,8 @@ struct sh_run {
     uint32_t *word_bytes;        /* [vocab_size] bytes of each word's text, 0 for special words; NULL: not known */
     struct sh_run_async *async;  /* a checkpoint that is being written, or NULL */
     struct sh_kept *kept;        /* near checkpoints, or NULL */
+    const char *of_state;        /* loads take this state of a checkpoint for the parameters; NULL: the parameters */
+    bool has_mean;               /* the mean of the parameters was loaded with them */
     bool unsaved;                /* the state came from memory: no file of this step is known to be there */
     struct sh_ckpt_lock *lock;   /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
@@ -75,6 +77,8 @@ sh_rc sh_run_init_trained(struct sh_run *r); /* only the trained ones; frozen on
 sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 /* Take over what a checkpoint says besides its tensors, which are loaded; frees the meta data. `where`: for messages. */
 sh_rc sh_run_take(struct sh_run *r, const char *where, struct sh_ckpt_meta *meta);
+/* If the run keeps the mean of its parameters and none was loaded, it begins with the parameters. */
+void sh_run_begin_mean(struct sh_run *r);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
 sh_rc sh_run_load_hf(struct sh_run *r);                      /* the same, from model.hf_assets_path */
 sh_rc sh_run_load_adapter(struct sh_run *r);                 /* adapters of lora.adapter_path; the base is loaded */

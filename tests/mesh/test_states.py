@@ -115,11 +115,11 @@ def case_codes():
     return wrong
 
 
-def take_up(first, changes, ranks):
+def take_up(first, changes, ranks, step=HALF):
     """Continue from the middle of a run; returns (folder, standard error)."""
     folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **changes})
     saved(folder).parent.mkdir(parents=True)
-    shutil.copy(saved(first, HALF), saved(folder, HALF))
+    shutil.copy(saved(first, step), saved(folder, step))
     done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
     if done.returncode:

@@ -198,7 +198,7 @@ static sh_rc merge(const char *of, const char *path)
     struct sh_hf_base b;
     struct filled f;
     fill(model, &f);
-    sh_rc rc = sh_hf_base_open(of, path, false, &cfg, &f.set, &b);
+    sh_rc rc = sh_hf_base_open(of, NULL, path, false, &cfg, &f.set, &b);
     if (rc == SH_OK)
         rc = read_all(&b, &f.set);
     sh_hf_base_close(&b);

@@ -30,6 +30,41 @@ static void embed_refuses(void **state)
     optest_end(&t);
 }
 
+/* 2 + 0.25 (10 - 2); then against the reference, with the parameters in one piece or in halves. */
+static void average(void **state)
+{
+    static const int64_t some[] = {1, 17, 20011};
+    static sh_bf16 high[20011];
+    static int16_t low[20011];
+
+    (void)state;
+    optest_seed(5);
+    for (int i = 0; i < 3; i++) {
+        struct optest t, ref, halves;
+        optest_begin(&t, SH_OP_EMA);
+        t.attr.scale.by = 0.25f;
+        optest_in(&t, 0, SH_F32, DIMS(some[i]));
+        optest_out(&t, 0, SH_F32, DIMS(some[i]));
+        optest_add_to(&t, 0);
+        optest_set(&t.call.in[0], 0, 10);
+        optest_set(&t.call.out[0], 0, 2);
+        optest_copy(&ref, &t);
+        optest_copy(&halves, &t);
+        sh_floats_put((struct sh_floats){.high = high, .low = low}, some[i], t.call.in[0].data);
+        halves.call.in[0] = (struct sh_operand){.data = high, .dtype = SH_BF16, .ndim = 1, .dim = {some[i]}};
+        halves.call.in[1] = (struct sh_operand){.data = low, .dtype = SH_I16, .ndim = 1, .dim = {some[i]}};
+        optest_run(&ref, &sh_kernels_ref, 1);
+        optest_run(&t, &sh_kernels_cpu, 3);
+        assert_int_equal(sh_kernels_cpu.run[SH_OP_EMA](&halves.call), SH_OK);
+        assert_true(optest_get(&t.call.out[0], 0) == 4);
+        optest_close(&ref, &t, 0, 4);
+        optest_same(&t, &halves, 0);
+        optest_end(&t);
+        optest_end(&ref);
+        optest_end(&halves);
+    }
+}
+
 /* test_muon.c and test_code8.c have those whose operands differ. */
 static bool is_elsewhere(enum sh_op_kind kind)
 {
@@ -196,6 +231,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(reference),
         cmocka_unit_test(float16),
         cmocka_unit_test(embed_refuses),
+        cmocka_unit_test(average),
         cmocka_unit_test(update_leaves_padding),
         cmocka_unit_test(all_updates_are_listed),
         cmocka_unit_test(updates_by_hand),

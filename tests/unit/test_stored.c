@@ -237,6 +237,7 @@ static const struct row state[] = {
     {"optimizer.adjust_lr_fn", "original", "optimizer.name=muon"},
     {"optimizer.muon_split", "heads", "optimizer.name=muon"},
     {"optimizer.state_dtype", "bfloat16", NULL},
+    {"optimizer.ema_decay", "0.9", NULL},
     {"lr_scheduler.warmup_steps", "5", NULL},
     {"lr_scheduler.decay_type", "linear", NULL},
     {"lr_scheduler.decay_ratio", "0.1", "lr_scheduler.decay_type=wsd"},

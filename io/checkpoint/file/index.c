@@ -31,6 +31,24 @@ int sh_ckpt_states_find(const struct sh_ckpt_states *states, const char *name)
     return -1;
 }
 
+const char *sh_ckpt_states_text(const struct sh_ckpt_states *states, char text[SH_CKPT_STATES_TEXT])
+{
+    size_t used = 0;
+    for (int s = 0; s < states->n; s++)
+        used += (size_t)snprintf(text + used, SH_CKPT_STATES_TEXT - used, "%s%s", s > 0 ? ", " : "",
+                                 states->name[s] + (s > 0 ? strlen(group) : 0));
+    return text;
+}
+
+sh_rc sh_ckpt_index_state(const struct sh_ckpt_index *index, const char *path, const char *name, int *state)
+{
+    char text[SH_CKPT_STATES_TEXT];
+    *state = name ? sh_ckpt_states_find(&index->states, name) : SH_CKPT_MODEL;
+    return *state >= 0 ? SH_OK
+                       : sh_fail(SH_E_USAGE, "%s has no state %s, but %s", path, name,
+                                 sh_ckpt_states_text(&index->states, text));
+}
+
 /* Format 1 has AdamW's states and does not store their names. A file with exactly these states is still written as
  * format 1, so that older programs can read it. */
 int sh_ckpt_major(const struct sh_ckpt_states *states)

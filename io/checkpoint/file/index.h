@@ -67,6 +67,9 @@ sh_rc sh_ckpt_index_share(struct sh_ckpt_index *index, const char *path, int ran
  * another step than a name like step-00001000.h5 says. SH_E_MEMORY: no memory for the index. */
 sh_rc sh_ckpt_index_read(const char *path, struct sh_ckpt_index *out);
 
+/* The number of a state in the index; NULL: the parameters'. Local. Errors: SH_E_USAGE: the file has no such state. */
+sh_rc sh_ckpt_index_state(const struct sh_ckpt_index *index, const char *path, const char *name, int *state);
+
 /* Compare share `part` of `parts` of all data with the digests. Local. Errors: SH_E_DATA naming tensor and block. */
 sh_rc sh_ckpt_index_verify(const struct sh_ckpt_index *index, int fd, const char *path, int part, int parts,
                            bool from_disk);

@@ -28,11 +28,11 @@ struct sh_hf_pair {
 /* ---- adapters ---- */
 
 /* Read a whole tensor; the blocks are compared with their digests. Freed with free(). */
-static sh_rc read_tensor(const struct sh_ckpt_index *index, int fd, const char *path, const struct sh_ckpt_entry *e,
-                         float **out)
+static sh_rc read_tensor(const struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd,
+                         const struct sh_ckpt_entry *e, float **out)
 {
     *out = sh_calloc((size_t)e->elems, sizeof **out);
-    return sh_ckpt_index_read_range(index, fd, path, SH_CKPT_MODEL, e, 0, e->elems, *out);
+    return sh_ckpt_index_read_range(index, fd, b->of, b->state, e, 0, e->elems, *out);
 }
 
 /* Find the adapter of a tensor: of "x.q_proj.weight" it is "x.q_proj.lora_A.weight"; NULL: it has none. */
@@ -74,8 +74,8 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
                        (long long)y->dim[m + 1], (long long)in, (long long)out);
     *pair = (struct sh_hf_pair){.rank = x->dim[m], .in = in, .out = out};
     *used += 2;
-    SH_TRY(read_tensor(index, fd, b->of, x, &pair->a));
-    return read_tensor(index, fd, b->of, y, &pair->b);
+    SH_TRY(read_tensor(b, index, fd, x, &pair->a));
+    return read_tensor(b, index, fd, y, &pair->b);
 }
 
 /* Every adapter must belong to a weight of this model, or the checkpoint is another model's. */
@@ -91,12 +91,13 @@ static sh_rc read_pairs(struct sh_hf_base *b, const struct sh_ckpt_index *index,
 }
 
 /* Read what the checkpoint says about its base, and all its adapters. */
-static sh_rc read_adapters(struct sh_hf_base *b, char **noted)
+static sh_rc read_adapters(struct sh_hf_base *b, const char *name, char **noted)
 {
     struct sh_ckpt_index index = {0};
     int fd = -1;
     sh_rc rc;
     SH_TRY_OUT(sh_ckpt_index_read(b->of, &index));
+    SH_TRY_OUT(sh_ckpt_index_state(&index, b->of, name, &b->state));
     SH_TRY_OUT(sh_ckpt_base_read(b->of, index.meta.base, &b->noted, noted));
     SH_TRY_OUT(sh_ckpt_index_open_data(&index, b->of, &fd));
     rc = read_pairs(b, &index, fd);
@@ -161,7 +162,7 @@ static sh_rc check_packing(const struct sh_hf_base *b)
 
 /* The scale is that of the run: alpha / rank, or alpha / sqrt(rank) with use_rslora. The caller must close the base
  * even after a failure. */
-sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
+sh_rc sh_hf_base_open(const char *of, const char *state, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out)
 {
     const struct sh_family *f = sh_family_of(cfg->model.family);
@@ -177,7 +178,7 @@ sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const st
     out->scale = cfg->lora.alpha / (cfg->lora.use_rslora ? sqrt(cfg->lora.rank) : (double)cfg->lora.rank);
     sh_rc rc = check_packing(out);
     if (rc == SH_OK)
-        rc = read_adapters(out, &noted);
+        rc = read_adapters(out, state, &noted);
     out->path = path ? sh_strdup(path) : noted;
     if (path)
         free(noted);

@@ -12,6 +12,7 @@ struct sh_hf_pair;
 struct sh_hf_base {
     char *path;                    /* of the base */
     const char *of;                /* the adapter checkpoint */
+    int state;                     /* of it, which has the adapters */
     const struct sh_ckpt_set *set; /* the model's tensors */
     uint64_t noted, sum;           /* checksums of its numbers: from the checkpoint, and of those read so far */
     bool packed;                   /* training used it packed in four bits, where set->packed says so */
@@ -28,12 +29,12 @@ struct sh_hf_base {
     int checkpoint_fd;
 };
 
-/* `path`: a folder of transformers or a checkpoint; NULL: the base that the adapter checkpoint `of` names. `as_packed`:
+/* `state`: of the checkpoint, in place of its adapters; NULL: these. `path`: a folder of transformers or a checkpoint; NULL: the base that the adapter checkpoint `of` names. `as_packed`:
  * see above. Reads all adapters.
  * Errors: SH_E_USAGE: its base was not packed, though as_packed is set; the base exists only packed, and as_packed is
  * not set; SH_E_DATA: `of` has no adapters; something cannot be read or does not fit. Always close it, also after an
  * error. */
-sh_rc sh_hf_base_open(const char *of, const char *path, bool as_packed, const struct sh_config *cfg,
+sh_rc sh_hf_base_open(const char *of, const char *state, const char *path, bool as_packed, const struct sh_config *cfg,
                       const struct sh_ckpt_set *set, struct sh_hf_base *out);
 void sh_hf_base_close(struct sh_hf_base *b);
 

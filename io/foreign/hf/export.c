@@ -300,7 +300,7 @@ static sh_rc run_far(struct export *x, struct sh_ckpt_set set, const struct sh_c
 struct source {
     const char *path;
     struct sh_ckpt_index index;
-    int fd;
+    int fd, state;              /* the number of the one that is exported as the parameters */
     struct sh_hf_stacks stacks; /* adapters of experts */
 };
 
@@ -309,7 +309,7 @@ struct source {
 static sh_rc read_turned(const struct source *f, const struct sh_ckpt_entry *e, int64_t at, int64_t n, float *to)
 {
     float *all = sh_calloc((size_t)e->elems, sizeof *all);
-    sh_rc rc = sh_ckpt_index_read_range(&f->index, f->fd, f->path, SH_CKPT_MODEL, e, 0, e->elems, all);
+    sh_rc rc = sh_ckpt_index_read_range(&f->index, f->fd, f->path, f->state, e, 0, e->elems, all);
     if (rc == SH_OK)
         sh_hf_stacked_turn(e->dim, all, at, n, to);
     free(all);
@@ -322,6 +322,8 @@ static sh_rc read_range(void *arg, int tensor, int s, int64_t at, int64_t n, flo
     const struct source *f = arg;
     if (sh_hf_stacked_is_turned(&f->stacks, f->index.entry[tensor].name))
         return read_turned(f, &f->index.entry[tensor], at, n, to);
+    if (s == SH_CKPT_MODEL)
+        s = f->state;
     return sh_ckpt_index_read_range(&f->index, f->fd, f->path, s, &f->index.entry[tensor], at, n, to);
 }
 
@@ -384,6 +386,8 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
                                  : options->moments ? beside_state
                                                     : beside_model};
     sh_rc rc = sh_ckpt_index_read(checkpoint, &f.index);
+    if (rc == SH_OK)
+        rc = sh_ckpt_index_state(&f.index, checkpoint, options->state, &f.state);
     if (rc == SH_OK && options->moments)
         rc = check_moments(checkpoint, cfg, &f.index.states);
     if (rc == SH_OK)
@@ -410,7 +414,7 @@ sh_rc sh_hf_merge_file(const char *checkpoint, const char *folder, const struct 
     struct sh_hf_base base;
     struct export x = {
         .folder = folder, .cfg = cfg, .options = options, .beside = beside_merged, .base = &base, .n_states = 1};
-    sh_rc rc = sh_hf_base_open(checkpoint, options->base, options->packed, cfg, set, &base);
+    sh_rc rc = sh_hf_base_open(checkpoint, options->state, options->base, options->packed, cfg, set, &base);
     if (rc == SH_OK)
         rc = run_far(&x, *set, &(struct sh_ckpt_far){.get = read_merged, .arg = &base});
     sh_hf_base_close(&base);

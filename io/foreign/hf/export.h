@@ -19,9 +19,10 @@ struct sh_hf_export {
     bool adapter;              /* export an adapter checkpoint into a folder in PEFT's format */
     bool packed;               /* when merging: onto the base as packed in four bits, not onto its original numbers */
     const struct sh_ckpt_set
-        *moments;     /* export a state folder (state.h): the moments too, in float32. The tensors of the
+        *moments;      /* export a state folder (state.h): the moments too, in float32. The tensors of the
                                           model, with their roles; NULL: the weights alone */
-    const char *base; /* for adapters: folder or checkpoint of the base; NULL: the one the checkpoint names */
+    const char *state; /* of the checkpoint, in place of the parameters; NULL: the parameters */
+    const char *base;  /* for adapters: folder or checkpoint of the base; NULL: the one the checkpoint names */
 };
 
 /* Export from the memory of all ranks: data[SH_CKPT_MODEL] of the set's pieces, which cover each element once. Each

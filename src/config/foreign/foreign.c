@@ -163,6 +163,8 @@ static const struct {
      "and optimizer.groups gives some a factor"},
     {"optimizer.ns_coefficients", "optimizer.muon_coefficients: simple, quintic or polar_express"},
     {"muon_momentum", "optimizer.momentum"},
+    {"ema_decay|model_ema_decay|ema_max_decay", "optimizer.ema_decay"},
+    {"use_ema|model_ema", "optimizer.ema_decay: 0 keeps no average, 0.999 one over about a thousand steps"},
     {"offload_optimizer", STATES},
     {"offload_optimizer.device", "offload.optimizer, and offload.gradients with it: none, cpu or nvme"},
     {"offload_optimizer.nvme_path", "offload.nvme_path"},

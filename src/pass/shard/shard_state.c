@@ -168,14 +168,15 @@ static int64_t state_elems(const struct sh_pass_options *opt, const struct sh_un
 static void keep_states(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     const int64_t blocks[] = {u->chunk / SH_CODE8_ELEMS, SH_CODE8_BLOCK_BYTES};
-    bool coded = p->state[0].dtype == SH_U8;
+    bool any_coded = p->state[0].dtype == SH_U8;
     int64_t wide;
 
-    for (int i = u->first_param; coded && i < u->first_param + u->n_params; i++)
+    for (int i = u->first_param; any_coded && i < u->first_param + u->n_params; i++)
         if (sh_param_info(sh_saved_of(p, &p->params[i])->role)->vector)
             u->wide = sh_layout_chunk(p->params[i].unit_elems + p->params[i].elems, 1);
     wide = u->wide < u->chunk ? u->wide : u->chunk;
     for (int i = 0; i < p->n_states; i++) {
+        bool coded = p->state[i].dtype == SH_U8;
         struct sh_tensor t = sh_tensor_make(SH_MEM_OPTIM, SH_U8, 2, blocks, "%.40s.%s", u->name, p->state[i].name);
 
         t.persistent = true;
@@ -207,11 +208,13 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
 /* The states have the optimizer's names, by which checkpoints find them. */
 static void name_states(const struct sh_pass_options *opt, struct sh_program *p)
 {
-    p->n_states = opt->optim->n_states;
+    p->n_states = p->n_optim_states = opt->optim->n_states;
     for (int i = 0; i < p->n_states; i++) {
         p->state[i].dtype = opt->state_dtype;
         snprintf(p->state[i].name, sizeof p->state[i].name, "%s", opt->optim->state[i]);
     }
+    if (opt->ema_decay > 0)
+        p->state[p->n_states++] = (struct sh_state){.dtype = SH_F32, .name = SH_STATE_EMA};
 }
 
 static int keep_like(struct sh_program *p, const struct sh_tensor *t)

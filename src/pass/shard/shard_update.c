@@ -59,6 +59,25 @@ static void move_biases(struct sh_program *out, int unit, int64_t load, float st
     sh_program_append(out, op);
 }
 
+/* What follows from a unit's new masters: their mean over steps, and what is computed with. */
+static void follow(const struct sh_pass_options *opt, struct sh_program *out, int unit)
+{
+    const struct sh_unit *u = &out->units[unit];
+    struct sh_op op = sh_program_op(SH_OP_EMA);
+
+    op.in[0] = u->master == SH_NONE ? u->compute : u->master;
+    op.in[1] = u->remainder;
+    op.attr.scale.by = (float)(1 - opt->ema_decay);
+    op.phase = SH_PHASE_UPDATE;
+    op.unit = unit;
+    if (out->n_states > out->n_optim_states) {
+        op.out[0] = u->state[out->n_optim_states];
+        sh_program_append(out, op);
+    }
+    if (sh_program_descends(u))
+        sh_shard_refresh(opt, out, unit, SH_PHASE_UPDATE);
+}
+
 static struct sh_update_wave wave_of(const struct wave *w)
 {
     return (struct sh_update_wave){.p = w->out,
@@ -79,7 +98,7 @@ static void end_wave(struct wave *w)
         return;
     w->b->options.optim->finish(&all);
     for (int i = 0; i < w->n; i++)
-        sh_shard_refresh(&w->b->options, w->out, w->unit[i], SH_PHASE_UPDATE);
+        follow(&w->b->options, w->out, w->unit[i]);
     w->n = 0;
     w->number++;
 }
@@ -93,7 +112,7 @@ static bool waits(const struct wave *w, int unit)
 static void end_unit(struct wave *w, int unit)
 {
     if (!waits(w, unit)) {
-        sh_shard_refresh(&w->b->options, w->out, unit, SH_PHASE_UPDATE);
+        follow(&w->b->options, w->out, unit);
         return;
     }
     w->unit[w->n++] = unit;
@@ -127,8 +146,10 @@ void sh_shard_update(const struct sh_build *b, struct sh_program *out)
     w.most = size_of(&w);
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
-        if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0)
+        if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0) {
             move_biases(out, i, load, b->batch.balance.step);
+            follow(opt, out, i);
+        }
         load += out->units[i].balances ? out->units[i].elems : 0;
         if (!sh_program_descends(&out->units[i]))
             continue;

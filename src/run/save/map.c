@@ -73,7 +73,7 @@ static void place(struct sh_map_row *row, int k, const struct sh_program *p, str
     int view = row->slice == SH_NONE ? SH_NONE : view_of(&p->slices[row->slice], k);
     struct sh_floats f = {0};
 
-    if (k > 0 && row->here.range.begin < u->wide) {
+    if (sh_map_coded(p, k) && row->here.range.begin < u->wide) {
         row->here.state[k] = (struct sh_floats){.whole = (float *)sh_exec_data(exec, u->wide_state[k - 1]) + from};
         return;
     }
@@ -118,8 +118,8 @@ static void add_rows(struct sh_map *map, const struct sh_program *p, struct sh_e
     add_row(map, p, exec, unit, from + first, n - first, slice);
 }
 
-/* Each state has only the part that this rank writes. Before it lie the masters, of four bytes, and states of one
- * type. */
+/* Each state has only the part that this rank writes. They lie end to end, with room for an even number of elements, so
+ * that four bytes may follow two. */
 static void add_copy(struct sh_map_unit *m, const struct sh_program *p, struct sh_exec *exec, int unit)
 {
     int64_t n = m->written.end - m->written.begin;
@@ -130,7 +130,7 @@ static void add_copy(struct sh_map_unit *m, const struct sh_program *p, struct s
     at = sh_exec_data(exec, p->units[unit].snapshot);
     for (int k = 0; k < m->n_states; k++) {
         m->copy[k] = sh_map_laid_out(p, unit, k, at, n);
-        at += n * (k == 0 || sh_map_coded(p, k) ? 4 : sh_dtype_bytes(p->state[k - 1].dtype));
+        at += (n + n % 2) * (k == 0 || sh_map_coded(p, k) ? 4 : sh_dtype_bytes(p->state[k - 1].dtype));
     }
 }
 

@@ -19,29 +19,29 @@ struct sh_run;
 
 struct sh_map_stretch {
     int unit;
-    struct sh_range range;                     /* of the unit's elements */
-    struct sh_floats state[1 + SH_STATES_MAX]; /* from the first of them on; none: the unit has no such state */
+    struct sh_range range;                   /* of the unit's elements */
+    struct sh_floats state[1 + SH_KEPT_MAX]; /* from the first of them on; none: the unit has no such state */
 };
 
 /* The rows of a unit follow each other, and cover what the rank owns of it. */
 struct sh_map_row {
-    struct sh_map_stretch here;    /* on the device; its arrays go on in the next row */
-    int slice;                     /* has the arrays that are not here; SH_NONE: all are */
-    unsigned far;                  /* bit k: the array of state k is in the slice; of split masters, the lower halves */
-    int64_t at[1 + SH_STATES_MAX]; /* where it begins in the slice's extent, in bytes */
+    struct sh_map_stretch here;  /* on the device; its arrays go on in the next row */
+    int slice;                   /* has the arrays that are not here; SH_NONE: all are */
+    unsigned far;                /* bit k: the array of state k is in the slice; of split masters, the lower halves */
+    int64_t at[1 + SH_KEPT_MAX]; /* where it begins in the slice's extent, in bytes */
 };
 
 struct sh_map_unit {
-    struct sh_range owned;                    /* replicas own the same */
-    struct sh_range written;                  /* the part of it that this rank saves */
-    struct sh_floats copy[1 + SH_STATES_MAX]; /* of what is written, in the snapshot; none: there is no snapshot */
-    int first_row, n_rows, n_states;          /* a frozen unit has only parameters */
-    unsigned far;                             /* those of all rows */
+    struct sh_range owned;                  /* replicas own the same */
+    struct sh_range written;                /* the part of it that this rank saves */
+    struct sh_floats copy[1 + SH_KEPT_MAX]; /* of what is written, in the snapshot; none: there is no snapshot */
+    int first_row, n_rows, n_states;        /* a frozen unit has only parameters */
+    unsigned far;                           /* those of all rows */
 };
 
 struct sh_map {
     int n_states;
-    const char *name[1 + SH_STATES_MAX];
+    const char *name[1 + SH_KEPT_MAX];
     struct sh_map_unit *unit; /* of the program */
     struct sh_map_row *row;
     int n_rows;

@@ -270,6 +270,7 @@ static sh_rc load_near(struct sh_run *r, const char *newest, bool *loaded)
     SH_TRY(sh_kept_load(r, newest ? sh_ckpt_step_of(newest) : -1, &meta, loaded));
     if (!*loaded)
         return SH_OK;
+    r->has_mean = true;
     SH_TRY(sh_run_take(r, "the near checkpoint", &meta));
     r->unsaved = true;
     note_path(&r->resumed_from, "near checkpoint");
@@ -285,7 +286,7 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near)
     bool loaded = false;
     sh_rc rc = SH_OK;
 
-    r->unsaved = false;
+    r->unsaved = r->has_mean = false;
     if (own)
         rc = find(r, folder, INT64_MAX, &path);
     if (rc == SH_OK && near)
@@ -296,6 +297,8 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near)
         rc = load_newest(r, folder, &path);
     else if (rc == SH_OK)
         rc = begin_anew(r);
+    if (rc == SH_OK)
+        sh_run_begin_mean(r);
     free(path);
     free(folder);
     return rc;

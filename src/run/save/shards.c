@@ -133,7 +133,7 @@ static float *staged(const struct sh_shards *s, int unit, int k, int64_t first)
     int64_t n = staged_elems(s, unit), at = (k - 1) * n + first - s->r->map->unit[unit].owned.begin;
 
     for (int i = 0; i < unit; i++)
-        at += s->r->p->n_states * staged_elems(s, i);
+        at += s->r->p->n_optim_states * staged_elems(s, i);
     return s->staged + at;
 }
 
@@ -142,7 +142,7 @@ static void lend_staged(struct sh_shards *s)
     int64_t n = 0;
 
     for (int i = 0; i < s->r->p->n_units; i++)
-        n += s->r->p->n_states * staged_elems(s, i);
+        n += s->r->p->n_optim_states * staged_elems(s, i);
     s->staged = sh_calloc((size_t)n + 1, sizeof *s->staged);
 }
 
@@ -150,13 +150,13 @@ static void put_staged(const struct sh_map_stretch *t, void *arg)
 {
     const struct sh_shards *s = arg;
 
-    for (int k = 1; k <= s->r->p->n_states; k++)
+    for (int k = 1; k <= s->r->p->n_optim_states; k++)
         sh_floats_put(t->state[k], t->range.end - t->range.begin, staged(s, t->unit, k, t->range.begin));
 }
 
 static sh_rc visit_staged(const struct sh_shards *s)
 {
-    unsigned states = (1u << s->r->map->n_states) - 2; /* but the parameters */
+    unsigned states = (2u << s->r->p->n_optim_states) - 2; /* but the parameters and their mean */
 
     for (int i = 0; i < s->r->p->n_units; i++)
         if (s->r->p->units[i].trainable)
@@ -435,7 +435,7 @@ static void add_sums(struct sh_shards *p)
         }
 }
 
-_Static_assert(1 + SH_STATES_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
+_Static_assert(1 + SH_KEPT_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
 
 /* Describe the parameters, and what this rank holds of each, for one of four purposes. A load covers all that a rank
  * owns. A save covers its replica's part only, so that replicas share the work and write each element once. The file

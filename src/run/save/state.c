@@ -122,6 +122,34 @@ sh_rc sh_run_init_trained(struct sh_run *r)
     return SH_OK;
 }
 
+/* Of one stretch; `buffer` has PIECE elements. */
+static void begin_mean(const struct sh_map_stretch *s, void *arg)
+{
+    const struct init *i = arg;
+    struct sh_floats mean = s->state[i->r->map->n_states - 1];
+
+    for (int64_t at = 0, n = s->range.end - s->range.begin; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_exec_get_floats(i->r->exec, i->buffer, sh_floats_at(s->state[SH_CKPT_MODEL], at), here);
+        sh_exec_put_floats(i->r->exec, sh_floats_at(mean, at), i->buffer, here);
+    }
+}
+
+void sh_run_begin_mean(struct sh_run *r)
+{
+    struct init i = {.r = r};
+
+    if (r->has_mean || r->p->n_states == r->p->n_optim_states)
+        return;
+    i.buffer = sh_calloc(PIECE, sizeof *i.buffer);
+    sh_map_visit_all(r, true, begin_mean, &i);
+    free(i.buffer);
+    if (r->step > 0)
+        sh_log_info("optimizer.ema_decay: no average was saved, so it begins with the parameters of step %lld",
+                    (long long)r->step);
+}
+
 char *sh_run_checkpoint_folder(const struct sh_run *r)
 {
     return sh_path_join(r->folder, r->cfg.checkpoint.folder);
@@ -171,12 +199,18 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
 
     options.share = options.share && !r->p->n_slices;
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    if (model_only)
+    s.set.may_lack = r->p->n_states > r->p->n_optim_states;
+    if (r->of_state)
+        snprintf(s.set.states.name[SH_CKPT_MODEL], sizeof s.set.states.name[0], "%s", r->of_state);
+    if (model_only) {
         s.set.states.n = 1;
+        s.set.may_lack = false;
+    }
     sh_mesh_own_mpi();
     rc = sh_ckpt_load(path, &s.set, &options, meta, &report);
     if (rc == SH_OK) {
         sh_shards_put(&s);
+        r->has_mean = s.set.may_lack && !report.lacks;
         say_unverified(path, meta);
     } else {
         rc = sh_shards_failed(&s, rc, where, &home);

@@ -80,13 +80,15 @@ static void print_result(const struct sh_eval_result *v)
 }
 
 /* Collective. teacher: the file for what the model finds likely, NULL: none. The data is opened before the checkpoint is read, which may take minutes. */
-static sh_rc evaluate(struct sh_run *run, const char *checkpoint, int64_t sequences, const char *teacher)
+static sh_rc evaluate(struct sh_run *run, const char *checkpoint, const char *state, int64_t sequences,
+                      const char *teacher)
 {
     struct sh_feed feed = {0};
     struct sh_eval_result v;
     sh_rc rc;
 
     SH_TRY_OUT(sh_agree(open_feed(run, sequences, &feed)));
+    run->of_state = state;
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_run_tokenizer_lengths(run));
     SH_TRY_OUT(teacher ? sh_teacher_write(run, &feed, teacher, &v) : sh_run_evaluate(run, &feed, sequences, NULL, &v));
@@ -103,6 +105,7 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_config cfg;
     struct sh_run *run = NULL;
     const char *teacher = sh_cmd_option(cmd, args, "-o");
+    const char *state;
     char *checkpoint = NULL;
     int64_t sequences = 0;
     sh_rc rc;
@@ -110,10 +113,11 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     if (sh_cmd_eval_is_task(cmd, args))
         return sh_cmd_eval_task(cmd, args);
     SH_TRY_OUT(sh_agree(not_of_tasks(cmd, args)));
+    SH_TRY_OUT(sh_agree(sh_cmd_state(cmd, args, &state)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &sequences)));
     SH_TRY_OUT(sh_run_open(&cfg, teacher ? SH_TO_TEACH : SH_TO_EVALUATE, &run));
-    rc = evaluate(run, checkpoint, sequences, teacher);
+    rc = evaluate(run, checkpoint, state, sequences, teacher);
 out:
     sh_run_close(run);
     free(checkpoint);

@@ -83,14 +83,17 @@ sh_rc sh_cmd_eval_task(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct eval e = {0};
     struct sh_run *run = NULL;
+    const char *state;
     char *checkpoint = NULL;
     sh_rc rc;
 
+    SH_TRY_OUT(sh_agree(sh_cmd_state(cmd, args, &state)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &e)));
     SH_TRY_OUT(sh_cmd_same_on_all("texts", sh_score_hash(e.task.score, e.task.n_scores)));
     SH_TRY_OUT(sh_agree(open_output(cmd, args, &e)));
     SH_TRY_OUT(sh_run_open_scoring(&e.cfg, &e.score, &run));
+    run->of_state = state;
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_score_texts(run, e.task.score, e.task.n_scores));
     SH_TRY_OUT(sh_agree(run->mesh->rank == 0 ? sh_task_print(&e.task, e.output.out) : SH_OK));

@@ -172,9 +172,11 @@ sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct generate g = {0};
     struct sh_request_cache cache;
     struct sh_run *run = NULL;
+    const char *state;
     char *checkpoint = NULL;
     sh_rc rc;
 
+    SH_TRY_OUT(sh_agree(sh_cmd_state(cmd, args, &state)));
     SH_TRY_OUT(sh_agree(read_options(cmd, args, &g)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &g)));
@@ -183,6 +185,7 @@ sh_rc sh_cmd_generate(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
         SH_TRY_OUT(sh_agree(sh_cmd_output_open(sh_cmd_option(cmd, args, "-o"), &g.output)));
     cache = sh_generate_cache(&g.g, &g.prompts, &g.cfg);
     SH_TRY_OUT(sh_run_open_cached(&g.cfg, &cache, &run));
+    run->of_state = state;
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_generate_run(run, &g.g, &g.prompts, g.output.out));
 out:

@@ -18,7 +18,7 @@ enum { DIFFERENCES = 5 };
 struct verb {
     const char *name, *arguments;
     int n_arguments;         /* negative: at least as many */
-    const char *options[11]; /* options of the command's table that apply to this verb */
+    const char *options[12]; /* options of the command's table that apply to this verb */
     sh_rc (*run)(const struct sh_cmd_args *args);
 };
 
@@ -234,7 +234,7 @@ static const struct verb verbs[] = {
      "FILE -o DIR",
      1,
      {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--merge-base",
-      "--base", "--moments"},
+      "--base", "--moments", "--state"},
      run_export},
     {"import", "DIR -o FOLDER", 1, {"-o", "--ignore", "--allow-nan", "--weights-only", "--trust"}, run_import},
 };

@@ -112,7 +112,7 @@ static sh_rc check_merge_base(const char *form, bool merges)
 /* The moments go on from the numbers that they were made with, so those are whole as well. */
 static sh_rc check_moments(const struct sh_cmd_args *args)
 {
-    static const char *const others[] = {"--adapter", "--merge", "--dtype"};
+    static const char *const others[] = {"--adapter", "--merge", "--dtype", "--state"};
 
     for (size_t i = 0; option(args, "--moments") && i < sizeof others / sizeof *others; i++)
         if (option(args, others[i]))
@@ -223,8 +223,10 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
     struct beside beside = {0};
     char *noted = NULL, *given = NULL;
     struct sh_config cfg;
+    const char *state;
     sh_rc rc;
 
+    SH_TRY_OUT(sh_cmd_state(sh_cmd_find("ckpt"), args, &state));
     SH_TRY_OUT(check_merge_base(merge_base, option(args, "--merge")));
     SH_TRY_OUT(check_moments(args));
     SH_TRY_OUT(check_request(args, file, meta, &noted));
@@ -239,6 +241,7 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
                                          .kept = beside.hf_config,
                                          .tokenizer = beside.tokenizer,
                                          .adapter = option(args, "--adapter") != NULL,
+                                         .state = state,
                                          .packed = merge_base && strcmp(merge_base, "nf4") == 0,
                                          .base = given ? given : noted};
     rc = write_folder(args, file, out, &cfg, options);

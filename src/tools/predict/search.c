@@ -252,7 +252,8 @@ static void find_least(struct state *st)
     const double trained = (double)sh_model_trained(&cfg->model, &adapters);
     static const double bytes_of[] = {[SH_PRECISION_FLOAT32] = 4, [SH_PRECISION_BFLOAT16] = 2, [SH_PRECISION_INT8] = 1};
     const double state_bytes = bytes_of[cfg->optimizer.state_dtype];
-    const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states;
+    const double mean = cfg->optimizer.ema_decay > 0 ? 4 : 0;
+    const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states + mean;
 
     st->least_bytes = (least_master(cfg, away, parameters) + states) * trained;
     st->least_resident = 2 * trained;
