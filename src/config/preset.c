@@ -5,6 +5,7 @@
 #include "src/base/string/str.h"
 #include "src/config/family.h"
 #include "src/config/foreign/alias.h"
+#include "src/config/read/batches.h"
 #include "src/config/read/place.h"
 #include "src/config/read/text.h"
 
@@ -267,6 +268,20 @@ static void derive_switches(struct sh_config_state *state)
         state->cfg.model.router_bias |= state->cfg.moe.load_balance_coeff > 0;
 }
 
+/* A schedule on the command line comes before a number in the file. A text that cannot be read is refused by the
+ * checks. */
+static void derive_batch(struct sh_config_state *state)
+{
+    const struct sh_config_place *schedule = sh_config_place_of(state, "training.batch_schedule"),
+                                 *batch = sh_config_place_of(state, "training.global_batch_size");
+    struct sh_batches b;
+
+    if (sh_batches_read(state->cfg.training.batch_schedule, &b) != SH_OK)
+        sh_error_clear();
+    else if (b.n && (state->cfg.training.global_batch_size < 0 || schedule->source > batch->source))
+        state->cfg.training.global_batch_size = (int)sh_batches_most(&b);
+}
+
 /* Order: the preset, the keys that must be set, then the keys that follow from them. A default sequence is never longer
  * than the model allows. */
 sh_rc sh_config_preset_apply(struct sh_config_state *state)
@@ -289,5 +304,6 @@ sh_rc sh_config_preset_apply(struct sh_config_state *state)
     SH_TRY(derive_heads(state));
     if (state->cfg.training.seq_len == 0)
         state->cfg.training.seq_len = m->max_seq_len < DEFAULT_SEQ_LEN ? m->max_seq_len : DEFAULT_SEQ_LEN;
+    derive_batch(state);
     return SH_OK;
 }

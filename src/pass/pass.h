@@ -9,6 +9,7 @@
 #define SH_PASS_PASS_H
 
 #include "kernels/op.h"
+#include "src/config/read/batches.h"
 #include "src/mesh/shape.h"
 #include "src/optim/optim.h"
 #include "src/program/program.h"
@@ -89,18 +90,19 @@ struct sh_pass_options {
     /* The segment of this rank's node; its ranks are neighbours. A shard group lies within it, so that a gathered unit
      * exists once for all of its ranks, at all times, and a gather moves nothing. segment_ranks == 0: none */
     int segment_ranks, segment_rank;
-    int micro_steps;                 /* per training step */
-    int first_less, last_less;       /* blocks that the first and the last stage have less than others */
-    int chunks;                      /* of blocks that a stage has; more than 1: stages are interleaved */
-    bool weights_apart;              /* gradients of weights after those of rows, where a stage would wait: ZBH1 */
-    bool training;                   /* gradients and optimizer state exist */
-    const struct sh_optim *optim;    /* when training */
-    char groups[SH_CONFIG_PATH_MAX]; /* optimizer.groups */
-    struct sh_ortho ortho;           /* how it makes matrices orthogonal, if it does */
-    enum sh_dtype state_dtype;       /* of the optimizer's states: f32, or bf16, rounded stochastically */
-    double ema_decay;                /* of the mean of the masters over steps, a state; 0: there is none */
-    bool states_away;                /* some states live in a lower tier; set by the shard pass */
-    bool snapshot;                   /* room for a copy of the state that is saved while training continues */
+    int micro_steps;                    /* per training step; the most, if steps differ */
+    int fewer[SH_BATCHES_MAX], n_fewer; /* the other numbers of micro-steps that steps have */
+    int first_less, last_less;          /* blocks that the first and the last stage have less than others */
+    int chunks;                         /* of blocks that a stage has; more than 1: stages are interleaved */
+    bool weights_apart;                 /* gradients of weights after those of rows, where a stage would wait: ZBH1 */
+    bool training;                      /* gradients and optimizer state exist */
+    const struct sh_optim *optim;       /* when training */
+    char groups[SH_CONFIG_PATH_MAX];    /* optimizer.groups */
+    struct sh_ortho ortho;              /* how it makes matrices orthogonal, if it does */
+    enum sh_dtype state_dtype;          /* of the optimizer's states: f32, or bf16, rounded stochastically */
+    double ema_decay;                   /* of the mean of the masters over steps, a state; 0: there is none */
+    bool states_away;                   /* some states live in a lower tier; set by the shard pass */
+    bool snapshot;                      /* room for a copy of the state that is saved while training continues */
     bool reproducible; /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     bool gather;       /* ranks of `context` gather keys and values, instead of exchanging rows for heads (context.c) */

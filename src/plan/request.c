@@ -153,16 +153,27 @@ int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
     return (int64_t)cfg->training.local_batch_size * parts;
 }
 
+/* Without a schedule, one phase. It was read when the configuration was checked. */
+struct sh_batches sh_request_batches(const struct sh_config *cfg, int parts)
+{
+    struct sh_batches b;
+
+    if (sh_batches_read(cfg->training.batch_schedule, &b) != SH_OK || b.n == 0)
+        b = (struct sh_batches){.n = 1, .at = {{0, sh_request_global_batch(cfg, parts)}}};
+    return b;
+}
+
 /* Micro-steps that each rank runs. A remainder is refused, not rounded: another batch size is another training run.
  * Example: 100 sequences do not divide among 8 ranks of 4; 96 is offered. */
-static sh_rc count_micro_steps(const struct sh_config *cfg, int world, int *micro_steps)
+static sh_rc count_micro_steps(const struct sh_config *cfg, int64_t global, int world, int *micro_steps)
 {
-    int64_t global = sh_request_global_batch(cfg, world), each = (int64_t)cfg->training.local_batch_size * world;
+    int64_t each = (int64_t)cfg->training.local_batch_size * world;
 
     if (global % each)
         return sh_fail(SH_E_USAGE,
-                       "training.global_batch_size=%lld does not divide into micro-steps of local_batch_size %d x %d "
+                       "%s%lld does not divide into micro-steps of local_batch_size %d x %d "
                        "ranks = %lld sequences; nearest that does: %lld",
+                       cfg->training.batch_schedule[0] ? "training.batch_schedule: " : "training.global_batch_size=",
                        (long long)global, cfg->training.local_batch_size, world, (long long)each,
                        /* At least one micro-step per rank, if the batch is smaller than half of that. */
                        (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
@@ -186,9 +197,9 @@ static int64_t power_below(int64_t n)
 }
 
 /* Check what the tree over the global batch needs, so that each rank has a whole branch of it. */
-static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
+static sh_rc check_tree(const struct sh_config *cfg, int64_t global, int world, int micro_steps)
 {
-    int64_t global = sh_request_global_batch(cfg, world), leaves = global / cfg->training.local_batch_size;
+    int64_t leaves = global / cfg->training.local_batch_size;
     int64_t below = power_below(leaves) * cfg->training.local_batch_size;
 
     if (!sh_size_is_power_of_two(world))
@@ -216,6 +227,26 @@ static sh_rc check_tree(const struct sh_config *cfg, int world, int micro_steps)
                        "training.reproducible=mesh takes at most %d micro-steps on a rank, not %d; use more ranks or a "
                        "larger training.local_batch_size",
                        1 << SH_GRAD_LEVELS, micro_steps);
+    return SH_OK;
+}
+
+/* The most micro-steps of a step, and the other numbers of them. */
+static sh_rc count_steps(const struct sh_config *cfg, int parts, struct sh_pass_options *o)
+{
+    struct sh_batches b = sh_request_batches(cfg, parts);
+    int64_t most = sh_batches_most(&b);
+
+    for (int i = 0; i < b.n; i++) {
+        int n = 0;
+
+        SH_TRY(count_micro_steps(cfg, b.at[i].sequences, parts, &n));
+        if (reproducible(cfg))
+            SH_TRY(check_tree(cfg, b.at[i].sequences, parts, n));
+        if (b.at[i].sequences < most)
+            o->fewer[o->n_fewer++] = n;
+        else
+            o->micro_steps = n;
+    }
     return SH_OK;
 }
 
@@ -606,7 +637,8 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
 
 /* What the passes are asked for. */
 static struct sh_pass_options options_of(const struct sh_config *cfg, const struct sh_topology *at,
-                                         const struct sh_mesh_shape *mesh, enum sh_purpose purpose, int micro_steps)
+                                         const struct sh_mesh_shape *mesh, enum sh_purpose purpose,
+                                         const struct sh_pass_options *steps)
 {
     bool train = purpose == SH_TO_TRAIN, leaves = reproducible(cfg) && (train || purpose == SH_TO_EVALUATE);
     int segment = segment_ranks(cfg, at, mesh);
@@ -615,7 +647,8 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
         .mesh = *mesh,
         .segment_ranks = segment,
         .segment_rank = segment ? at->rank % segment : 0,
-        .micro_steps = micro_steps,
+        .micro_steps = steps->micro_steps,
+        .n_fewer = steps->n_fewer,
         .first_less = cfg->parallelism.pipeline_parallel_first_stage_less_layers,
         .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers,
         .chunks = chunks_of(cfg) / cfg->parallelism.pipeline_parallel_degree,
@@ -641,11 +674,20 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
         .gathers_alive = cfg->parallelism.limit_all_gathers,
     };
 
+    memcpy(o.fewer, steps->fewer, sizeof o.fewer);
     memcpy(o.groups, cfg->optimizer.groups, sizeof o.groups);
     return o;
 }
 
 _Static_assert((int)SH_TILE_ROWS == (int)SH_ROW_BLOCK, "tiles of whole blocks change no bit");
+
+/* An update is carried into the one section of first micro-steps. A step of a single micro-step has another. */
+static void carry_into_one(struct sh_build *b)
+{
+    for (int i = 0; i < b->options.n_fewer; i++)
+        if (b->options.fewer[i] == 1)
+            b->offload.overlap = b->offload.carry = false;
+}
 
 /* Everything that the passes need to know, in one struct. Local, and the same on all ranks except for segment_rank,
  * threads and limit_bytes. */
@@ -654,22 +696,21 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 {
     bool generate = purpose == SH_TO_GENERATE, gpu = at->gpu;
     /* `parts`: the number of ranks with different data. These, not all ranks, divide the batch. */
-    int micro_steps = 1, parts = sh_group_size(mesh, mesh->data);
+    int parts = sh_group_size(mesh, mesh->data);
+    struct sh_pass_options steps = {.micro_steps = 1};
 
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose));
     SH_TRY(check_top_words(cfg, purpose, gpu));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
-        SH_TRY(count_micro_steps(cfg, parts, &micro_steps));
-    SH_TRY(check_stages(cfg, purpose == SH_TO_TRAIN ? micro_steps : 0));
-    if (purpose == SH_TO_TRAIN && reproducible(cfg))
-        SH_TRY(check_tree(cfg, parts, micro_steps));
+        SH_TRY(count_steps(cfg, parts, &steps));
+    SH_TRY(check_stages(cfg, purpose == SH_TO_TRAIN ? steps.micro_steps : 0));
     *out = (struct sh_build){
         .model = cfg->model,
         .batch = batch_of(cfg, gpu, generate),
         .act = dtype_of(cfg->training.mixed_precision_param),
-        .options = options_of(cfg, at, mesh, purpose, micro_steps),
+        .options = options_of(cfg, at, mesh, purpose, &steps),
         .recompute = recompute(cfg),
         .tile_rows = cfg->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_TILE_ROWS : cfg->training.tile_rows,
         .row_block = cfg->debug.row_block,
@@ -693,6 +734,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         out->batch.objective = sh_objective_named(cfg->objective.name);
     if (purpose == SH_TO_TRAIN) {
         SH_TRY(offload(cfg, gpu, &out->offload));
+        carry_into_one(out);
     }
     if (purpose == SH_TO_TEACH)
         out->batch.top_k = cfg->objective.top_k;

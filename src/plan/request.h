@@ -3,6 +3,7 @@
 #define SH_PLAN_REQUEST_H
 
 #include "src/config/config.h"
+#include "src/config/read/batches.h"
 #include "src/device/device.h"
 #include "src/pass/build.h"
 #include "src/plan/cache.h"
@@ -47,6 +48,7 @@ bool sh_request_snapshot(const struct sh_config *cfg, bool gpu, bool states_away
 struct sh_adapters sh_request_adapters(const struct sh_config *cfg);
 
 /* Sequences of one training step over all ranks, whose data group has `parts` ranks. */
-int64_t sh_request_global_batch(const struct sh_config *cfg, int parts);
+int64_t sh_request_global_batch(const struct sh_config *cfg, int parts);      /* the largest, if steps differ */
+struct sh_batches sh_request_batches(const struct sh_config *cfg, int parts); /* of all steps; at least one phase */
 
 #endif

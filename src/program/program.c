@@ -474,9 +474,21 @@ int sh_program_micro_step(const struct sh_program *p, int m)
         bool covers = p->tree_sums ? same_place((unsigned)s->micro_step, (unsigned)m)
                                    : s->micro_step <= m && m < s->micro_step + s->repeat;
 
-        if (sh_program_is_micro_step(s) && covers)
+        if (sh_program_is_micro_step(s) && s->repeat && covers)
             return i;
     }
+    return SH_NONE;
+}
+
+int sh_program_micro_step_of(const struct sh_program *p, int m, int n)
+{
+    enum sh_section_kind kind = n == 1 ? SH_SECTION_ONLY : SH_SECTION_LAST;
+
+    if (m < n - 1)
+        return sh_program_micro_step(p, m);
+    for (int i = 0; i < p->n_sections; i++)
+        if (p->sections[i].kind == kind && (!p->tree_sums || p->sections[i].micro_step == m))
+            return i;
     return SH_NONE;
 }
 

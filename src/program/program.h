@@ -241,7 +241,8 @@ const char *sh_section_name(enum sh_section_kind k);
 struct sh_section {
     enum sh_section_kind kind;
     int first_op, n_ops;
-    int repeat;            /* how often a training step runs it; 0: not part of a training step */
+    int repeat;            /* how often a training step runs it; 0: not part of a training step, or only of one with fewer
+                              micro-steps */
     int micro_step;        /* the first micro-step that runs it; with tree_sums the others that run it are not
                               consecutive */
     int64_t peak_bytes;    /* transient bytes; set by place */
@@ -416,6 +417,8 @@ bool sh_program_is_micro_step(const struct sh_section *s); /* of a training step
 /* The section that micro-step m of a training step runs; SH_NONE: there is none. With tree_sums it is the section with
  * the same place in the tree: as many one bits in the binary form of m, and as many of them at its end. */
 int sh_program_micro_step(const struct sh_program *p, int m);
+/* The same in a step of n sections of micro-steps, if steps differ (training.batch_schedule). */
+int sh_program_micro_step_of(const struct sh_program *p, int m, int n);
 
 /* The base address of each tier; NULL for a file. Spaces have no bases: they lie in the device's one arena. */
 struct sh_bases {

@@ -251,14 +251,16 @@ static void say_epochs(const struct sh_train *t, int64_t windows)
 {
     enum { MANY = 10 };
     const struct sh_run *r = t->r;
-    double samples = (double)r->samples + (double)(r->cfg.training.steps - r->step) * (double)t->global_batch;
+    int64_t left = sh_batches_before(&t->batches, r->cfg.training.steps) - sh_batches_before(&t->batches, r->step);
+    double samples = (double)r->samples + (double)left;
     char sequences[SH_STR_SHORT];
 
     if (r->cfg.data.mix[0] || samples <= (double)MANY * (double)windows)
         return;
-    sh_log_info("note: training.steps=%lld reads the data (%s) %.0f times; an epoch is %.0f steps",
+    sh_log_info("note: training.steps=%lld reads the data (%s) %.0f times; an epoch is %.0f steps%s",
                 (long long)r->cfg.training.steps, sh_str_plural(windows, "sequence", sequences),
-                samples / (double)windows, ceil((double)windows / (double)t->global_batch));
+                samples / (double)windows, ceil((double)windows / (double)sh_batches_most(&t->batches)),
+                t->batches.n > 1 ? " of the largest batch" : "");
 }
 
 /* Say what the configuration changes in a run that continues, or that nothing is left to do. */

@@ -2,6 +2,7 @@
 #ifndef SH_RUN_TRAIN_H
 #define SH_RUN_TRAIN_H
 
+#include "src/config/read/batches.h"
 #include "src/model/model.h"
 #include "src/run/feed.h"
 #include "src/run/save/rollback.h"
@@ -29,7 +30,8 @@ struct sh_train {
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
     struct sh_saving saving;
-    int64_t global_batch;               /* sequences of a step */
+    struct sh_batches batches;          /* sequences of all steps */
+    int64_t global_batch;               /* and of this one */
     int64_t targets;                    /* of the step over all ranks, only those that count */
     int64_t counted;                    /* what the objective divides by: targets, pairs, or single answers */
     int64_t own_targets, read_targets;  /* the same for this rank, as counted before the step and as read in it */

@@ -198,7 +198,8 @@ void sh_train_set_up(struct sh_train *t)
     const struct sh_mesh_shape *m = &t->r->mesh->shape;
     const struct sh_config *cfg = &t->r->cfg;
 
-    t->global_batch = sh_request_global_batch(cfg, sh_group_size(m, m->data));
+    t->batches = sh_request_batches(cfg, sh_group_size(m, m->data));
+    t->global_batch = sh_batches_of(&t->batches, t->r->step);
     t->flops = sh_model_flops_of(&t->r->build.model, &t->r->build.batch);
     t->lr = sh_changes_lr(cfg);
     t->guard = (struct sh_guard){.action = cfg->guard.action,

@@ -14,14 +14,20 @@
 
 #include <math.h>
 
-/* This rank's contiguous part of the global batch that starts at r->samples. */
-static int64_t own_sequences(const struct sh_train *t, int64_t *first)
+/* This rank's contiguous part of a global batch of `batch` sequences from `samples` on. */
+static int64_t own_part(const struct sh_train *t, int64_t samples, int64_t batch, int64_t *first)
 {
     const struct sh_mesh_shape *m = &t->r->mesh->shape;
-    int64_t share = t->global_batch / sh_group_size(m, m->data);
+    int64_t share = batch / sh_group_size(m, m->data);
 
-    *first = t->r->samples + sh_group_index(m, m->data) * share;
+    *first = samples + sh_group_index(m, m->data) * share;
     return share;
+}
+
+/* Of this step. */
+static int64_t own_sequences(const struct sh_train *t, int64_t *first)
+{
+    return own_part(t, t->r->samples, t->global_batch, first);
 }
 
 /* Read micro-step m of that part; what follows is read ahead.
@@ -30,13 +36,14 @@ static sh_rc read_micro_step(struct sh_train *t, int m, int64_t *first)
 {
     struct sh_feed *f = &t->feed;
     int64_t share = own_sequences(t, first), at = m * f->sequences, unmasked, begin = sh_now_ns();
+    int64_t then = sh_batches_of(&t->batches, t->r->step + 1), next;
+    int64_t next_share = own_part(t, t->r->samples + t->global_batch, then, &next);
     bool last = at + f->sequences == share;
 
     *first += at;
     SH_TRY(sh_feed_read(f, *first, f->sequences, &unmasked));
     t->read_targets += unmasked;
-    sh_data_prefetch(f->data, last ? *first - at + t->global_batch : *first + f->sequences, f->sequences, f->with_docs,
-                     last ? share : 0);
+    sh_data_prefetch(f->data, last ? next : *first + f->sequences, f->sequences, f->with_docs, last ? next_share : 0);
     sh_feed_put(t->r, f, m);
     t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
@@ -137,13 +144,27 @@ static sh_rc judge(struct sh_train *t, double loss, double norm, enum sh_verdict
     return rc == SH_OK ? SH_OK : sh_agree(rc);
 }
 
+static int micro_steps_of(const struct sh_train *t)
+{
+    int64_t first;
+
+    return (int)(own_sequences(t, &first) / t->feed.sequences);
+}
+
+static const struct sh_section *section_of(const struct sh_train *t, int m)
+{
+    const struct sh_program *p = t->r->p;
+
+    return &p->sections[sh_program_micro_step_of(p, m / p->unrolled, micro_steps_of(t) / p->unrolled)];
+}
+
 /* If micro-steps are one section, it runs once the inputs of the last one are there. */
 static void run_section(struct sh_train *t, int m)
 {
     const struct sh_program *p = t->r->p;
 
     if ((m + 1) % p->unrolled == 0)
-        sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m / p->unrolled)]);
+        sh_exec_run_section(t->r->exec, section_of(t, m));
 }
 
 /* Past prepare() no rank may leave alone: the sections have collectives. A read that fails here ends the job. */
@@ -163,18 +184,17 @@ static void run_micro_step(struct sh_train *t, int m)
  * from. What they leave behind is written anew by the next step. */
 static sh_rc find_nan(struct sh_train *t)
 {
-    const struct sh_program *p = t->r->p;
     struct sh_hunt hunt;
 
     sh_hunt_begin(&hunt, t->r);
-    for (int m = 0; m < t->r->build.options.micro_steps; m++) {
+    for (int m = 0; m < micro_steps_of(t); m++) {
         int64_t first;
         sh_rc rc = read_micro_step(t, m, &first);
 
         if (rc != SH_OK)
             sh_stop(rc);
         sh_hunt_micro_step(&hunt, m, first);
-        sh_exec_run_section(t->r->exec, &p->sections[sh_program_micro_step(p, m)]);
+        sh_exec_run_section(t->r->exec, section_of(t, m));
     }
     return sh_hunt_end(&hunt);
 }
@@ -188,7 +208,7 @@ static void micro_steps(struct sh_train *t)
     double numbers[SH_PAIR_ALL];
 
     sh_run_no_loss(r);
-    for (int m = 0; m < r->build.options.micro_steps; m++) {
+    for (int m = 0; m < micro_steps_of(t); m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)
             continue;
@@ -336,6 +356,7 @@ sh_rc sh_train_step(struct sh_train *t)
     struct sh_exec_time spent;
     enum sh_verdict verdict;
 
+    t->global_batch = sh_batches_of(&t->batches, r->step);
     sh_train_say_doing(t, r->step + 1);
     sh_exec_set_step(r->exec, r->step + 1);
     SH_TRY(prepare(t));

@@ -179,7 +179,8 @@ static void micro_steps_have_sections(void **state)
 {
     static const enum sh_section_kind kinds[] = {SH_SECTION_INIT, SH_SECTION_FIRST, SH_SECTION_MIDDLE, SH_SECTION_LAST,
                                                  SH_SECTION_NORM};
-    static const int first[] = {0, 0, 1, 4, 0}, repeat[] = {0, 1, 3, 1, 1}, plain[] = {1, 2, 2, 2, 3, SH_NONE};
+    static const int first[] = {0, 0, 1, 4, 0}, repeat[] = {0, 1, 3, 1, 1}, plain[] = {1, 2, 2, 2, 3, SH_NONE},
+                     shorter[] = {1, 2, 3};
     static const int leaf[] = {0, 1, 2, 3}, tree[] = {0, 1, 2, 3, 2, SH_NONE, SH_NONE, SH_NONE};
     struct sh_program *p = sh_program_create(SH_F32);
 
@@ -190,6 +191,12 @@ static void micro_steps_have_sections(void **state)
     }
     for (int m = 0; m < 6; m++)
         assert_int_equal(sh_program_micro_step(p, m), plain[m]);
+    for (int m = 0; m < 3; m++) /* of a shorter step, and of the shortest, which needs a section of its own */
+        assert_int_equal(sh_program_micro_step_of(p, m, 3), shorter[m]);
+    assert_int_equal(sh_program_micro_step_of(p, 0, 1), SH_NONE);
+    sh_program_add_section(p, SH_SECTION_ONLY, 0);
+    assert_int_equal(sh_program_micro_step_of(p, 0, 1), 5);
+    assert_int_equal(sh_program_micro_step(p, 0), 1);
     sh_program_destroy(p);
     p = sh_program_create(SH_F32);
     p->tree_sums = true;
@@ -199,6 +206,10 @@ static void micro_steps_have_sections(void **state)
     }
     for (int m = 0; m < 8; m++)
         assert_int_equal(sh_program_micro_step(p, m), tree[m]);
+    sh_program_add_section(p, SH_SECTION_LAST, 0);
+    p->sections[4].micro_step = 1;
+    assert_int_equal(sh_program_micro_step_of(p, 1, 2), 4);
+    assert_int_equal(sh_program_micro_step_of(p, 1, 4), 1);
     sh_program_destroy(p);
 }
 

@@ -143,6 +143,8 @@ static const struct {
     {"validation.seq_len", "leave it out: it is training.seq_len"},
     /* DeepSpeed */
     {"train_batch_size", "training.global_batch_size"},
+    {"rampup_batch_size|training.rampup_batch_size",
+     "training.batch_schedule: \"0:256, 2000:512\", from which step on how many sequences; Megatron-LM counts samples"},
     {"train_micro_batch_size_per_gpu", "training.local_batch_size"},
     {"gradient_clipping", "training.max_norm"},
     {"zero_optimization.offload_optimizer*", STATES},

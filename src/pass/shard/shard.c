@@ -45,6 +45,17 @@ static void add_micro_steps(const struct sh_build *b, const struct sh_program *m
     }
 }
 
+/* Steps with fewer micro-steps share all sections but that of their last one. */
+static void add_fewer(const struct sh_build *b, const struct sh_program *micro, struct sh_program *p)
+{
+    for (int i = 0; i < b->options.n_fewer; i++) {
+        int n = b->options.fewer[i];
+
+        if (sh_program_micro_step_of(p, n - 1, n) == SH_NONE)
+            sh_shard_section(micro, &b->options, n == 1 ? SH_SECTION_ONLY : SH_SECTION_LAST, n - 1, 0, p);
+    }
+}
+
 /* The training step after the state: micro-steps, then norm, then update. `micro` is always freed, even when a pass
  * fails. */
 static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
@@ -54,6 +65,7 @@ static sh_rc add_training(const struct sh_build *b, struct sh_program *p)
 
     if (rc == SH_OK) {
         add_micro_steps(b, micro, p);
+        add_fewer(b, micro, p);
         sh_shard_norm(&b->options, p);
         sh_shard_update(b, p);
     }

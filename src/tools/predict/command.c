@@ -221,6 +221,24 @@ static void say_batch(const struct sh_predict *l)
                sh_str_plural(l->cfg.training.local_batch_size, "sequence", local));
 }
 
+/* The phases of training.batch_schedule; all else here is of the largest step. */
+static void say_phases(const struct sh_predict *l)
+{
+    int parts = sh_group_size(&l->mesh, l->mesh.data);
+    struct sh_batches b = sh_request_batches(&l->cfg, parts);
+    char text[SH_BATCHES_MAX * 64] = "", from[64], micro[SH_STR_SHORT];
+
+    for (int i = 0; i < b.n; i++) {
+        int64_t n = b.at[i].sequences / parts / l->cfg.training.local_batch_size;
+
+        snprintf(from, sizeof from, "%lld from step %lld (%s)", (long long)b.at[i].sequences, (long long)b.at[i].step,
+                 sh_str_plural(n, "micro-step", micro));
+        sh_str_add(text, sizeof text, ", ", from);
+    }
+    if (b.n > 1)
+        sh_str_say(stdout, "batches", "%s; this plan is of the largest", text);
+}
+
 /* The request and what follows from it: the mesh, the strategy, the batch. */
 static void print_request(const struct sh_predict *l)
 {
@@ -234,6 +252,7 @@ static void print_request(const struct sh_predict *l)
     say_experts(l);
     say_strategy(l);
     say_batch(l);
+    say_phases(l);
     sh_predict_say_updates(l);
     if (loss_rows(l->p) || sh_group_size(&l->mesh, l->mesh.pipeline) == 1)
         sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",

@@ -229,8 +229,10 @@ static void say_asked(const struct sh_predict *l, const struct sh_search *s)
         snprintf(free_share, sizeof free_share, ": %.0f %% stay free", 100 * kept_free);
     sh_str_say(stdout, "search", "%d ranks of %s, %lld sequences per step%s, at most %s per rank%s%s", s->ranks,
                l->machine.name, (long long)sh_request_global_batch(&l->cfg, s->ranks),
-               s->may_grow ? " or more" : " (batch kept; --allow batch)", sh_str_bytes(s->limit_bytes, limit),
-               free_share, free_share[0] ? " (memory.limit_bytes)" : "");
+               s->may_grow                         ? " or more"
+               : l->cfg.training.batch_schedule[0] ? " (the largest of training.batch_schedule)"
+                                                   : " (batch kept; --allow batch)",
+               sh_str_bytes(s->limit_bytes, limit), free_share, free_share[0] ? " (memory.limit_bytes)" : "");
 }
 
 /* The time that the best result takes for so many tokens. */

@@ -620,6 +620,9 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
     sh_rc last = SH_OK;
 
     *n = 0;
+    if (s->may_grow && s->cfg->training.batch_schedule[0])
+        return sh_fail(SH_E_USAGE, "--allow=batch would change the steps of training.batch_schedule; leave one of them "
+                                   "out");
     SH_TRY(sh_cost_check_network(s->machine, s->ranks, s->ranks_per_node));
     find_least(&st);
     st.sequences = sh_request_global_batch(s->cfg, s->ranks);

@@ -5,6 +5,7 @@
 #include "src/tools/report/parts.h"
 
 #include "src/base/number/size.h"
+#include "src/config/read/batches.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -74,11 +75,19 @@ static void write_settings(FILE *out, const struct sh_report_run *run, double at
         write_line(out, at, point, settings[i].key, value_of(sh_report_value(run, settings[i].from)), json_object());
 }
 
+static int64_t samples_of(const struct sh_report_run *run, int64_t step)
+{
+    struct sh_batches b;
+
+    if (sh_batches_read(sh_report_value(run, "training.batch_schedule"), &b) == SH_OK && b.n)
+        return sh_batches_before(&b, step);
+    return sh_size_mul(step, run->global_batch);
+}
+
 /* The samples used up to and including that step. */
 static json_t *samples(const struct sh_report_run *run, int64_t step)
 {
-    return json_pack("{s:I, s:I}", "samples_count", (json_int_t)sh_size_mul(step, run->global_batch), "step",
-                     (json_int_t)step);
+    return json_pack("{s:I, s:I}", "samples_count", (json_int_t)samples_of(run, step), "step", (json_int_t)step);
 }
 
 static void write_validation(FILE *out, const struct sh_report_run *run, const struct sh_report_point *p)

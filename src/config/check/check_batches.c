@@ -1,0 +1,48 @@
+/* Steps of several sizes (training.batch_schedule). */
+#include "src/config/check/check.h"
+
+#include "src/config/read/batches.h"
+#include "src/config/read/place.h"
+
+/* What plans one step for all. */
+static sh_rc check_others(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+
+    if (c->parallelism.pipeline_parallel_degree > 1)
+        return sh_config_refuse(state, "training.batch_schedule",
+                                "stages have one list of all micro-steps of a step; leave out "
+                                "parallelism.pipeline_parallel_degree=%d, or keep one training.global_batch_size",
+                                c->parallelism.pipeline_parallel_degree);
+    if (c->offload.gradients != SH_OFFLOAD_NONE)
+        return sh_config_refuse(state, "training.batch_schedule",
+                                "gradients that live elsewhere are squared in the one last micro-step; give "
+                                "offload.gradients=none");
+    return SH_OK;
+}
+
+/* The largest phase is training.global_batch_size, which src/config/preset.c has derived. */
+sh_rc sh_config_check_batches(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    struct sh_batches b;
+    sh_rc rc = sh_batches_read(c->training.batch_schedule, &b);
+
+    if (rc != SH_OK)
+        return sh_config_refuse(state, "training.batch_schedule", "%s", sh_error_text());
+    if (b.n == 0)
+        return SH_OK;
+    for (int i = 0; i < b.n; i++)
+        if (b.at[i].sequences % c->training.local_batch_size)
+            return sh_config_refuse(state, "training.batch_schedule",
+                                    "%lld sequences from step %lld on are not a multiple of "
+                                    "training.local_batch_size %d",
+                                    (long long)b.at[i].sequences, (long long)b.at[i].step,
+                                    c->training.local_batch_size);
+    if (c->training.global_batch_size != sh_batches_most(&b))
+        return sh_config_refuse(state, "training.batch_schedule",
+                                "its largest step has %lld sequences, but training.global_batch_size=%d; leave one of "
+                                "them out, as --training.batch_schedule= or --training.global_batch_size=-1 does",
+                                (long long)sh_batches_most(&b), c->training.global_batch_size);
+    return check_others(state);
+}

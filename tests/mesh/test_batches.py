@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""training.batch_schedule: the same bits as a run that is resumed with another training.global_batch_size at each of its
+steps, on every mesh and after a change of mesh; and what it refuses. Prints TAP."""
+import functools
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import job
+import tiny
+from test_states import new_folder, saved, take_up
+
+STEPS = 7
+PHASES = ((0, 8), (2, 16), (3, 4), (5, 8))
+SCHEDULE = {'training.batch_schedule': ', '.join(f'{step}:{n}' for step, n in PHASES)}
+TREE = {'training.reproducible': 'mesh'}
+
+
+def config(changes):
+    return {**tiny.MODELS['llama'], 'training.dataset_path': tokens, 'training.steps': STEPS, 'training.global_batch_size': -1,
+            'training.local_batch_size': 2, 'checkpoint.interval': 4, 'lr_scheduler.total_steps': STEPS, **changes}
+
+
+def numbers(steps):
+    return [step[key] for step in steps for key in ('loss', 'grad_norm', 'tokens_seen')]
+
+
+@functools.lru_cache(None)
+def whole(*changes):
+    folder = new_folder()
+    return folder, job.train(folder, config({**SCHEDULE, **dict(changes)}))
+
+
+def chain(changes, ranks=0):
+    """A phase after the other, each a job of its own."""
+    folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **config(changes)})
+    for i, (_, batch) in enumerate(PHASES):
+        end = PHASES[i + 1][0] if i + 1 < len(PHASES) else STEPS
+        job.sherd('train', 'c.yaml', f'--training.global_batch_size={batch}', f'--training.steps={end}', ranks=ranks, folder=folder)
+    return job.metrics(folder)
+
+
+def case_chain(changes, ranks):
+    """Sums, positions and steps are those of runs that know one batch."""
+    folder = new_folder()
+    steps = job.train(folder, config({**SCHEDULE, **changes}), ranks)
+    seen = [step['tokens_seen'] // tiny.SEQ_LEN for step in steps]
+    wrong = [] if seen == [8, 16, 32, 36, 40, 48, 56] else [f'sequences seen: {seen}']
+    return wrong + job.differ('loss, norm or tokens', numbers(steps), numbers(chain(changes, ranks)), 0)
+
+
+def judge(folder, changes):
+    first, steps = whole(*changes.items())
+    found = job.metrics(folder)
+    wrong = job.differ('loss, norm or tokens', numbers(found), numbers(steps[-len(found):]), 0)
+    return wrong + ([] if saved(folder, STEPS).read_bytes() == saved(first, STEPS).read_bytes() else ['the last checkpoints differ'])
+
+
+def case_mesh(ranks, strategy):
+    folder = new_folder()
+    job.train(folder, config({**SCHEDULE, **TREE, 'parallelism.sharding_strategy': strategy}), ranks)
+    return judge(folder, TREE)
+
+
+def case_taken_up(ranks):
+    folder, _ = take_up(whole(*TREE.items())[0], config({**SCHEDULE, **TREE}), ranks, 4)
+    return judge(folder, TREE)
+
+
+def case_plan():
+    path = job.prepare(new_folder(), config({'training.global_batch_size': 32})) / 'c.yaml'
+    text = job.sherd('plan', path, '--ranks', 2, '--check', f'--training.batch_schedule={SCHEDULE["training.batch_schedule"]}')
+    wanted = ('step 16 sequences of 12 tokens', 'batches 8 from step 0 (2 micro-steps), 16 from step 2 (4 micro-steps), 4 from step 3 '
+              '(1 micro-step), 8 from step 5 (2 micro-steps); this plan is of the largest', '2 ranks agree')
+    found = job.sherd('plan', path, '--ranks', 2, '--search', '--machine', 'h100-80x8-ndr400', '--training.batch_schedule=0:4, 2:12')
+    wrong = [] if '12 sequences per step (the largest of training.batch_schedule)' in ' '.join(found.split()) else [found]
+    return wrong + [part for part in wanted if part not in ' '.join(text.split())]
+
+
+REFUSED = ((['--training.batch_schedule=1:8'], 'the first phase begins at step 1, not at step 0'),
+           (['--training.batch_schedule=0:8, 2'], 'phase 2 is not STEP:SEQUENCES'),
+           (['--training.batch_schedule=0:8 2:16'], 'no comma after phase 1'),
+           (['--training.batch_schedule=0:8, 2:16, 2:8'], 'a phase from step 2 follows one from step 2'),
+           (['--training.batch_schedule=0:8, 2:7'], '7 sequences from step 2 on are not a multiple'),
+           (['--training.batch_schedule=0:8, 2:10', '--ranks', '2'], 'training.batch_schedule: 10 does not divide'),
+           (['--training.batch_schedule=0:8, 2:12', '--training.reproducible=mesh'], 'is 6; nearest'),
+           (['--training.global_batch_size=8'], 'its largest step has 16 sequences, but training.global_batch_size=8'),
+           (['--parallelism.pipeline_parallel_degree=2'], 'stages have one list of all micro-steps'),
+           (['--offload.gradients=nvme', '--offload.nvme_path=.', '--offload.optimizer=nvme'], 'gradients that live elsewhere'),
+           (['--search', '--ranks', '2', '--allow=batch', '--machine', 'cpu'], '--allow=batch would change'))
+
+
+def case_refused():
+    folder, wrong = job.prepare(new_folder(), config(SCHEDULE)), []
+    for words, wanted in REFUSED:
+        words = words if '--ranks' in words else ['--ranks', '1', *words]
+        done = subprocess.run(job.command(0, ['plan', 'c.yaml', *words]), capture_output=True, text=True, cwd=folder,
+                              env=job.environment(0), timeout=job.SECONDS)
+        wrong += [] if done.returncode == 2 and wanted in done.stderr else [f'{words}: {done.returncode}, {done.stderr}']
+    return wrong
+
+
+if __name__ == '__main__':
+    tokens = tiny.write_tokens()
+    two = 2 if job.can_launch() else 0
+    cases = [('as a chain of runs', case_chain, {}, two), ('as a chain of runs, a tree of sums', case_chain, TREE, 0),
+             ('as a chain, states in a file', case_chain, {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 0)]
+    cases += [(f'{ranks} ranks, {strategy}', case_mesh, ranks, strategy) for ranks, strategy in ((2, 'full_shard'), (2, 'no_shard'))
+              if job.can_launch()]
+    cases += [('taken up', case_taken_up, two), ('plan', case_plan), ('refused', case_refused)]
+    sys.exit(job.run_cases(cases))
