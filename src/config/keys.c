@@ -115,9 +115,15 @@ static words adjust_words = {{"original", SH_ADJUST_ORIGINAL},
                              {"match_rms_adamw", SH_ADJUST_MATCH_RMS_ADAMW},
                              {"spectral_unclamped", SH_ADJUST_SPECTRAL_UNCLAMPED},
                              {NULL, 0}};
-static words decay_words = {
-    {"constant", SH_DECAY_CONSTANT}, {"linear", SH_DECAY_LINEAR}, {"cosine", SH_DECAY_COSINE}, {"sqrt", SH_DECAY_SQRT},
-    {"exp", SH_DECAY_EXP},           {"power", SH_DECAY_POWER},   {"wsd", SH_DECAY_WSD},       {NULL, 0}};
+static words decay_words = {{"constant", SH_DECAY_CONSTANT},
+                            {"linear", SH_DECAY_LINEAR},
+                            {"cosine", SH_DECAY_COSINE},
+                            {"sqrt", SH_DECAY_SQRT},
+                            {"exp", SH_DECAY_EXP},
+                            {"power", SH_DECAY_POWER},
+                            {"wsd", SH_DECAY_WSD},
+                            {"power_tail", SH_DECAY_POWER_TAIL},
+                            {NULL, 0}};
 static words shape_words = {{"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},
                             {"sqrt", SH_DECAY_SQRT},

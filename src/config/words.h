@@ -31,8 +31,13 @@ enum sh_cfg_optimizer {
 };
 /* clang-format off */
 enum sh_cfg_decay { SH_DECAY_CONSTANT, SH_DECAY_LINEAR, SH_DECAY_COSINE, SH_DECAY_SQRT, SH_DECAY_EXP, SH_DECAY_POWER,
-                    SH_DECAY_WSD };
+                    SH_DECAY_WSD, SH_DECAY_POWER_TAIL };
 /* clang-format on */
+/* Whether the rate falls at the end of the run by another rule than before. */
+static inline int sh_cfg_decay_has_tail(int decay)
+{
+    return decay == SH_DECAY_WSD || decay == SH_DECAY_POWER_TAIL;
+}
 enum sh_cfg_coefficients { SH_ORTHO_SIMPLE, SH_ORTHO_QUINTIC, SH_ORTHO_POLAR_EXPRESS, SH_ORTHO_KINDS };
 enum sh_cfg_muon_split { SH_MUON_SPLIT_QKV, SH_MUON_SPLIT_HEADS, SH_MUON_SPLIT_NONE };
 enum sh_cfg_adjust { SH_ADJUST_ORIGINAL, SH_ADJUST_MATCH_RMS_ADAMW, SH_ADJUST_SPECTRAL_UNCLAMPED };

@@ -59,14 +59,15 @@ struct sh_lr {
     double peak, min_factor; /* the rate falls to peak * min_factor */
     int64_t warmup, total;   /* steps */
     enum sh_cfg_decay decay;
-    double decay_ratio;      /* WSD: share of `total` in which the rate falls */
-    enum sh_cfg_decay shape; /* WSD: how it falls then */
-    double power;            /* POWER: the exponent */
+    double decay_ratio;      /* WSD, POWER_TAIL: share of `total` in which the rate falls at the end */
+    enum sh_cfg_decay shape; /* and how */
+    double power;            /* POWER, POWER_TAIL: the exponent */
 };
 
 /* Rate of step 0, 1, ...: (step + 1) / warmup of the peak while warming up, then by kind; constant after `total`.
  * WSD (warm-up, stable, decay; Hu et al., arXiv:2404.06395): falls over the last decay_ratio * total steps. POWER: with
- * warmup W (at least 1) the rate of step s is (W / (s + 1))^power of the peak. */
+ * warmup W (at least 1) the rate of step s is (W / (s + 1))^power of the peak. POWER_TAIL: so up to the last decay_ratio *
+ * total steps, in which it falls to min_factor times what it was before. */
 double sh_lr_at(const struct sh_lr *lr, int64_t step);
 
 /* Factor for the gradients: min(1, max_norm / norm); 1 when max_norm is 0. */

@@ -425,7 +425,7 @@ static const struct
                     {DEBUG_MODEL "lr_scheduler: {decay_type: wsd, decay_shape: exp, min_lr_factor: 0}\n",
                      "c.yaml:2: lr_scheduler.min_lr_factor: 0: an exponential never gets there; give more, such as 0.01, or sqrt or "
                      "linear"},
-                    {DEBUG_MODEL "lr_scheduler: {warmup_steps: 900, decay_type: wsd}\n",
+                    {DEBUG_MODEL "lr_scheduler: {warmup_steps: 900, decay_type: power_tail}\n",
                      "lr_scheduler.decay_ratio: 0.2 of 1000 steps and 900 warmup_steps overlap; make one of them less"},
                     {DEBUG_MODEL "parallelism: {sharding_strategy: no_shard, reshard_after_forward: 2}\n",
                      "c.yaml:2: parallelism.reshard_after_forward: 2 needs sharding_strategy full_shard or hybrid_shard; the others do "

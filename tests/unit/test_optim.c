@@ -46,6 +46,10 @@ static void rates(void **state)
         {LR(SH_DECAY_POWER, 0), 0, 2},          {LR(SH_DECAY_POWER, 0), 3, 1},
         {LR(SH_DECAY_POWER, 25), 24, 2},        {LR(SH_DECAY_POWER, 25), 99, 1},
         {LR(SH_DECAY_POWER, 25), 9999, 0.1},
+        {LR(SH_DECAY_POWER_TAIL, 20), 19, 2},   {LR(SH_DECAY_POWER_TAIL, 20), 79, 1},
+        {LR(SH_DECAY_POWER_TAIL, 81), 80, 2},   {LR(SH_DECAY_POWER_TAIL, 81), 90, 1.1403508113623628},
+        {LR(SH_DECAY_POWER_TAIL, 0), 80, 2 / 9.0}, {LR(SH_DECAY_POWER_TAIL, 0), 90, 1.1 / 9},
+        {LR(SH_DECAY_POWER_TAIL, 0), 100, 0.2 / 9}, {LR(SH_DECAY_POWER_TAIL, 0), 101, 0.2 / 9},
     };
     /* clang-format on */
 

@@ -203,7 +203,7 @@ ROWS = {
     'optimizer.state_dtype': Row('bfloat16', 'plan'),
     'optimizer.ema_decay': Row(0.9, 'plan'),
     'lr_scheduler.warmup_steps': Row(2, 'steps'),
-    'lr_scheduler.decay_type': Row('linear', 'steps'),
+    'lr_scheduler.decay_type': Row('power_tail', 'steps'),
     'lr_scheduler.decay_ratio': Row(0.7, 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),
     'lr_scheduler.decay_shape': Row('sqrt', 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),
     'lr_scheduler.power': Row(1, 'steps', needs={'lr_scheduler.decay_type': 'power'}),

@@ -195,7 +195,7 @@ static sh_rc check_schedule(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     int64_t total = c->lr_scheduler.total_steps > 0 ? c->lr_scheduler.total_steps : c->training.steps;
     int64_t warmup = c->lr_scheduler.warmup_steps;
-    int type = c->lr_scheduler.decay_type, shape = type == SH_DECAY_WSD ? c->lr_scheduler.decay_shape : type;
+    int type = c->lr_scheduler.decay_type, shape = sh_cfg_decay_has_tail(type) ? c->lr_scheduler.decay_shape : type;
     /* The rate would never reach its peak. */
     if (warmup > total)
         return sh_config_refuse(state, "lr_scheduler.warmup_steps",
@@ -205,7 +205,7 @@ static sh_rc check_schedule(struct sh_config_state *state)
     if (shape == SH_DECAY_EXP && c->lr_scheduler.min_lr_factor <= 0)
         return sh_config_refuse(state, "lr_scheduler.min_lr_factor",
                                 "0: an exponential never gets there; give more, such as 0.01, or sqrt or linear");
-    if (c->lr_scheduler.decay_type != SH_DECAY_WSD)
+    if (!sh_cfg_decay_has_tail(type))
         return SH_OK;
     if ((double)warmup + c->lr_scheduler.decay_ratio * (double)total > (double)total)
         return sh_config_refuse(state, "lr_scheduler.decay_ratio",
@@ -432,6 +432,7 @@ static sh_rc check_offload(struct sh_config_state *state)
 }
 
 /* Which keys move optimizer states to a lower tier, which move anything, and which move anything to a file. */
+#define TAIL "lr_scheduler.decay_type=wsd or power_tail"
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
 #define ANYWHERE_ELSE "offload.mode=memory_budget, or another key of offload that moves tensors off the device"
 #define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
@@ -478,9 +479,10 @@ static sh_rc check_idle(struct sh_config_state *state)
          c->training.device != SH_DEVICE_CPU && c->comm.backend != SH_COMM_MPI},
         {"guard.max_skips", "guard.action=skip", c->guard.action == SH_GUARD_SKIP},
         {"guard.max_rollbacks", "guard.action=rollback", c->guard.action == SH_GUARD_ROLLBACK},
-        {"lr_scheduler.decay_ratio", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
-        {"lr_scheduler.decay_shape", "lr_scheduler.decay_type=wsd", c->lr_scheduler.decay_type == SH_DECAY_WSD},
-        {"lr_scheduler.power", "lr_scheduler.decay_type=power", c->lr_scheduler.decay_type == SH_DECAY_POWER},
+        {"lr_scheduler.decay_ratio", TAIL, sh_cfg_decay_has_tail(c->lr_scheduler.decay_type)},
+        {"lr_scheduler.decay_shape", TAIL, sh_cfg_decay_has_tail(c->lr_scheduler.decay_type)},
+        {"lr_scheduler.power", "lr_scheduler.decay_type=power or power_tail",
+         c->lr_scheduler.decay_type == SH_DECAY_POWER || c->lr_scheduler.decay_type == SH_DECAY_POWER_TAIL},
         {"lr_scheduler.min_lr_factor", "a decay_type that ends",
          c->lr_scheduler.decay_type != SH_DECAY_CONSTANT && c->lr_scheduler.decay_type != SH_DECAY_POWER},
         {"checkpoint.export_dtype", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},

@@ -21,8 +21,8 @@ struct sh_lr sh_changes_lr(const struct sh_config *cfg)
 static bool same_shape(const struct sh_lr *a, const struct sh_lr *b)
 {
     return a->peak == b->peak && a->min_factor == b->min_factor && a->warmup == b->warmup && a->decay == b->decay &&
-           (a->decay != SH_DECAY_WSD || (a->decay_ratio == b->decay_ratio && a->shape == b->shape)) &&
-           (a->decay != SH_DECAY_POWER || a->power == b->power);
+           (!sh_cfg_decay_has_tail((int)a->decay) || (a->decay_ratio == b->decay_ratio && a->shape == b->shape)) &&
+           ((a->decay != SH_DECAY_POWER && a->decay != SH_DECAY_POWER_TAIL) || a->power == b->power);
 }
 
 static bool is_endless(enum sh_cfg_decay decay)
