@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const char magic[8] = "sh-near";
-enum { VERSION = 2, ALIGN = 64 };
+enum { VERSION = 3, ALIGN = 64 };
 
 static int64_t aligned(int64_t bytes, int64_t to)
 {

@@ -32,7 +32,7 @@ RUNS = {
         [4], {'training.mixed_precision_param': 'bfloat16', 'parallelism.sharding_strategy': 'hybrid_shard',
               'mesh.shard': 2, 'checkpoint.async_mode': 'async'}, 4),
     'states in bfloat16, every third step': (
-        [3], {'training.global_batch_size': 24, 'checkpoint.near_interval': 3, 'optimizer.state_dtype': 'bfloat16'}, 3),
+        [3], {'training.global_batch_size': 24, 'checkpoint.near_interval': 3, 'optimizer.state_dtype': 'bfloat16', 'optimizer.ema_decay': 0.9}, 3),
     '4 ranks, then 2, 1, 4': ([4, 2, 1, 4], {'training.reproducible': 'mesh'}, 2),
 }
 
@@ -204,7 +204,7 @@ def damaged():
             # Rows and units come first, then sums, texts, arrays: somewhere in the arrays of rank 0's two parts, or all.
             for path in keeper.parts():
                 data = path.read_bytes()
-                head = int.from_bytes(data[104:112], 'little', signed=True)  # step
+                head = int.from_bytes(data[112:120], 'little', signed=True)  # step
                 if both or head == step:
                     flip(path, len(data) - 5000)
             status, said = finish(begin(folder, 2))
