@@ -247,6 +247,8 @@ static sh_rc count_steps(const struct sh_config *cfg, int parts, struct sh_pass_
         else
             o->micro_steps = n;
     }
+    if (o->n_fewer && cfg->parallelism.pipeline_parallel_degree > 1) /* a search tries stages too */
+        return sh_fail(SH_E_USAGE, "training.batch_schedule: stages have one list of all micro-steps of a step");
     return SH_OK;
 }
 
