@@ -149,6 +149,8 @@ static words overlap_words = {{"auto", SH_OVERLAP_AUTO}, {"off", SH_OVERLAP_OFF}
 static words progress_words = {{"thread", SH_PROGRESS_THREAD}, {"inline", SH_PROGRESS_INLINE}, {NULL, 0}};
 static words gpu_metrics_words = {
     {"auto", SH_GPU_METRICS_AUTO}, {"must", SH_GPU_METRICS_MUST}, {"off", SH_GPU_METRICS_OFF}, {NULL, 0}};
+static words norms_words = {
+    {"off", SH_NORMS_OFF}, {"blocks", SH_NORMS_BLOCKS}, {"parameters", SH_NORMS_PARAMETERS}, {NULL, 0}};
 static words shared_memory_words = {{"auto", SH_SHARED_MEMORY_AUTO}, {"off", SH_SHARED_MEMORY_OFF}, {NULL, 0}};
 static words verify_words = {{"disk", SH_VERIFY_DISK}, {"cache", SH_VERIFY_CACHE}, {"off", SH_VERIFY_OFF}, {NULL, 0}};
 static words export_words = {

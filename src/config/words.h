@@ -58,6 +58,7 @@ enum sh_cfg_overlap { SH_OVERLAP_AUTO, SH_OVERLAP_OFF };
 enum sh_cfg_offload_mode { SH_OFFLOAD_MANUAL, SH_OFFLOAD_BUDGET };
 enum sh_cfg_progress { SH_PROGRESS_THREAD, SH_PROGRESS_INLINE };
 enum sh_cfg_gpu_metrics { SH_GPU_METRICS_AUTO, SH_GPU_METRICS_MUST, SH_GPU_METRICS_OFF };
+enum sh_cfg_norms { SH_NORMS_OFF, SH_NORMS_BLOCKS, SH_NORMS_PARAMETERS };
 enum sh_cfg_shared_memory { SH_SHARED_MEMORY_AUTO, SH_SHARED_MEMORY_OFF };
 enum sh_cfg_family {
 #define FAMILY(id, ...) SH_FAMILY_##id,

@@ -69,6 +69,15 @@ struct sh_pair_metrics {
     int64_t values;                    /* texts whose numbers a head learns; 0: there are none */
 };
 
+/* Parts of a model, over all ranks; norms of the gradient before clipping, of the parameters after the step, and of what
+ * it changed. */
+struct sh_norm_metrics {
+    int rows;                   /* 0: none were measured */
+    const char *const *name;    /* [rows] */
+    const double *gradient, *parameter, *update; /* [rows] */
+    double seconds;             /* that measuring them took, on the rank that writes */
+};
+
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
@@ -92,6 +101,7 @@ struct sh_step_metrics {
     struct sh_gpu_metrics gpu;
     struct sh_router_metrics routers;
     struct sh_pair_metrics pairs;
+    struct sh_norm_metrics norms;
 };
 /* clang-format on */
 

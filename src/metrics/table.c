@@ -77,6 +77,37 @@ static json_t *list_spread(const void *event)
     return list_numbers(s->routers.spread, s->routers.blocks);
 }
 
+/* JSON has no NaN or Inf. */
+static json_t *name_numbers(const struct sh_norm_metrics *n, const double *values)
+{
+    json_t *object = json_object();
+
+    for (int i = 0; i < n->rows; i++)
+        json_object_set_new(object, n->name[i], isfinite(values[i]) ? json_real(values[i]) : json_null());
+    return object;
+}
+
+static json_t *name_gradients(const void *event)
+{
+    const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
+
+    return name_numbers(n, n->gradient);
+}
+
+static json_t *name_parameters(const void *event)
+{
+    const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
+
+    return name_numbers(n, n->parameter);
+}
+
+static json_t *name_updates(const void *event)
+{
+    const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
+
+    return name_numbers(n, n->update);
+}
+
 /* clang-format off */
 /* A field with its type, so that the two cannot differ. */
 #define FIELD(s, f) \
@@ -181,6 +212,10 @@ const struct sh_metric sh_metric_table[] = {
     {STEP(routers.mean_waves), IF(routers.waves), .in = "expert_waves", .key = "mean", .tag = "experts/waves_mean"},
     {STEP(routers.busiest), IF(routers.waves), .in = "expert_waves", .key = "busiest_rank", .tag = "experts/busiest_rank",
      GAUGE("expert_busiest_rank_ratio", "ratio", "Rows of the rank that got most in each wave, over the mean of ranks.")},
+    {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "gradient", .list = name_gradients},
+    {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "parameter", .list = name_parameters},
+    {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "update", .list = name_updates},
+    {STEP(norms.seconds), IF(norms.rows), .in = "norms", .key = "seconds"},
     {STEP(skipped), IF(skipped), .key = "skipped"},
     {STEP(pace.least), IF(pace.node), .in = "rank_seconds", .key = "min"},
     {STEP(pace.median), IF(pace.node), .in = "rank_seconds", .key = "median"},

@@ -395,6 +395,7 @@ out:
     sh_routers_close(&t.routers);
     sh_gpus_unwatch();
     sh_fingerprint_close(&t.fingerprint);
+    sh_norms_close(&t.norms);
     sh_tracing_close(&t.tracing, r);
     sh_metrics_close(t.metrics);
     free(t.hosts);

@@ -8,6 +8,7 @@
 #include "src/run/save/rollback.h"
 #include "src/run/save/saving.h"
 #include "src/run/watch/fingerprint.h"
+#include "src/run/watch/norms.h"
 #include "src/run/watch/routers.h"
 #include "src/run/watch/stopping.h"
 #include "src/run/watch/stragglers.h"
@@ -23,6 +24,7 @@ struct sh_train {
     struct sh_progress progress;
     struct sh_tracing tracing;
     struct sh_fingerprint fingerprint;
+    struct sh_norms norms;
     struct sh_stopping stopping;
     struct sh_stragglers stragglers;
     struct sh_routers routers;
@@ -66,7 +68,7 @@ sh_rc sh_train_ask(struct sh_train *t);
 void sh_train_say_doing(const struct sh_train *t, int64_t step);
 
 /* Whether something is due after a step that stays: a comparison of replicas, a validation, a save; sh_train_looks():
- * whether any of these, or the end of the run, looks at the state that the step leaves. Local, the same on all
+ * whether any of these, norms, or the end of the run, looks at the state that the step leaves. Local, the same on all
  * ranks. */
 bool sh_train_compares(const struct sh_train *t, int64_t step);
 bool sh_train_validates(const struct sh_train *t, int64_t step);

@@ -334,6 +334,8 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
     if (hunts(t, m))
         SH_TRY(find_nan(t));
+    if (sh_norms_due(t->r, t->r->step + 1))
+        sh_norms_before_update(&t->norms, t->r, t->loss_scale.scale);
     if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))
         return overflow(t, m);
     SH_TRY(judge(t, m->loss, m->grad_norm, verdict));
@@ -363,6 +365,8 @@ sh_rc sh_train_step(struct sh_train *t)
     if (t->stopping.asked)
         return SH_OK;
     SH_TRY(compute(t, &m, &verdict));
+    if (t->norms.before)
+        SH_TRY(sh_norms_after_update(&t->norms, r, &m.norms));
     spent = sh_exec_take_time(r->exec);
     r->step++;
     r->samples += t->global_batch;

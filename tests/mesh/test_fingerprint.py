@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """debug.fingerprint and `sherd diff`: records of a step are equal byte for byte over meshes, strategies, recomputation and
-homes of tensors if the step is; where it is not, the first tensor that differs is named. Prints TAP."""
+homes of tensors if the step is; where it is not, the first tensor that differs is named. So are metrics.norms, and they
+are what the records say. Prints TAP."""
 import json
 import pathlib
 import subprocess
@@ -13,7 +14,8 @@ import tiny
 MESH = {'training.reproducible': 'mesh'}
 BASE = {**tiny.MODELS['llama'], **MESH, 'training.steps': 4, 'training.global_batch_size': 8, 'training.local_batch_size': 2,
         'lr_scheduler.total_steps': 10, 'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': '1,3-4',
-        'checkpoint.enable': False, 'comm.shared_memory': 'off'}
+        'checkpoint.enable': False, 'comm.shared_memory': 'off',
+        'metrics.norms': 'parameters', 'metrics.log_freq': 3}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16}
 FORWARD = 'forward layers.0.'
@@ -63,6 +65,42 @@ def diff(*words):
     return done.returncode, done.stdout, done.stderr
 
 
+def norms(folder):
+    """By step: metrics.norms without the seconds."""
+    return {line['step']: {kind: line['norms'][kind] for kind in ('gradient', 'parameter', 'update')}
+            for line in job.metrics(folder) if 'norms' in line}
+
+
+def differs(a, b, tolerance=1e-6):
+    return abs(a - b) > tolerance * max(abs(a), abs(b))
+
+
+def case_norms():
+    """Gradients and parameters have the norms of their records, an update about the one that signed sums estimate; and a
+    block has that of its parameters."""
+    known = {(record['step'], record['name']): record for record in records(run('one', {}))}
+    found = norms('one')
+    wrong = [f'norms in steps {sorted(found)}'] * (sorted(found) != [1, 3, 4])
+    names = [name.split(' ')[1] for step, name in known if step == 4 and name.startswith('gradient ')]
+    wrong += [f'{kind}: {sorted(of)}' for step in found.values() for kind, of in step.items() if sorted(of) != sorted(names)]
+    for name in names:
+        before, after = (known[step, f'parameter {name}'] for step in (3, 4))
+        signs = [b - a for a, b in zip(before['signs'], after['signs'])]
+        estimate = (sum(x * x for x in signs) / len(signs)) ** 0.5
+        wrong += [f'{name}: gradient of step {step}' for step in found
+                  if differs(found[step]['gradient'][name], known[step, f'gradient {name}']['norm'])]
+        wrong += [f'{name}: parameter'] * differs(found[3]['parameter'][name], after['norm'])
+        wrong += [f'{name}: update of {found[3]["update"][name]}, about {estimate}'] * (
+            not 0.1 < estimate / found[3]['update'][name] < 5)
+    run('blocks', {'metrics.norms': 'blocks', 'debug.fingerprint': ''})
+    blocks = norms('blocks')[3]
+    wrong += [f'blocks {list(blocks["update"])}'] * (len(blocks['update']) >= len(names) or 'model.layers.1' not in blocks['update'])
+    for kind, block in ((kind, block) for kind in blocks for block in blocks[kind]):
+        parts = sum(x * x for name, x in found[3][kind].items() if name == block or name.startswith(block + '.')) ** 0.5
+        wrong += [f'{kind} of {block}: {blocks[kind][block]}, and {parts} of its parameters'] * differs(blocks[kind][block], parts)
+    return wrong
+
+
 def case_same(ranks, model, changes):
     one = run('one', {key: value for key, value in model.items() if not key.startswith('offload.')})
     many = run('many', {**model, **changes}, ranks)
@@ -70,6 +108,8 @@ def case_same(ranks, model, changes):
     wrong = [f'{len(ours)} records, and {len(theirs)} on one rank'] * (len(ours) != len(theirs))
     wrong += [f'{a} is on one rank {b}' for a, b in zip(ours, theirs) if a != b][:1]
     wrong += [f'steps {sorted({record["step"] for record in ours})}'] * ({record['step'] for record in ours} != {1, 3, 4})
+    wrong += [f'step {step}: norms {norms("many")[step]}, on one rank {of}' for step, of in norms('one').items()
+              if norms('many')[step] != of]
     status, said, error = diff(one, many)
     wrong += [f'exit {status}: {said}{error}'] * (status != 0 or 'equal to the last bit' not in said)
     again = any(record['name'].startswith('recompute ') for record in records(many))
@@ -154,6 +194,7 @@ def case_refused():
     wrong += refused({'debug.fingerprint_steps': '3-2'}, 'debug.fingerprint_steps')
     wrong += refused({'debug.fingerprint': 'no/such/folder'}, 'debug.fingerprint')
     wrong += refused({**NVME, 'offload.gradients': 'nvme'}, 'gradients in a file')
+    wrong += refused({**NVME, 'offload.gradients': 'nvme', 'debug.fingerprint': ''}, 'metrics.norms: gradients in a file')
     other = run('other', {'training.seq_len': 10})
     status, _, error = diff(run('one', {}), other)
     wrong += [f'other lengths: exit {status}: {error}'] * (status != 2 or '8 sequences of 12 tokens' not in error)
@@ -164,7 +205,7 @@ def case_refused():
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(name, case_parted, *row) for name, row in PARTED.items()]
-    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('damaged files', case_damaged), ('refusals', case_refused)]
+    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms), ('damaged files', case_damaged), ('refusals', case_refused)]
     if job.can_launch():
         cases += [(name, case_same, *row) for name, row in SAME.items()]
     sys.exit(job.run_cases(cases))

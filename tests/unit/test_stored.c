@@ -105,6 +105,7 @@ static const struct row machine[] = {
     {"metrics.gpu", "off", NULL},
     {"metrics.tensorboard", "tb", NULL},
     {"metrics.openmetrics", "run.prom", NULL},
+    {"metrics.norms", "blocks", NULL},
     {"profiling.trace", "trace.json", NULL},
     {"profiling.trace_first_step", "5", NULL},
     {"profiling.trace_steps", "5", NULL},
