@@ -288,6 +288,14 @@ static const struct sh_cmd_option diff[] = {
     {0},
 };
 
+static const struct sh_cmd_option check[] = {
+    {.name = "--operations", .help = "run one step, and compare what each operation makes with the reference in float64"},
+    {.name = "--full", .help = "keep the configuration's layers and seq_len; the reference may take hours. Without it: "
+     "as many layers as differ, at least 2, and 64 tokens"},
+    {.name = "--folder", .value = "DIR", .help = "where to make a folder for the tokens, which is deleted; default: here"},
+    {0},
+};
+
 /* For all kinds, unless the help names one. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
@@ -391,6 +399,11 @@ const struct sh_cmd sh_commands[] = {
      "although all that it was made of is equal (exit status 3 if there is one). The runs may have other meshes, "
      "strategies, recomputation or devices. One file alone: compare what was recomputed with what it was",
      "find the first tensor in which two runs differ", SH_CMD_LOOK, diff, .run = sh_cmd_diff},
+    {"check", "CONFIG",
+     "check this machine's arithmetic: run one step of the configuration on made-up tokens, with every operation compared "
+     "with the reference in float64, within what rounding explains (exit status 6 if one is wrong, with its tensor and "
+     "element). Start it as the job is started: each rank checks its own operations",
+     "compare the operations of a step with float64", SH_CMD_MEASURE, check, .config = true, .mpi = true, .run = sh_cmd_check},
     {"bench", "tier [DIR] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
      "each of its operations against what that rate and the memory allow; collectives against those of MPI; checkpoint "

@@ -32,8 +32,8 @@ struct sh_exec {
     bool pending;                        /* an update was put off */
     int64_t step;
     struct sh_exec_watch *watch;
-    bool sync;                       /* wait after each operation */
-    void (*look)(void *arg, int op); /* NULL: nobody looks */
+    bool sync;                                  /* wait after each operation */
+    void (*look)(void *arg, int op, bool done); /* NULL: nobody looks */
     void *look_arg;
 };
 
@@ -356,11 +356,13 @@ static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         if (!runs_now(e, s, i))
             continue;
+        if (e->look)
+            e->look(e->look_arg, i, false);
         sh_exec_watch_begin(e->watch, e->step, i);
         SH_TRY(run_and_check(e, s, i));
         sh_exec_watch_end(e->watch, i);
         if (e->look)
-            e->look(e->look_arg, i);
+            e->look(e->look_arg, i, true);
     }
     return sh_exec_watch_leave(e->watch, e->pending, e->tickets);
 }
@@ -622,10 +624,15 @@ void sh_exec_copies_wait(struct sh_exec *e)
     e->device->event_wait(e->copied);
 }
 
-void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op), void *arg)
+void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op, bool done), void *arg)
 {
     e->look = look;
     e->look_arg = arg;
+}
+
+const struct sh_op_call *sh_exec_call(const struct sh_exec *e, int op)
+{
+    return &e->calls[op];
 }
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step)

@@ -97,9 +97,12 @@ void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint6
 void *sh_exec_host(struct sh_exec *e, int64_t bytes);
 void sh_exec_copies_wait(struct sh_exec *e);
 
-/* Call `look` with the number of each operation of the program that has been run; NULL: nothing. The outputs of a kernel
- * and of a wait can then be read with sh_exec_get_at(). */
-void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op), void *arg);
+/* Call `look` with the number of each operation of the program before it is run, and when it has been run; NULL: nothing.
+ * The outputs of a kernel and of a wait can then be read with sh_exec_get_at(), and what they read before. */
+void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op, bool done), void *arg);
+
+/* The call of a kernel, whose operands are device addresses. Lent. */
+const struct sh_op_call *sh_exec_call(const struct sh_exec *e, int op);
 
 void sh_exec_set_step(struct sh_exec *e, int64_t step);        /* for reports of a stall */
 void sh_exec_set_trace(struct sh_exec *e, struct sh_trace *t); /* NULL: none */

@@ -78,6 +78,9 @@ const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT
  * Cost: up to two plans. Errors: those of the passes. */
 sh_rc sh_pass_widen(struct sh_build *b, int64_t *most);
 
+/* The pair that a fused kind is; false: it is none. */
+bool sh_fuse_pair(enum sh_op_kind fused, enum sh_op_kind *first, enum sh_op_kind *second);
+
 /* What would make the arena smaller than `arena_bytes`, and how small, worded to continue a sentence; returns text.
  * Cost: up to four plans. */
 enum { SH_CURES_TEXT = 512 };

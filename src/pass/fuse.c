@@ -18,6 +18,17 @@ static const struct pair {
     {SH_OP_GELU_BWD, SH_OP_BIAS_BWD, SH_OP_GELU_BWD_BIAS, 0},
 };
 
+bool sh_fuse_pair(enum sh_op_kind fused, enum sh_op_kind *first, enum sh_op_kind *second)
+{
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i].fused == fused) {
+            *first = pairs[i].first;
+            *second = pairs[i].second;
+            return true;
+        }
+    return false;
+}
+
 /* Whether tensor t is the first input of `op`, all of it, possibly in another shape. */
 static bool goes_into(const struct sh_program *p, int t, const struct sh_op *op)
 {

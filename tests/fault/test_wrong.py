@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A kernel that is wrong once, on one rank: `sherd diff` names the operation, or what it went into if that has no record;
-debug.find_nan names it too, if what it makes is not a number. Prints TAP."""
+debug.find_nan names it too, if what it makes is not a number; and so does `sherd check --operations`. Prints TAP."""
 import json
 import os
 import pathlib
@@ -27,15 +27,16 @@ MODELS = {
 WAYS = ('scale', 'tile', 'shift', 'element', 'skip')
 MUTANTS = 6 if job.FEW else 20
 NANS = 8 if job.FEW else 30
+CHECKED = 6 if job.FEW else 15
 NAMED = 0.95  # of the mutants, at least
 # What has no record of its own: gradients on their way to a sum, and what the update reads and writes.
 LATER = {'gradient': ('bwd_w', 'bias_bwd', 'embed_bwd', 'accumulate', 'lora_bwd'), 'next step': ('adamw', 'sumsq', 'exact_round', 'cast', 'copy')}
 
 
-def run(folder, ranks, config, **env):
-    """Standard error of a run that is meant to end well or, without a number, with the guard's status."""
+def run(folder, ranks, config, words=('train', 'c.yaml'), **env):
+    """Standard error of a run that is meant to end well, with the guard's status, or with that of wrong operations."""
     folder = job.prepare(folder, {'job.dump_folder': 'out', 'training.dataset_path': tokens, **config})
-    words = job.command(ranks, ['train', 'c.yaml'])
+    words = job.command(ranks, list(words))
     words[words.index(os.environ['SHERD'])] = str(PROGRAM)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, timeout=job.SECONDS,
                           env={**job.environment(ranks), **{f'WRONG_{name}': str(value) for name, value in env.items()}})
@@ -103,8 +104,54 @@ def case_nan(ranks, model):
     return wrong
 
 
+def case_check(ranks, model):
+    """The operation is named, with its tensor and rank."""
+    config, words = {**model, **BASE}, ('check', 'c.yaml', '--operations')
+    said = run('count', ranks, config, words, CALL='count')
+    calls = int(re.search(r'^calls .* (\d+)$', said, re.M)[1])
+    draw, tried, missed = random.Random(ranks + 3), 0, []
+    while tried < CHECKED:
+        call, how = draw.randrange(calls), WAYS[tried % len(WAYS)]
+        text = run('wrong', ranks, config, words, CALL=call, HOW=how, RANK=ranks // 2)
+        label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
+        if change == 'nothing':
+            continue
+        tried += 1
+        if not re.search(rf'^rank {ranks // 2} on \S+: {re.escape(label)}: element \d+ of .* in float64 it is ', text, re.M):
+            missed.append(f'{how}, call {call}, {label}: {text}')
+    return missed if tried - len(missed) < NAMED * tried else []
+
+
+def check(*words):
+    done = subprocess.run(job.command(0, ['check', 'c.yaml', *words]), capture_output=True, text=True, cwd='right')
+    return done.returncode, done.stdout, done.stderr
+
+
+def case_right():
+    """Right kernels are within their bounds, of all types and with all operations of a step; the sizes are said."""
+    wrong = []
+    for dtype in ('float32', 'bfloat16', 'float16'):
+        job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], 'model.n_layers': 3,
+                              'training.mixed_precision_param': dtype, 'training.seq_len': 80, 'model.max_seq_len': 80})
+        status, said, error = check('--operations')
+        kinds = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) == 3}
+        wrong += [f'{dtype}: exit {status}: {said}{error}'] * (
+            status != 0 or '2 of 3 layers, 1 sequence of 64 of 80 tokens' not in said or kinds.get('attention_bwd') != '2')
+        wrong += [f'{dtype}: not in {list(kinds)}'] * (not {'embed', 'linear_bwd_w', 'swiglu', 'adamw', 'head_loss_grad'} <= set(kinds))
+    status, said, _ = check('--operations', '--full')
+    wrong += [f'in full: exit {status}: {said}'] * (status != 0 or '3 of 3 layers, 1 sequence of 80 of 80 tokens' not in said)
+    left = sorted(path.name for path in pathlib.Path('right').iterdir())
+    wrong += [f'left behind: {left}'] * (left != ['c.yaml'])
+    for words, status, text in (((), 2, '--operations'), (('--operations', '--model.num_labels=2'), 2, 'num_labels=0'),
+                                (('--operations', '--folder=no/such'), 3, 'no/such')):
+        found, _, error = check(*words)
+        wrong += [f'{words}: exit {found}: {error}'] * (found != status or text not in error)
+    return wrong
+
+
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     rows = [(name, *row) for name, row in MODELS.items() if row[0] == 0 or job.can_launch()]
     sys.exit(job.run_cases([(f'a wrong kernel, {name}', case_mutants, *row) for name, *row in rows]
+                           + [('right kernels', case_right)] + [(f'a check, {name}', case_check, *row) for name, *row in rows]
                            + [(f'no number, {name}', case_nan, *row) for name, *row in rows]))

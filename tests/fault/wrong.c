@@ -119,7 +119,7 @@ sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
 {
     const char *which = getenv("WRONG_CALL"), *rank = getenv("WRONG_RANK"), *again = getenv("WRONG_AGAIN");
 
-    if (kernel == sh_device_cpu.kernels->prepare)
+    if (kernel == sh_device_cpu.kernels->prepare || kernel == sh_kernels_ref.run[call->kind])
         return __real_sh_rows_run(kernel, call);
     if (n_calls++ == 0 && which && !strcmp(which, "count") && shim_rank() == 0)
         atexit(say_calls);

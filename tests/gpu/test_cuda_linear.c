@@ -113,7 +113,7 @@ static void check_close(const struct optest *ref, const struct optest *t, double
     bool twice = t->call.kind != SH_OP_LINEAR_BWD_W && t->call.in[2].data && t->call.out[0].dtype == SH_BF16;
 
     if (twice)
-        optest_within(ref, t, 0, 0x1p-23 * (terms + 4) + 0x1p-9 * largest_product(ref), 2 * optest_eps(SH_BF16));
+        optest_within(ref, t, 0, 0x1p-23 * (terms + 4) + 0x1p-9 * largest_product(ref), 2 * sh_bound_eps(SH_BF16));
     else
         optest_close(ref, t, 0, terms);
 }
@@ -379,7 +379,7 @@ static void check_product(struct sh_cublaslt_product p, bool addend)
         for (int64_t i = 0; i < p.m * p.ldc; i++) {
             bool inside = i % p.ldc < p.n;
             double want = inside ? exact(&t, &p, i / p.ldc, i % p.ldc) : optest_get(&t.call.in[2], i);
-            double bound = inside ? (double)(p.k + 1) * 0x1p-21 + optest_eps(p.out_dtype) * (want < 0 ? -want : want)
+            double bound = inside ? (double)(p.k + 1) * 0x1p-21 + sh_bound_eps(p.out_dtype) * (want < 0 ? -want : want)
                                   : 0;
             double off = optest_get(&out[which].call.in[2], i) - want;
             if (!(off <= bound && -off <= bound))

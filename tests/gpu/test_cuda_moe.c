@@ -73,7 +73,7 @@ static void run_way(const struct optest *t, int order, int shift, int alias_in, 
     optest_device_order(0);
 }
 
-static void agree_on_device(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out)
+static void agree_on_device(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out)
 {
     struct optest ref, first, other;
 

@@ -1,11 +1,5 @@
 #include "tests/op/agree.h"
 
-struct agree_bound agree_sum(enum sh_dtype dtype, double terms)
-{
-    double eps = optest_eps(dtype);
-    return (struct agree_bound){.atol = 0x1p-23 * (terms + 4), .rtol = 2 * eps + 4 * 0x1p-23};
-}
-
 struct way {
     int threads, shift;
     bool alias;
@@ -20,7 +14,7 @@ static void run_way(const struct optest *t, struct way way, int alias_in, int al
     optest_run(out, &sh_kernels_cpu, way.threads);
 }
 
-void agree(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out)
+void agree(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out)
 {
     static const struct way ways[] = {
         {.threads = 2},

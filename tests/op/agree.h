@@ -4,17 +4,11 @@
 #ifndef SH_TESTS_OP_AGREE_H
 #define SH_TESTS_OP_AGREE_H
 
+#include "kernels/bound.h"
 #include "tests/op/optest.h"
-
-struct agree_bound {
-    double atol, rtol; /* |ref - cpu| <= atol + rtol |ref| */
-};
-
-/* Sums of `terms` products of size 1 in f32, rounded twice to the output's type. */
-struct agree_bound agree_sum(enum sh_dtype dtype, double terms);
 
 /* t: inputs, outputs and attr set, not yet run; stays unchanged. One bound for each of its n outputs, some of which
  * may be absent. In one more run input alias_in and output alias_out share their storage; -1: no such run. */
-void agree(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out);
+void agree(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out);
 
 #endif

@@ -24,7 +24,7 @@ static void run_on(struct optest *t, bool device)
 }
 
 /* The call is one that its row allows, and the devices agree on it. */
-static void compare(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out)
+static void compare(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out)
 {
     char text[SH_MISFIT_TEXT];
 
@@ -121,7 +121,7 @@ static void begin_route_bwd(struct optest *t, const struct optest *f, enum sh_dt
 
 static void check_route(enum sh_dtype act, const int64_t *s, const struct router *r)
 {
-    const struct agree_bound bounds[] = {{0, 0x1p-19}, {0, 0}, {0, 0x1p-19}, {0x1p-20, 0x1p-20}};
+    const struct sh_bound bounds[] = {{0, 0x1p-19}, {0, 0}, {0, 0x1p-19}, {0x1p-20, 0x1p-20}};
     struct optest t;
 
     begin_route(&t, act, SH_F32, s, r);
@@ -131,7 +131,7 @@ static void check_route(enum sh_dtype act, const int64_t *s, const struct router
 
 static void check_route_bwd(enum sh_dtype act, const int64_t *s, const struct router *r, int way)
 {
-    struct agree_bound bounds[] = {agree_sum(act, 64.0 * (double)s[2]), agree_sum(SH_F32, 16.0 * (double)s[0])};
+    struct sh_bound bounds[] = {sh_bound_sum(act, 64.0 * (double)s[2]), sh_bound_sum(SH_F32, 16.0 * (double)s[0])};
     struct optest f, t;
 
     begin_route(&f, act, SH_F32, s, r);
@@ -377,7 +377,7 @@ static void run_plan(struct optest *t, const struct plan *p)
 /* A row's expert and entry are not less than those of the row before; place is the inverse. */
 static void check_plan(const struct plan *p)
 {
-    const struct agree_bound exact[3] = {{0, 0}};
+    const struct sh_bound exact[3] = {{0, 0}};
     const struct sh_operand *order, *first;
     struct optest t;
 
@@ -421,7 +421,7 @@ static void check_damaged_choice(const struct plan *p)
 
 static void check_load(const struct plan *p, bool add)
 {
-    const struct agree_bound exact = {0, 0};
+    const struct sh_bound exact = {0, 0};
     struct optest f, t;
 
     run_plan(&f, p);
@@ -437,7 +437,7 @@ static void check_load(const struct plan *p, bool add)
 
 static void check_losses(const struct plan *p, bool sigmoid, bool add)
 {
-    const struct agree_bound bound = {1e-12, 1e-12};
+    const struct sh_bound bound = {1e-12, 1e-12};
     struct optest f, t;
 
     run_plan(&f, p);
@@ -515,7 +515,7 @@ void moe_bias_by_hand(void **state)
 /* x [N,C], or [N k,C], whose rows come in the order of their entries. */
 static void check_gather(enum sh_dtype type, int64_t N, int64_t C, const struct sh_operand *order)
 {
-    const struct agree_bound exact = {0, 0};
+    const struct sh_bound exact = {0, 0};
     struct optest t;
 
     optest_begin(&t, SH_OP_ROW_GATHER);
@@ -533,7 +533,7 @@ static void check_gather(enum sh_dtype type, int64_t N, int64_t C, const struct 
 
 static void check_rows(enum sh_dtype act, const struct plan *p, bool addend)
 {
-    const struct agree_bound sum = agree_sum(act, (double)p->k + 1);
+    const struct sh_bound sum = sh_bound_sum(act, (double)p->k + 1);
     struct optest f, t;
 
     run_plan(&f, p);
@@ -676,7 +676,8 @@ static void begin_expert_w(struct optest *t, enum sh_dtype act, enum sh_dtype su
 
 static void check_experts(enum sh_dtype act, const struct plan *p, const struct sh_operand *first, bool add)
 {
-    const struct agree_bound rows = agree_sum(act, (double)p->C), sums = agree_sum(SH_F32, 4.0 * (double)(p->N * p->k));
+    const struct sh_bound rows = sh_bound_sum(act, (double)p->C),
+                          sums = sh_bound_sum(SH_F32, 4.0 * (double)(p->N * p->k));
     struct optest t;
 
     for (int kind = SH_OP_EXPERT_LINEAR; kind <= SH_OP_EXPERT_LINEAR_BWD_X; kind++) {
@@ -832,7 +833,7 @@ static void check_expert_gradients(const struct plan *p, const struct sh_operand
 
 static void check_row_add(enum sh_dtype act, const struct plan *p)
 {
-    const struct agree_bound bound = agree_sum(act, 1);
+    const struct sh_bound bound = sh_bound_sum(act, 1);
     struct optest plan, t;
 
     run_plan(&plan, p);
@@ -883,7 +884,7 @@ static void begin_swiglu_bwd(struct optest *t, const struct optest *f, const str
 
 static void check_swiglu(enum sh_dtype act, const struct plan *p, bool ordered, bool bounded)
 {
-    const struct agree_bound bounds[] = {agree_sum(act, 64), agree_sum(SH_F32, 32.0 * (double)p->C)};
+    const struct sh_bound bounds[] = {sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 32.0 * (double)p->C)};
     struct optest plan, f, b;
 
     run_plan(&plan, p);
@@ -1089,7 +1090,7 @@ static void check_used(const struct journey *j, const struct sh_operand *used, i
 
 static void check_wave(const struct journey *j, int wave)
 {
-    const struct agree_bound exact[3] = {{0, 0}};
+    const struct sh_bound exact[3] = {{0, 0}};
     int64_t place = optest_int(0, j->P);
     double before[2] = {0, 0};
     struct optest t;

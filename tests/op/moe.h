@@ -9,7 +9,7 @@ struct moe {
     const struct sh_kernel_table *table;
     void (*run)(struct optest *t);
     /* As agree() of agree.h, on the device. */
-    void (*agree)(const struct optest *t, int n, const struct agree_bound *bound, int alias_in, int alias_out);
+    void (*agree)(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out);
     int n_acts;   /* types of activations: f32, bf16, f16 */
     bool refuses; /* plans that are none, which it looks for */
     bool few;     /* a simulator is slow */

@@ -264,21 +264,11 @@ void optest_run(struct optest *t, const struct sh_kernel_table *device, int thre
     check_guards(t);
 }
 
-double optest_eps(enum sh_dtype dtype)
-{
-    return dtype == SH_BF16 ? 0x1p-8 : dtype == SH_F16 ? 0x1p-11 : dtype == SH_F64 ? 0x1p-52 : 0x1p-23;
-}
-
 void optest_close(const struct optest *a, const struct optest *b, int i, double terms)
 {
-    optest_within(a, b, i, 0x1p-23 * (terms + 4), 2 * optest_eps(a->call.out[i].dtype) + 4 * 0x1p-23);
-}
+    struct sh_bound bound = sh_bound_sum(a->call.out[i].dtype, terms);
 
-static bool near(double x, double y, double atol, double rtol)
-{
-    if (isnan(x) || isnan(y))
-        return isnan(x) && isnan(y);
-    return x == y || fabs(x - y) <= atol + rtol * fabs(x);
+    optest_within(a, b, i, bound.atol, bound.rtol);
 }
 
 void optest_within(const struct optest *a, const struct optest *b, int i, double atol, double rtol)
@@ -286,7 +276,7 @@ void optest_within(const struct optest *a, const struct optest *b, int i, double
     const struct sh_operand *x = &a->call.out[i], *y = &b->call.out[i];
     for (int64_t k = 0; k < optest_elems(x); k++) {
         double u = optest_get(x, k), v = optest_get(y, k);
-        if (!near(u, v, atol, rtol))
+        if (!sh_bound_holds((struct sh_bound){atol, rtol}, u, v))
             fail_msg("%s output %d element %lld: %.9g and %.9g differ by %.3g, bound %.3g",
                      sh_op_info(a->call.kind)->name, i, (long long)k, u, v, fabs(u - v), atol + rtol * fabs(u));
     }

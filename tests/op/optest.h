@@ -17,6 +17,7 @@
 #ifndef SH_TESTS_OP_OPTEST_H
 #define SH_TESTS_OP_OPTEST_H
 
+#include "kernels/bound.h"
 #include "kernels/op.h"
 
 enum { OPTEST_RUNS = 8 };
@@ -67,9 +68,6 @@ void optest_scale(const struct sh_operand *operand, double factor);
 
 /* Run with that many threads, and with as much scratch as the table asks for. */
 void optest_run(struct optest *t, const struct sh_kernel_table *device, int threads);
-
-/* The largest relative error of rounding to a type; for float32 and float64 twice that. */
-double optest_eps(enum sh_dtype dtype);
 
 /* |a - b| <= atol + rtol |a| for all elements of output i; rtol is two roundings to the output's type, and atol is the
  * rounding of a sum of `terms` numbers of size 1 in f32. NaN and Inf must agree in kind. */

@@ -25,9 +25,9 @@ static const struct attention_shape shapes[] = {
 
 /* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by at most 2^-9 of
  * itself, and their sums by that fraction of what they would be if nothing cancelled, which is at most `size`. */
-static struct agree_bound weighted(struct agree_bound b, enum sh_dtype act, double size)
+static struct sh_bound weighted(struct sh_bound b, enum sh_dtype act, double size)
 {
-    b.atol += act == SH_F32 ? 0 : optest_eps(act) / 2 * size;
+    b.atol += act == SH_F32 ? 0 : sh_bound_eps(act) / 2 * size;
     return b;
 }
 
@@ -39,8 +39,8 @@ static void check_forward(enum sh_dtype act, struct attention_shape s)
     attention_forward(&t, act, s);
     double terms = (double)(s.dim + s.seq);
     /* The weights of a row sum to 1. */
-    struct agree_bound o = weighted(agree_sum(act, terms), act, 2);
-    agree(&t, 2, (struct agree_bound[]){o, agree_sum(SH_F32, terms)}, -1, -1);
+    struct sh_bound o = weighted(sh_bound_sum(act, terms), act, 2);
+    agree(&t, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, terms)}, -1, -1);
     optest_end(&t);
 }
 
@@ -51,7 +51,7 @@ static void check_backward(enum sh_dtype act, struct attention_shape s)
     struct optest t;
     attention_backward(&t, act, s);
     double sharing = (double)s.heads / s.kv_heads;
-    struct agree_bound bound = agree_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
+    struct sh_bound bound = sh_bound_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
     bound = weighted(bound, act, 2 + 2 * sharing);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
@@ -141,15 +141,15 @@ static void runs_of_queries(void **state)
         struct runs s = some[i / 2];
         enum sh_dtype act = acts[i % 2];
         double keys = 2 * s.ranks * s.rows, sharing = (double)s.heads / s.kv_heads;
-        struct agree_bound o = weighted(agree_sum(act, s.dim + keys), act, 2), d;
+        struct sh_bound o = weighted(sh_bound_sum(act, s.dim + keys), act, 2), d;
         struct optest t;
 
         runs_forward(&t, act, s);
-        agree(&t, 2, (struct agree_bound[]){o, agree_sum(SH_F32, s.dim + keys)}, -1, -1);
+        agree(&t, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, s.dim + keys)}, -1, -1);
         optest_end(&t);
         runs_backward(&t, act, s);
-        d = weighted(agree_sum(act, 4 * s.dim + keys * sharing), act, 2 + 2 * sharing);
-        agree(&t, 2, (struct agree_bound[]){d, d}, -1, -1);
+        d = weighted(sh_bound_sum(act, 4 * s.dim + keys * sharing), act, 2 + 2 * sharing);
+        agree(&t, 2, (struct sh_bound[]){d, d}, -1, -1);
         optest_end(&t);
     }
 }
@@ -224,7 +224,7 @@ static void pieces_and_halves(void **state)
             optest_in(&t, 0, act, DIMS(B, 2 * P * M, W));
             optest_out(&t, 0, act, DIMS(P, 2 * B, M, W));
         }
-        agree(&t, kind == SH_OP_SPLIT_KV ? 2 : 1, (struct agree_bound[]){{0, 0}, {0, 0}}, -1, -1);
+        agree(&t, kind == SH_OP_SPLIT_KV ? 2 : 1, (struct sh_bound[]){{0, 0}, {0, 0}}, -1, -1);
         optest_end(&t);
     }
 }
@@ -268,7 +268,7 @@ static void test_large_scores(void **state)
     optest_scale(&t.call.in[0], 20);
     /* Scores of size 400 are off by 400 * D * eps, and the weights by that factor. */
     double off = 400 * 16 * 0x1p-23;
-    agree(&t, 2, (struct agree_bound[]){{.atol = 60 * off}, {.atol = off, .rtol = 0x1p-20}}, -1, -1);
+    agree(&t, 2, (struct sh_bound[]){{.atol = 60 * off}, {.atol = off, .rtol = 0x1p-20}}, -1, -1);
     optest_end(&t);
 }
 
@@ -278,8 +278,8 @@ static void check_nan(enum sh_dtype act)
     struct optest t;
     attention_forward(&t, act, (struct attention_shape){1, 140, 1, 1, 16, false, 0});
     optest_set(&t.call.in[0], 139 * 48, NAN);
-    struct agree_bound o = weighted(agree_sum(act, 160), act, 2);
-    agree(&t, 2, (struct agree_bound[]){o, agree_sum(SH_F32, 160)}, -1, -1);
+    struct sh_bound o = weighted(sh_bound_sum(act, 160), act, 2);
+    agree(&t, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, 160)}, -1, -1);
     optest_end(&t);
 }
 

@@ -108,7 +108,7 @@ static int64_t sampled(const struct product *p)
 static void check_element(const struct sh_gemm_engine *e, const struct product *p, const struct sh_operand t[5],
                           const struct sh_operand *c, int64_t at)
 {
-    struct agree_bound bound = agree_sum(c->dtype, (double)p->k);
+    struct sh_bound bound = sh_bound_sum(c->dtype, (double)p->k);
     int64_t i = at / c->dim[1], j = at % c->dim[1];
     bool inside = j < p->n;
     double want = inside ? expected(p, t, i, j) : optest_get(&t[2], at), got = optest_get(c, at);
@@ -357,7 +357,7 @@ static void check_linear(enum sh_dtype act, struct layer l, bool w_in_out, bool 
     if (bias)
         optest_in(&t, 2, act, DIMS(l.out));
     optest_out(&t, 0, act, DIMS(l.rows, 1, l.out));
-    struct agree_bound bound = agree_sum(act, (double)l.in);
+    struct sh_bound bound = sh_bound_sum(act, (double)l.in);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
 }
@@ -372,7 +372,7 @@ static void check_linear_bwd_x(enum sh_dtype act, struct layer l, bool w_in_out,
     if (residual)
         optest_in(&t, 2, act, DIMS(l.rows, l.in));
     optest_out(&t, 0, act, DIMS(l.rows, l.in));
-    struct agree_bound bound = agree_sum(act, (double)l.out);
+    struct sh_bound bound = sh_bound_sum(act, (double)l.out);
     /* An aliased f32 sum starts with the residual instead of ending with it, so the same bits are not required. */
     agree(&t, 1, &bound, residual && act != SH_F32 ? 2 : -1, 0);
     optest_end(&t);
@@ -388,7 +388,7 @@ static void check_linear_bwd_w(enum sh_dtype act, struct layer l, bool w_in_out,
     optest_out(&t, 0, SH_F32, DIMS(w_in_out ? l.in : l.out, w_in_out ? l.out : l.in));
     if (add)
         optest_add_to(&t, 0);
-    struct agree_bound bound = agree_sum(SH_F32, (double)l.rows);
+    struct sh_bound bound = sh_bound_sum(SH_F32, (double)l.rows);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
 }
@@ -427,9 +427,9 @@ static void test_linear_f16(void **state)
 
 static void check_lora(struct optest *t, int n, int alias_in)
 {
-    struct agree_bound bound[3];
+    struct sh_bound bound[3];
     for (int o = 0; o < n; o++)
-        bound[o] = (struct agree_bound){.atol = lora_bound(t, o), .rtol = lora_relative(t)};
+        bound[o] = (struct sh_bound){.atol = lora_bound(t, o), .rtol = lora_relative(t)};
     agree(t, n, bound, alias_in, 0);
     optest_end(t);
 }
@@ -528,7 +528,7 @@ static void are_right(const struct sh_operand *x, const struct sh_operand *w, bo
 
         for (int64_t l = 0; l < k; l++)
             sum += optest_get(x, i * k + l) * optest_get(w, trans_b ? j * k + l : l * n + j);
-        bound = 0x1p-22 * (double)(k + 8) + (y->dtype == SH_F32 ? 0 : optest_eps(y->dtype) * fabs(sum));
+        bound = 0x1p-22 * (double)(k + 8) + (y->dtype == SH_F32 ? 0 : sh_bound_eps(y->dtype) * fabs(sum));
         assert_true(fabs(optest_get(y, at) - sum) <= bound);
     }
 }

@@ -22,17 +22,17 @@ static const struct head_shape shapes[] = {
 };
 
 /* A row's loss is off by the error of its logits plus that of a sum of V exponentials. */
-static struct agree_bound loss_bound(struct head_shape s)
+static struct sh_bound loss_bound(struct head_shape s)
 {
     double rows = (double)(s.batch * s.seq);
-    return (struct agree_bound){.atol = rows * (double)(s.dim + 64) * 0x1p-23, .rtol = 0x1p-20};
+    return (struct sh_bound){.atol = rows * (double)(s.dim + 64) * 0x1p-23, .rtol = 0x1p-20};
 }
 
 static void check_loss(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS, act, s);
-    struct agree_bound bound = loss_bound(s);
+    struct sh_bound bound = loss_bound(s);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
 }
@@ -46,10 +46,10 @@ static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
     if (frozen)
         head_frozen(&t);
-    double eps = act != SH_F32 ? 0.75 * optest_eps(act) : (double)(s.dim + 64) * 0x1p-23;
-    struct agree_bound bound[3] = {
+    double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
+    struct sh_bound bound[3] = {
         loss_bound(s),
-        {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act != SH_F32 ? 2 * optest_eps(act) : 0x1p-20},
+        {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act != SH_F32 ? 2 * sh_bound_eps(act) : 0x1p-20},
         {.atol = 12 * eps, .rtol = 0x1p-20},
     };
     agree(&t, frozen ? 2 : 3, bound, -1, -1);
@@ -60,7 +60,7 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
 {
     struct optest t;
     head_logits(&t, act, s, position);
-    struct agree_bound bound = agree_sum(SH_F32, (double)s.dim);
+    struct sh_bound bound = sh_bound_sum(SH_F32, (double)s.dim);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
 }
@@ -70,8 +70,8 @@ static void check_score(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
     head_score(&t, act, s);
-    struct agree_bound logs = {.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20};
-    struct agree_bound bound[4] = {logs, {0, 0}, {0, 0}, logs};
+    struct sh_bound logs = {.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20};
+    struct sh_bound bound[4] = {logs, {0, 0}, {0, 0}, logs};
     agree(&t, s.words > 0 ? 4 : 2, bound, -1, -1);
     optest_end(&t);
 }
@@ -118,7 +118,7 @@ static void test_all_masked(void **state)
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, s);
     head_nothing_counts(&t);
-    agree(&t, 3, (struct agree_bound[3]){{0, 0}, {0, 0}, {0, 0}}, -1, -1);
+    agree(&t, 3, (struct sh_bound[3]){{0, 0}, {0, 0}, {0, 0}}, -1, -1);
     optest_end(&t);
 }
 

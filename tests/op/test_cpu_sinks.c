@@ -99,8 +99,8 @@ static void sinks(void **state)
     for (int i = 0; i < 4 * ACTS; i++) {
         struct heads s = shapes[i / ACTS];
         enum sh_dtype act = acts[i % ACTS];
-        const struct agree_bound made[] = {agree_sum(act, 8), agree_sum(SH_F32, 32)};
-        struct agree_bound sum = agree_sum(SH_F32, 8.0 * s.B * s.T * s.D);
+        const struct sh_bound made[] = {sh_bound_sum(act, 8), sh_bound_sum(SH_F32, 32)};
+        struct sh_bound sum = sh_bound_sum(SH_F32, 8.0 * s.B * s.T * s.D);
         struct optest f, b;
 
         begin_sink(&f, act, SH_F32, s);
@@ -174,7 +174,7 @@ static void cache_gives_its_sums(void **state)
     (void)state;
     optest_seed(63);
     for (int a = 0; a < ACTS; a++) {
-        const struct agree_bound bounds[] = {agree_sum(acts[a], 4.0 * (D + S)), agree_sum(SH_F32, 4.0 * (D + S))};
+        const struct sh_bound bounds[] = {sh_bound_sum(acts[a], 4.0 * (D + S)), sh_bound_sum(SH_F32, 4.0 * (D + S))};
         struct optest t;
 
         set_heads(&t, SH_OP_ATTENTION_CACHE, (struct heads){B, T, H, K, D});
@@ -205,7 +205,7 @@ static void pairs_turn(void **state)
     optest_seed(60);
     for (int i = 0; i < 2 * ACTS; i++) {
         const struct heads s = {2, 3, 3, 1, 6};
-        const struct agree_bound bound = agree_sum(acts[i / 2], 4);
+        const struct sh_bound bound = sh_bound_sum(acts[i / 2], 4);
         struct optest t;
 
         set_heads(&t, SH_OP_ROPE, s);
@@ -291,8 +291,8 @@ static void biases(void **state)
     for (int i = 0; i < 2 * FEW * ACTS; i++) {
         const struct experts *x = &few[i / 2 / ACTS];
         enum sh_dtype act = acts[i / 2 % ACTS];
-        const struct agree_bound made = agree_sum(act, 8),
-                                 sums[] = {agree_sum(SH_F32, 4.0 * rows_of(x)), agree_sum(SH_F32, 4.0 * x->O)};
+        const struct sh_bound made = sh_bound_sum(act, 8),
+                              sums[] = {sh_bound_sum(SH_F32, 4.0 * rows_of(x)), sh_bound_sum(SH_F32, 4.0 * x->O)};
         struct optest f, b;
 
         begin_bias(&f, act, SH_F32, x, i % 2);
@@ -392,7 +392,7 @@ static void clamped_gates(void **state)
     for (int i = 0; i < 2 * 3 * ACTS; i++) {
         const int *s = sizes[i / 2 / ACTS];
         enum sh_dtype act = acts[i / 2 % ACTS];
-        const struct agree_bound bounds[] = {agree_sum(act, 64), agree_sum(SH_F32, 64.0 * s[1])};
+        const struct sh_bound bounds[] = {sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 64.0 * s[1])};
         struct optest f, b;
 
         begin_gate(&f, act, SH_F32, s[0], s[1]);
@@ -466,8 +466,8 @@ static void turned_products(void **state)
         enum sh_op_kind kind = kinds[i % 3];
         const struct experts *x = &few[i / 3 / ACTS];
         bool of_w = kind == SH_OP_EXPERT_LINEAR_BWD_W;
-        struct agree_bound bound = of_w ? agree_sum(SH_F32, 4.0 * rows_of(x))
-                                        : agree_sum(acts[i / 3 % ACTS], 4.0 * (x->I + x->O));
+        struct sh_bound bound = of_w ? sh_bound_sum(SH_F32, 4.0 * rows_of(x))
+                                     : sh_bound_sum(acts[i / 3 % ACTS], 4.0 * (x->I + x->O));
         struct optest t, plain;
 
         begin_product(&t, kind, acts[i / 3 % ACTS], x, true);
@@ -532,8 +532,9 @@ static void routers_with_biases(void **state)
     (void)state;
     optest_seed(69);
     for (int a = 0; a < ACTS; a++) {
-        const struct agree_bound made[] = {{0, 0x1p-19}, {0, 0}, {0, 0x1p-19}};
-        const struct agree_bound sums[] = {agree_sum(acts[a], 320), agree_sum(SH_F32, 144), agree_sum(SH_F32, 144)};
+        const struct sh_bound made[] = {{0, 0x1p-19}, {0, 0}, {0, 0x1p-19}};
+        const struct sh_bound sums[] = {sh_bound_sum(acts[a], 320), sh_bound_sum(SH_F32, 144),
+                                        sh_bound_sum(SH_F32, 144)};
         struct optest f, b;
 
         begin_route(&f, acts[a], SH_F32);

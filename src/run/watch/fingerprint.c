@@ -79,13 +79,13 @@ static void add_tensor(struct sh_fingerprint_step *s, int row, int tensor)
                       ((s->first + j % s->batch.sequences) * c.all + c.first[j / s->batch.sequences]) * c.width);
 }
 
-/* Called by the executor after each operation. */
-static void look(void *arg, int op)
+/* Called by the executor around each operation. */
+static void look(void *arg, int op, bool done)
 {
     struct sh_fingerprint_step *s = arg;
     const struct sh_op *o = &s->r->p->ops[op];
 
-    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+    for (int k = 0; done && k < SH_OP_MAX_OUT; k++)
         if (s->rows.made[op * SH_OP_MAX_OUT + k] != SH_NONE)
             add_tensor(s, s->rows.made[op * SH_OP_MAX_OUT + k], o->out[k]);
 }

@@ -89,14 +89,14 @@ static void print_inputs(const struct sh_hunt *h, const struct sh_op *op, FILE *
     fprintf(out, "; what it read is finite, and at most %.3g", largest);
 }
 
-/* Called by the executor after each operation. Of rows sorted by expert some are not written. */
-static void look(void *arg, int op)
+/* Called by the executor around each operation. Of rows sorted by expert some are not written. */
+static void look(void *arg, int op, bool done)
 {
     struct sh_hunt *h = arg;
     const struct sh_program *p = h->r->p;
     const struct sh_op *o = &p->ops[op];
 
-    if (h->found >= 0 || p->streams[o->stream].runs != SH_RUNS_KERNELS || sh_op_info(o->kind)->marker ||
+    if (!done || h->found >= 0 || p->streams[o->stream].runs != SH_RUNS_KERNELS || sh_op_info(o->kind)->marker ||
         sh_print_sorts_rows(o->kind))
         return;
     for (int k = 0; k < SH_OP_MAX_OUT && h->found < 0; k++) {

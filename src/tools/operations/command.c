@@ -1,0 +1,207 @@
+/* `sherd check CONFIG --operations`: one step of the configuration on made-up tokens, each operation compared. */
+#include "src/cmd/cmd.h"
+
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/base/string/str.h"
+#include "src/config/layers.h"
+#include "src/run/run.h"
+#include "src/tools/bench/folder.h"
+#include "src/tools/operations/operations.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 64, LAYERS = 2 }; /* of a sequence, and of a model, if there are more */
+
+/* Files in the folder, all of which are deleted. */
+static const char *const files[] = {"tokens.bin", "metrics.jsonl", "config.yaml", "progress.json"};
+
+/* The fewest blocks, of the first ones, that have all the kinds that the model has. */
+static int enough_layers(const struct sh_model *m)
+{
+    unsigned all = 0, seen = 0;
+    int n = 0;
+
+    for (int i = 0; i < m->n_layers; i++)
+        all |= 1u << sh_layers_kind(m, i);
+    while (n < m->n_layers && (n < LAYERS || seen != all))
+        seen |= 1u << sh_layers_kind(m, n++);
+    return n;
+}
+
+/* Read the configuration twice: the second time with what makes it small, so that all that follows from it does.
+ *   asked  out  as it was */
+static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_config *asked, struct sh_config *cfg)
+{
+    struct sh_cmd_args small = *args;
+    char text[2][48];
+
+    SH_TRY(sh_cmd_config(args, NULL, asked));
+    *cfg = *asked;
+    if (full)
+        return SH_OK;
+    snprintf(text[0], sizeof text[0], "training.seq_len=%d",
+             asked->training.seq_len < TOKENS ? asked->training.seq_len : TOKENS);
+    snprintf(text[1], sizeof text[1], "model.n_layers=%d", enough_layers(&asked->model));
+    for (int i = 0; i < 2; i++) {
+        size_t name = strcspn(text[i], "=") + 1;
+        int k = 0;
+
+        while (k < small.n_overrides && strncmp(sh_config_argument_pair(small.overrides[k]), text[i], name) != 0)
+            k++;
+        if (k == SH_CMD_MAX_ARGS)
+            return sh_fail(SH_E_USAGE, "sherd check: too many keys");
+        small.overrides[k] = text[i];
+        small.n_overrides = k == small.n_overrides ? k + 1 : small.n_overrides;
+    }
+    return sh_cmd_config(&small, NULL, cfg);
+}
+
+/* What cannot be run on made-up tokens. */
+static sh_rc check_config(const struct sh_config *cfg)
+{
+    if (cfg->objective.name != SH_OBJECTIVE_LM || cfg->model.num_labels)
+        return sh_fail(SH_E_USAGE, "sherd check --operations: made-up tokens have neither answers nor labels; give "
+                                   "--objective.name=lm --model.num_labels=0, which leaves out the objective's own "
+                                   "operations");
+    return SH_OK;
+}
+
+static char *path_of(const struct sh_config *cfg, int file)
+{
+    return sh_path_join(cfg->job.dump_folder, files[file]);
+}
+
+/* One micro-step of one sequence on each rank, unless a tree of sums needs more. Nothing else than the step. */
+static void prepare(struct sh_config *cfg)
+{
+    char *path = path_of(cfg, 0);
+
+    snprintf(cfg->training.dataset_path, sizeof cfg->training.dataset_path, "%s", path);
+    free(path);
+    cfg->data.mix[0] = '\0';
+    cfg->data.token_type = SH_TOKEN_UINT32;
+    cfg->training.local_batch_size = 1;
+    cfg->training.global_batch_size = -1;
+    cfg->training.steps = 1;
+    cfg->lr_scheduler.warmup_steps = 0;
+    cfg->lr_scheduler.total_steps = 0;
+    cfg->checkpoint.enable = false;
+    cfg->checkpoint.initial_load_path[0] = '\0';
+    cfg->validation.enable = false;
+    cfg->guard.z_score = 0;
+    cfg->metrics.progress = false;
+    cfg->metrics.norms = SH_NORMS_OFF;
+    cfg->debug.find_nan = false;
+    cfg->debug.fingerprint[0] = '\0';
+    cfg->profiling.trace[0] = '\0';
+}
+
+static sh_rc write_tokens(const struct sh_config *cfg, int ranks)
+{
+    int64_t n = ((int64_t)ranks + 1) * cfg->training.seq_len + 1;
+    uint32_t *tokens = sh_calloc((size_t)n, sizeof *tokens);
+    sh_rc rc;
+
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)(i * 7919 % cfg->model.vocab_size);
+    rc = sh_write_file_atomic(cfg->training.dataset_path, tokens, (size_t)n * sizeof *tokens);
+    free(tokens);
+    return rc;
+}
+
+static void print_kinds(const struct sh_operations *c)
+{
+    printf("%-24s %10s %10s\n", "operation", "compared", "of bound");
+    for (int k = 0; k < SH_OP_ROOM; k++)
+        if (c->operations[k])
+            printf("%-24s %10lld %10.2g%s\n", sh_op_info((enum sh_op_kind)k)->name, (long long)c->operations[k],
+                   c->share[k], c->share[k] > 1 ? "  WRONG" : "");
+}
+
+static void print_size(const struct sh_operations *c, const struct sh_config *asked, const struct sh_config *cfg)
+{
+    int64_t n = 0;
+
+    for (int k = 0; k < SH_OP_ROOM; k++)
+        n += c->operations[k];
+    printf("%lld operations of a step of %s on %s in %s, rank 0 of %d, by the kernels' reference in float64: ",
+           (long long)n, cfg->model.name, c->r->device->name, sh_dtype_name(c->r->p->act),
+           sh_mesh_ranks(&c->r->mesh->shape));
+    printf("%d of %d layers, 1 sequence of %d of %d tokens a rank\n", cfg->model.n_layers, asked->model.n_layers,
+           cfg->training.seq_len, asked->training.seq_len);
+}
+
+/* Local. Each rank that has a wrong operation says so. */
+static sh_rc judge(const struct sh_operations *c)
+{
+    int64_t shown = c->wrong < SH_OPERATIONS_LISTED ? c->wrong : SH_OPERATIONS_LISTED;
+
+    SH_TRY(c->rc);
+    for (int64_t i = 0; i < shown; i++)
+        fprintf(stderr, "rank %d on %s: %s\n", c->r->mesh->rank, c->r->mesh->host, c->text[i]);
+    if (!c->wrong)
+        return SH_OK;
+    return sh_fail(SH_E_NUMERIC,
+                   "rank %d on %s: %lld of the operations are wrong; its processor or a library is to blame, "
+                   "or a kernel of Sherd",
+                   c->r->mesh->rank, c->r->mesh->host, (long long)c->wrong);
+}
+
+static sh_rc check(const struct sh_config *asked, const struct sh_config *cfg)
+{
+    struct sh_operations c = {0};
+    struct sh_run *r = NULL;
+    sh_rc rc = sh_run_open(cfg, SH_TO_TRAIN, &r);
+
+    if (rc == SH_OK)
+        rc = sh_agree(r->mesh->rank == 0 ? write_tokens(cfg, sh_mesh_ranks(&r->mesh->shape)) : SH_OK);
+    if (rc == SH_OK) {
+        sh_operations_begin(&c, r);
+        rc = sh_run_train(r);
+        sh_operations_end(&c);
+    }
+    if (rc == SH_OK && r->mesh->rank == 0) {
+        print_kinds(&c);
+        print_size(&c, asked, cfg);
+    }
+    if (rc == SH_OK)
+        rc = sh_agree(judge(&c));
+    sh_run_close(r);
+    return rc;
+}
+
+static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_config *asked,
+                            struct sh_config *cfg)
+{
+    if (!sh_cmd_option(cmd, args, "--operations"))
+        return sh_fail(SH_E_USAGE, "sherd check: what to check? --operations; see sherd check --help");
+    SH_TRY(configure(args, sh_cmd_option(cmd, args, "--full") != NULL, asked, cfg));
+    return check_config(cfg);
+}
+
+/* Collective. Everything is written into a new folder, which is deleted at the end. */
+sh_rc sh_cmd_check(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
+{
+    const char *folder = sh_cmd_option(cmd, args, "--folder");
+    struct sh_config *asked = sh_calloc(2, sizeof *asked), *cfg = asked + 1;
+    sh_rc rc = sh_agree(read_arguments(cmd, args, asked, cfg));
+
+    if (rc == SH_OK)
+        rc = sh_bench_folder_make(cfg, folder ? folder : ".");
+    if (rc == SH_OK) {
+        prepare(cfg);
+        rc = check(asked, cfg);
+        for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+            char *path = path_of(cfg, (int)i);
+
+            sh_bench_folder_drop(path);
+            free(path);
+        }
+        sh_bench_folder_delete(cfg);
+    }
+    free(asked);
+    return rc;
+}
