@@ -150,6 +150,7 @@ sh_rc sh_cmd_ckpt(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_report(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_plugin(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_diff(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_check(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

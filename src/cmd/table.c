@@ -288,6 +288,13 @@ static const struct sh_cmd_option diff[] = {
     {0},
 };
 
+static const struct sh_cmd_option audit[] = {
+    {.name = "--step", .value = "N", .help = "do the steps up to this one"},
+    {.name = "--claims", .value = "FILE", .help = "the claims; default: claims.jsonl in the folder of the checkpoint's run"},
+    {.name = "--folder", .value = "DIR", .help = "where to make a folder for the audit, which is deleted; default: here"},
+    {0},
+};
+
 static const struct sh_cmd_option check[] = {
     {.name = "--operations", .help = "run one step, and compare what each operation makes with the reference in float64"},
     {.name = "--full", .help = "keep the configuration's layers and seq_len; the reference may take hours. Without it: "
@@ -399,6 +406,12 @@ const struct sh_cmd sh_commands[] = {
      "although all that it was made of is equal (exit status 3 if there is one). The runs may have other meshes, "
      "strategies, recomputation or devices. One file alone: compare what was recomputed with what it was",
      "find the first tensor in which two runs differ", SH_CMD_LOOK, diff, .run = sh_cmd_diff},
+    {"audit", "CHECKPOINT",
+     "prove that a run did what it claims: do its steps after a checkpoint again, on any 2^k ranks if it ran with "
+     "training.reproducible=mesh, and compare the state after each with the digests that metrics.state_digest_every wrote "
+     "(exit status 7 and the first step that differs; 2 if other hardware or libraries make it no proof). Keys say where "
+     "the data is now",
+     "do steps of a run again, and compare the states", SH_CMD_CHECKPOINTS, audit, .config = true, .mpi = true, .run = sh_cmd_audit},
     {"check", "CONFIG",
      "check this machine's arithmetic: run one step of the configuration on made-up tokens, with every operation compared "
      "with the reference in float64, within what rounding explains (exit status 6 if one is wrong, with its tensor and "

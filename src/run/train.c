@@ -7,6 +7,7 @@
 #include "src/base/time.h"
 #include "src/run/feed.h"
 #include "src/run/kept/kept.h"
+#include "src/run/measure/claims.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
 #include "src/run/save/frozen.h"
@@ -218,6 +219,8 @@ static sh_rc after_step(struct sh_train *t)
     SH_TRY(keep_near(t));
     if (sh_train_compares(t, r->step))
         SH_TRY(compare_replicas(t));
+    if (sh_claims_due(r, r->step))
+        SH_TRY(sh_claims_step(r));
     SH_TRY(sh_saving_poll(&t->saving, false));
     if (sh_train_saves(t, r->step))
         SH_TRY(save(t, r->step == r->cfg.training.steps));

@@ -5,10 +5,10 @@
 #include "src/config/read/batches.h"
 #include "src/model/model.h"
 #include "src/run/feed.h"
+#include "src/run/measure/norms.h"
 #include "src/run/save/rollback.h"
 #include "src/run/save/saving.h"
 #include "src/run/watch/fingerprint.h"
-#include "src/run/watch/norms.h"
 #include "src/run/watch/routers.h"
 #include "src/run/watch/stopping.h"
 #include "src/run/watch/stragglers.h"
@@ -68,7 +68,7 @@ sh_rc sh_train_ask(struct sh_train *t);
 void sh_train_say_doing(const struct sh_train *t, int64_t step);
 
 /* Whether something is due after a step that stays: a comparison of replicas, a validation, a save; sh_train_looks():
- * whether any of these, norms, or the end of the run, looks at the state that the step leaves. Local, the same on all
+ * whether any of these, norms, a claim, or the end of the run, looks at the state that the step leaves. Local, the same on all
  * ranks. */
 bool sh_train_compares(const struct sh_train *t, int64_t step);
 bool sh_train_validates(const struct sh_train *t, int64_t step);

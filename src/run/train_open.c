@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/run/feed.h"
 #include "src/run/kept/kept.h"
+#include "src/run/measure/claims.h"
 #include "src/run/run.h"
 #include "src/run/teacher.h"
 #include "src/run/watch/changes.h"
@@ -178,6 +179,7 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
         SH_TRY(open_metrics(t));
         t->saving.metrics = t->metrics;
         SH_TRY(report_start(t));
+        SH_TRY(sh_claims_begin(t->r));
     }
     return sh_stopping_open(&t->stopping, t->r);
 }

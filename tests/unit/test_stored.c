@@ -106,6 +106,7 @@ static const struct row machine[] = {
     {"metrics.tensorboard", "tb", NULL},
     {"metrics.openmetrics", "run.prom", NULL},
     {"metrics.norms", "blocks", NULL},
+    {"metrics.state_digest_every", "2", NULL},
     {"profiling.trace", "trace.json", NULL},
     {"profiling.trace_first_step", "5", NULL},
     {"profiling.trace_steps", "5", NULL},

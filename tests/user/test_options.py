@@ -252,6 +252,7 @@ ROWS = {
     'metrics.gpu': Row('must', 'refused'),
     'metrics.tensorboard': Row('tb', 'files'),
     'metrics.openmetrics': Row('run.prom', 'files'),
+    'metrics.state_digest_every': Row(2, 'mesh/test_audit.py'),
     'metrics.norms': Row('blocks', 'mesh/test_fingerprint.py'),
     'profiling.trace': Row('trace.json', 'trace'),
     'profiling.trace_first_step': Row(3, 'trace', needs=TRACE),

@@ -1,4 +1,4 @@
-#include "src/run/watch/norms.h"
+#include "src/run/measure/norms.h"
 
 #include "src/base/mem.h"
 #include "src/base/number/exact.h"

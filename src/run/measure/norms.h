@@ -4,8 +4,8 @@
  *
  * Cost, at log steps only: the gradients are read once and the parameters twice, on a GPU through its host; a rank's
  * part of the parameters is kept in the host's memory over the update, four bytes an element; and one reduction. */
-#ifndef SH_WATCH_NORMS_H
-#define SH_WATCH_NORMS_H
+#ifndef SH_MEASURE_NORMS_H
+#define SH_MEASURE_NORMS_H
 
 #include "src/metrics/metrics.h"
 
