@@ -8,7 +8,7 @@
 struct sh_momentum_factors {
     float grad_scale, beta1, beta2, grad1, grad2, decay, keep, lr;
     float momentum, fresh; /* of Muon; fresh is 1 - momentum */
-    bool nesterov;
+    bool nesterov, cautious;
 };
 
 static inline struct sh_momentum_factors sh_momentum_factors_of(const struct sh_op_scalars *s, bool decay)
@@ -25,6 +25,7 @@ static inline struct sh_momentum_factors sh_momentum_factors_of(const struct sh_
     f.momentum = s->momentum;
     f.fresh = (float)(1 - (double)s->momentum);
     f.nesterov = s->nesterov;
+    f.cautious = s->cautious_decay;
     return f;
 }
 
@@ -54,6 +55,15 @@ SH_FLOATS void sh_muon_elem(float *u, float *m, const struct sh_momentum_factors
     float g = *u * f->grad_scale;
     *m = f->momentum * *m + f->fresh * g;
     *u = f->nesterov ? f->fresh * g + f->momentum * *m : *m;
+}
+
+/* The step of Muon. Cautious decay (Chen et al., arXiv:2510.12402) leaves out the decay of a parameter that the step moves
+ * away from 0, or does not move. */
+SH_FLOATS void sh_muon_step(float *p, float u, const struct sh_momentum_factors *f)
+{
+    bool shrinks = (u > 0 && *p > 0) || (u < 0 && *p < 0);
+    float keep = f->cautious && !shrinks ? 1.0f : f->keep;
+    *p = *p * keep - f->lr * u;
 }
 
 static inline struct sh_floats sh_momentum_params(const struct sh_op_call *call)

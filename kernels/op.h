@@ -194,7 +194,7 @@ extern "C" {
     KERNEL(ROW_ADD, row_add)                /* as ADD, over the live rows */                                          \
     KERNEL(MUON_MOMENTUM, muon_momentum)    /* g = grad_scale u, m = mean of g, u = m, or the next one as nesterov has it */ \
     KERNEL(ORTHO, ortho)                    /* each matrix to its orthogonal factor, times the row's scale; see above */ \
-    KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u */                                          \
+    KERNEL(MUON_APPLY, muon_apply)          /* p = (1 - lr decay) p - lr u; with cautious_decay only where u shrinks p */ \
     KERNEL(BIAS, bias)                      /* y = x + b in each row */                                               \
     KERNEL(LOSS_PART, loss_part)            /* of some words' logits; see above */                                     \
     KERNEL(LOSS_REST, loss_rest)            /* from the parts of all ranks; dz: as HEAD_LOSS_GRAD */                       \
@@ -422,7 +422,7 @@ struct sh_op_scalars {
     double loss_scale;   /* 1 / unmasked target tokens of the global batch; in f16 times a power of two */
     double router_scale; /* the same with all tokens of the global batch, masked or not: routers see all of them */
     float lr, beta1, beta2, adam_eps, weight_decay, momentum;
-    bool nesterov;
+    bool nesterov, cautious_decay;
     double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
     float grad_scale;      /* clipping divided by the loss's scale: gradients are multiplied by it before the update */
     uint64_t seed, update; /* seed and t, for the random bits that round states in bf16 (kernels/states.h) */

@@ -29,10 +29,13 @@ static void apply(const struct sh_op_call *call, bool decay, int64_t i)
     struct sh_floats halves = {.high = call->out[0].data, .low = call->out[1].data};
     struct sh_floats at = sh_floats_at(call->out[1].data ? halves : whole, i);
     double lr = (double)call->scalars->lr, keep = decay ? 1 - lr * (double)call->scalars->weight_decay : 1;
+    double u = sh_ref_get(&call->in[0], i);
     float p;
 
     sh_floats_get(at, 1, &p);
-    p = (float)((double)p * keep - lr * sh_ref_get(&call->in[0], i));
+    if (call->scalars->cautious_decay && (u == 0 || p == 0 || (u < 0) != (p < 0)))
+        keep = 1;
+    p = (float)((double)p * keep - lr * u);
     sh_floats_put(at, 1, &p);
 }
 

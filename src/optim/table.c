@@ -23,6 +23,7 @@ void sh_optim_scalars(const struct sh_config *cfg, int64_t update, struct sh_op_
     s->adam_eps = (float)cfg->optimizer.eps;
     s->momentum = (float)cfg->optimizer.momentum;
     s->nesterov = cfg->optimizer.nesterov;
+    s->cautious_decay = cfg->optimizer.cautious_decay;
     s->weight_decay = (float)cfg->optimizer.weight_decay;
     s->beta1_pow = pow(cfg->optimizer.beta1, (double)update);
     s->beta2_pow = pow(cfg->optimizer.beta2, (double)update);

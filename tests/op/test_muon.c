@@ -83,6 +83,28 @@ static void step_by_hand(void **state)
     }
 }
 
+/* Where step and parameter have one sign, and nowhere else. */
+static void cautious_by_hand(void **state)
+{
+    static const double u[] = {4, 4, -4, -4, 0}, p[] = {8, -8, 8, -8, 8}, kept[] = {31. / 32, 1, 1, 31. / 32, 1};
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+
+        begin(&t, SH_OP_MUON_APPLY, 15, SH_F32);
+        t.scalars.cautious_decay = true;
+        for (int64_t i = 0; i < 15; i++) {
+            optest_set(&t.call.in[0], i, u[i % 5]);
+            optest_set(&t.call.out[0], i, p[i % 5]);
+        }
+        optest_run(&t, devices[d], 1);
+        for (int64_t i = 0; i < 5; i++)
+            assert_true(optest_get(&t.call.out[0], i) == p[i] * kept[i] - 0.125 * u[i]);
+        optest_end(&t);
+    }
+}
+
 static void as_reference(void **state)
 {
     static const int64_t lengths[] = {15, 1000, 20011};
@@ -94,6 +116,7 @@ static void as_reference(void **state)
         struct optest ref, cpu, halves, joined;
 
         begin(&ref, kinds[i % 2], lengths[i / 2], SH_F32);
+        ref.scalars.cautious_decay = i / 2 == 2;
         optest_copy(&cpu, &ref);
         optest_run(&ref, &sh_kernels_ref, 1);
         optest_run(&cpu, &sh_kernels_cpu, 2);
@@ -319,9 +342,11 @@ static void cost_of_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(momentum_by_hand),   cmocka_unit_test(step_by_hand),         cmocka_unit_test(as_reference),
-        cmocka_unit_test(narrow_states),      cmocka_unit_test(layouts_as_reference), cmocka_unit_test(others_stay),
-        cmocka_unit_test(becomes_orthogonal), cmocka_unit_test(odd_matrices),         cmocka_unit_test(steps_count),
+        cmocka_unit_test(momentum_by_hand), cmocka_unit_test(step_by_hand),
+        cmocka_unit_test(cautious_by_hand), cmocka_unit_test(as_reference),
+        cmocka_unit_test(narrow_states),    cmocka_unit_test(layouts_as_reference),
+        cmocka_unit_test(others_stay),      cmocka_unit_test(becomes_orthogonal),
+        cmocka_unit_test(odd_matrices),     cmocka_unit_test(steps_count),
         cmocka_unit_test(cost_of_rows),
     };
 

@@ -325,16 +325,20 @@ static void optimizers(void **unused)
 
 static void scalars_are_those_of_the_update(void **unused)
 {
-    struct sh_config cfg = {
-        .optimizer = {
-            .beta1 = 0.5, .beta2 = 0.25, .eps = 1e-3, .weight_decay = 0.125, .momentum = 0.75, .nesterov = true}};
+    struct sh_config cfg = {.optimizer = {.beta1 = 0.5,
+                                          .beta2 = 0.25,
+                                          .eps = 1e-3,
+                                          .weight_decay = 0.125,
+                                          .momentum = 0.75,
+                                          .nesterov = true,
+                                          .cautious_decay = true}};
     struct sh_op_scalars s = {.lr = 3, .grad_scale = 7};
 
     (void)unused;
     sh_optim_scalars(&cfg, 3, &s);
     assert_true(s.beta1_pow == 0.125 && s.beta2_pow == 0.015625);
     assert_true(s.beta1 == 0.5f && s.beta2 == 0.25f && s.adam_eps == 1e-3f && s.weight_decay == 0.125f);
-    assert_true(s.momentum == 0.75f && s.nesterov);
+    assert_true(s.momentum == 0.75f && s.nesterov && s.cautious_decay);
     assert_true(s.update == 3 && s.lr == 3 && s.grad_scale == 7);
 }
 

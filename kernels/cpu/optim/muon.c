@@ -24,7 +24,7 @@ SH_CLONES static void apply(float *p, float *const *none, const float *u, int64_
     (void)none;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        p[i] = p[i] * f.keep - f.lr * u[i];
+        sh_muon_step(&p[i], u[i], &f);
 }
 
 static sh_rc update(const struct sh_op_call *call, int n_states, sh_cpu_rule *rule)

@@ -39,7 +39,7 @@ struct muon_apply {
         sh_load(step, u + i);
         sh_floats_load(p1, p, i);
         for (int k = 0; k < N; k++)
-            p1[k] = p1[k] * by->keep - by->lr * step[k];
+            sh_muon_step(&p1[k], step[k], by);
         sh_cuda_store_floats(p, i, p1);
     }
 };
