@@ -81,6 +81,8 @@ static double flops_of_matrices(const struct sh_op_call *c)
 
     for (int i = 0; c->kind == SH_OP_ORTHO && i < c->attr->ortho.count; i++)
         flops += sh_matrix_flops(&c->matrices[i], c->attr->ortho.steps);
+    for (int i = 0; c->kind == SH_OP_ORTHO_ROWS && i < c->attr->ortho.count; i++)
+        flops += sh_matrix_row_flops(&c->matrices[i]);
     return flops;
 }
 

@@ -8,6 +8,11 @@
 #include "kernels/op.h"
 #include "src/config/words.h"
 
+#include <math.h>
+
+#define SH_ORTHO_LEAST 1e-10    /* a mean of squares of a row, below which its rows do not grow further */
+#define SH_ORTHO_ROWS_NORM 1e-8 /* a norm to divide by */
+
 enum { SH_ORTHO_TRIPLES = 5 };
 struct sh_ortho_row {
     int n;
@@ -65,6 +70,31 @@ static inline int64_t sh_matrix_place(const struct sh_matrix *x, int64_t k, int6
     int64_t r = x->out <= x->in ? i : j, c = x->out <= x->in ? j : i;
 
     return x->at + k * x->stride + (r / x->block * x->block_stride + r % x->block) * x->row_step + c * x->col_step;
+}
+
+/* Element (r, c) of copy k, and the number of the row. */
+static inline int64_t sh_matrix_element(const struct sh_matrix *x, int64_t k, int64_t r, int64_t c)
+{
+    return x->at + k * x->stride + (r / x->block * x->block_stride + r % x->block) * x->row_step + c * x->col_step;
+}
+
+static inline int64_t sh_matrix_row(const struct sh_matrix *x, int64_t k, int64_t r)
+{
+    return x->row + k * x->row_stride + r / x->block * x->block_stride + r % x->block;
+}
+
+/* The factor of all rows that gives a matrix its norm back, from the sums of squares before and after. */
+static inline double sh_ortho_rows_factor(double before, double after)
+{
+    double norm = sqrt(after);
+
+    return sqrt(before) / (norm < SH_ORTHO_ROWS_NORM ? SH_ORTHO_ROWS_NORM : norm);
+}
+
+/* Additions and multiplications of ORTHO_ROWS: the squares, and the product with the factor. */
+static inline double sh_matrix_row_flops(const struct sh_matrix *x)
+{
+    return 3 * (double)x->repeat * (double)x->out * (double)x->in;
 }
 
 /* Additions and multiplications: X X', its square, and the product with X, in each step. */

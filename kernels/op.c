@@ -76,6 +76,9 @@ static const struct sh_attr_field ortho_attrs[] = {
     FIELD(ortho, kind), FIELD(ortho, steps), FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all),
     FIELD(ortho, count_all), FIELD(ortho, first_cut), FIELD(ortho, origin), FIELD(ortho, most_short),
     FIELD(ortho, most_long), {0}};
+static const struct sh_attr_field ortho_row_attrs[] = {
+    FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all), FIELD(ortho, count_all), FIELD(ortho, first_cut),
+    FIELD(ortho, origin), FIELD(ortho, most_long), FIELD(ortho, first_row_cut), FIELD(ortho, row_origin), {0}};
 
 /* As a double, for printing and for the letters of shapes; sizes are below 2^53. */
 double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)
@@ -292,6 +295,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_MUON_MOMENTUM] =
         {.shape = "-> u [n] f32 inout, m [n] state inout", .flops = "6n", .attrs = run_attrs, .runs = true, APART},
     [SH_OP_ORTHO] = {.shape = "-> u [n] f32 inout", .attrs = ortho_attrs, APART},
+    [SH_OP_ORTHO_ROWS] = {.shape = "-> u [n] f32 inout, v [r] f32 inout", .attrs = ortho_row_attrs, APART},
     [SH_OP_MUON_APPLY] =
         {.shape = "u [n] f32 -> p [n] master inout, r [n] i16 inout opt:bf16",
          .flops = "3n", .attrs = run_attrs, .runs = true, APART},

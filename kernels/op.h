@@ -81,6 +81,10 @@
  * sequences, then the second ones. Queries of ATTENTION_ROWS are in U such runs for each sequence; run i has positions
  * from attr->attn.first[i] on, a multiple of M, and first[0] < first[1]. docs is that of queries.
  *
+ * ORTHO_ROWS (NorMuon, arXiv:2510.05491) takes what ORTHO left, scale U: for each row of U, an output of its product,
+ * v = b v + (1 - b) mean(row^2) with b = muon_beta2, and the row is divided by sqrt(max(v, SH_ORTHO_LEAST)). The matrix
+ * then gets the Frobenius norm again that it had, and the scale. A rank has the v of its matrices' rows, unit after unit.
+ *
  * ORTHO replaces each matrix X that call->matrices lists by scale U, where U is what a polynomial makes of X / |X|, its
  * Frobenius norm: attr->ortho.steps times X = a X + b (X X') X + c (X X')^2 X, with the coefficients of kernels/muon.h.
  * Its singular values come near 1. |X| is a sum in f64; if it is 0, U is 0. Elements of no matrix are left alone.
@@ -215,7 +219,8 @@ extern "C" {
     KERNEL(SINK_BWD, sink_bwd)              /* of the number; that of attention passes through unchanged */            \
     KERNEL(EXPERT_BIAS, expert_bias)        /* y = x + b[e] for the rows of expert e, times the weight of the row */   \
     KERNEL(EXPERT_BIAS_BWD, expert_bias_bwd) /* db[g mod E]: sums of rows, weighed; dweight: dy b[e] */                \
-    KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */
+    KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */             \
+    KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -256,6 +261,8 @@ struct sh_matrix {
     int64_t block, block_stride;
     int64_t repeat, stride;
     float scale;
+    int64_t row, row_stride; /* row r of copy k is number row + k row_stride + (r / block * block_stride + r % block) of the
+                                rows of all of the unit's matrices */
 };
 
 /* Which parameters of a unit an update is of: all, the matrices of its linear products, or all but those; or its first
@@ -357,7 +364,9 @@ struct sh_op_attr {
             int first_cut;                         /* as of the exchange that brings them; -1: all are here */
             int64_t origin;                        /* which element of the unit is the first of u */
             int64_t most_short, most_long;         /* the largest sides of all ranks' matrices */
-        } ortho;                                   /* ORTHO */
+            int first_row_cut;                     /* ORTHO_ROWS: the cuts of rows, as first_cut; -1: all are here */
+            int64_t row_origin;                    /* and which of the unit's rows is the first of v */
+        } ortho;                                   /* ORTHO, ORTHO_ROWS */
         struct {
             int parts;                             /* adapted matrices of y's stack: part i has rows [R i, R (i + 1))
                                                       of a, and the width[i] rows of b after the earlier parts' */
@@ -421,7 +430,7 @@ double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *
 struct sh_op_scalars {
     double loss_scale;   /* 1 / unmasked target tokens of the global batch; in f16 times a power of two */
     double router_scale; /* the same with all tokens of the global batch, masked or not: routers see all of them */
-    float lr, beta1, beta2, adam_eps, weight_decay, momentum;
+    float lr, beta1, beta2, adam_eps, weight_decay, momentum, muon_beta2;
     bool nesterov, cautious_decay;
     double beta1_pow, beta2_pow; /* beta^t for this update t = 1, 2, ... */
     float grad_scale;      /* clipping divided by the loss's scale: gradients are multiplied by it before the update */
@@ -437,7 +446,7 @@ struct sh_op_call {
     const struct sh_group_numbers
         *groups;                      /* of updates: those of their runs; sh_rows_run() puts them into the scalars */
     const double *divisors;           /* ROPE_TABLE: attr->rope.divisors rows; NULL: none */
-    const struct sh_matrix *matrices; /* ORTHO: attr->ortho.count rows */
+    const struct sh_matrix *matrices; /* ORTHO, ORTHO_ROWS: attr->ortho.count rows */
     struct sh_operand in[SH_OP_MAX_IN], out[SH_OP_MAX_OUT];
     void *work; /* sh_op_work_bytes() bytes, 64-byte aligned; contents undefined */
     int64_t work_bytes;

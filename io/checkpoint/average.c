@@ -131,8 +131,10 @@ static sh_rc save(struct average *a, const struct sh_ckpt_meta *meta, const char
         .io_method = SH_IO_DIRECT, .verify = SH_VERIFY_DISK, .hints = "", .threads = 4};
     const struct sh_ckpt_far far = {.get = get, .arg = a};
     struct sh_ckpt_tensor *tensors = sh_calloc((size_t)first->n + 1, sizeof *tensors);
-    struct sh_ckpt_set set = {
-        .states = sh_ckpt_states_of(NULL, 0), .tensors = tensors, .n_tensors = (int)first->n, .far = &far};
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_of(NULL, 0),
+                              .tensors = tensors,
+                              .n_tensors = (int)sh_ckpt_index_models(first),
+                              .far = &far};
     int64_t bytes;
     list_tensors(first, tensors);
     struct sh_ckpt_piece *pieces = sh_ckpt_pieces_far(&set);

@@ -25,6 +25,7 @@ enum { SH_CKPT_MODEL = 0, SH_CKPT_STATES_MAX = 4, SH_CKPT_STATE_NAME = 32 };
 struct sh_ckpt_states {
     int n;
     char name[SH_CKPT_STATES_MAX][SH_CKPT_STATE_NAME]; /* groups of the file: "model", "optimizer/exp_avg" */
+    bool masked;                                       /* of an index: not all tensors have all of them */
 };
 
 /* "model", and "optimizer/" before each of n names, which are short and far fewer than SH_CKPT_STATES_MAX. Local. */
@@ -46,11 +47,13 @@ struct sh_ckpt_tensor {
     int64_t dim[4];
     int64_t elems;
     enum sh_param_role role; /* not in the file */
+    unsigned states;         /* bit s: it has state s of the set; 0: all of them */
 };
 
 /* Elements [begin, begin + elems) of a tensor in row-major order that this rank holds. Pieces of one rank do not
  * overlap. Saving: pieces of all ranks together cover each element exactly once (replicas divide what they all hold).
- * Loading: whatever this rank wants; ranks may want the same. data[s] none: that state is not wanted (loading only).
+ * Loading: whatever this rank wants; ranks may want the same. data[s] none: that state is not wanted (loading only), or the
+ * tensor does not have it.
  * Floats in halves are joined and split in the pieces that are moved anyway.
  *
  * Saving a copy of the state: early[s] has the sums of the state itself, computed while it was copied. The save

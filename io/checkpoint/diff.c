@@ -125,6 +125,13 @@ static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a
     struct distance far = {.tensor = a - d->a.index.entry, .state = state};
     if (other < 0) /* reported by diff_states() */
         return SH_OK;
+    if (!sh_ckpt_has(a, state) || !sh_ckpt_has(b, other)) {
+        d->found += sh_ckpt_has(a, state) != sh_ckpt_has(b, other);
+        if (sh_ckpt_has(a, state) != sh_ckpt_has(b, other))
+            fprintf(d->out, "%s/%s: in %s only\n", d->a.index.states.name[state], a->name,
+                    sh_ckpt_has(a, state) ? d->a.path : d->b.path);
+        return SH_OK;
+    }
     SH_TRY(measure(d, state, other, a, b, &far));
     if (far.elems > 0) {
         d->far = sh_realloc(d->far, (size_t)(d->n_far + 1), sizeof *d->far);

@@ -41,6 +41,8 @@ static sh_rc find_tensor(struct extract *x, const char *name)
         return sh_fail(SH_E_DATA, "%s has no tensor %s; `sherd ckpt info --tensors %s` lists its tensors", x->path,
                        name, x->path);
     x->entry = &x->index.entry[i];
+    if (!sh_ckpt_has(x->entry, x->state))
+        return sh_fail(SH_E_DATA, "%s has no %s of %s", x->path, x->index.states.name[x->state], name);
     return SH_OK;
 }
 

@@ -74,7 +74,21 @@ static sh_rc match_tensor(struct load *l, int i)
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s", l->path, t->name,
                        sh_str_shape(e->ndim, e->dim, have), sh_str_shape(t->ndim, t->dim, want));
+    for (int s = 0; s < l->set->states.n; s++)
+        if ((!t->states || t->states >> s & 1u) &&
+            !sh_ckpt_has(e, sh_ckpt_states_find(&l->index.states, l->set->states.name[s])))
+            return sh_fail(SH_E_DATA, "%s has no %s of %s, which this run's optimizer needs", l->path,
+                           l->set->states.name[s], t->name);
     return SH_OK;
+}
+
+/* Tensors of the model that the set lacks. Those that are only states of an optimizer may be left out. */
+static int64_t count_extra(const struct load *l)
+{
+    int64_t n = sh_ckpt_index_models(&l->index);
+    for (int i = 0; i < l->set->n_tensors; i++)
+        n -= sh_ckpt_has(&l->index.entry[l->place[i]], SH_CKPT_MODEL);
+    return n;
 }
 
 /* Names the first tensor that the model does not have. At least one exists, since the file has more tensors and all of
@@ -90,7 +104,7 @@ static sh_rc name_extra(const struct load *l)
     free(used);
     char have[100];
     return sh_fail(SH_E_DATA, "%s has %lld tensors more than this model, the first of them %s %s; %s", l->path,
-                   (long long)l->index.n - l->set->n_tensors, l->index.entry[i].name,
+                   (long long)count_extra(l), l->index.entry[i].name,
                    sh_str_shape(l->index.entry[i].ndim, l->index.entry[i].dim, have),
                    is_router_bias(l->index.entry[i].name) ? "give model.router_bias=true" : other_model);
 }
@@ -122,7 +136,7 @@ static sh_rc match(void *arg)
     l->place = sh_calloc((size_t)l->set->n_tensors + 1, sizeof *l->place);
     for (int i = 0; i < l->set->n_tensors; i++)
         SH_TRY(match_tensor(l, i));
-    return l->index.n > l->set->n_tensors ? name_extra(l) : SH_OK;
+    return count_extra(l) > 0 ? name_extra(l) : SH_OK;
 }
 
 static sh_rc open_data(void *arg)
@@ -178,7 +192,7 @@ static sh_rc choose_way(void *arg)
         elems[0] += l->wanted.extent[i].elems;
     elems[0] /= l->replicas.size;
     for (int64_t i = 0; i < l->index.n; i++)
-        elems[1] += l->rank == 0 ? l->index.entry[i].elems * l->index.states.n : 0;
+        elems[1] += l->rank == 0 ? sh_ckpt_all_elems(&l->index.entry[i]) : 0;
     SH_TRY(sh_mesh_sum_i64(elems, 2));
     if (elems[0] <= elems[1] && !wants_short_runs(&l->wanted))
         sh_file_direct_open(l->path, l->file.fd, false, &l->file);

@@ -30,11 +30,11 @@ sh_rc sh_ckpt_digest(const char *path, uint64_t *digest)
     return SH_OK;
 }
 
-/* Elements of one state. */
+/* Elements of the model. */
 static int64_t elements(const struct sh_ckpt_index *index)
 {
     int64_t elems = 0;
-    for (int64_t i = 0; i < index->n; i++)
+    for (int64_t i = 0; i < sh_ckpt_index_models(index); i++)
         elems += index->entry[i].elems;
     return elems;
 }
@@ -44,7 +44,9 @@ static void print_loaders(const struct sh_ckpt_index *index, FILE *out)
 {
     /* One rank, a node, eight nodes: three sizes show how the share of a rank falls. */
     static const int ranks[] = {1, 8, 64};
-    double bytes = (double)elements(index) * 4 * index->states.n;
+    double bytes = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        bytes += (double)sh_ckpt_all_elems(&index->entry[i]) * 4;
     fprintf(out,
             "loads into: a model with exactly these tensors, on any mesh and strategy, in any compute type, by a Sherd "
             "that reads format %d\n",
@@ -94,7 +96,8 @@ static void print(const struct sh_ckpt_index *index, const char *path, unsigned 
             (long long)index->file_bytes);
     fprintf(out, "step %lld, updates %lld, samples %lld, tokens %lld\n", (long long)m->step, (long long)m->updates,
             (long long)m->samples, (long long)m->tokens);
-    fprintf(out, "%lld tensors, %lld elements; for each:", (long long)index->n, (long long)elements(index));
+    fprintf(out, "%lld tensors, %lld elements; for each:", (long long)sh_ckpt_index_models(index),
+            (long long)elements(index));
     for (int s = 0; s < index->states.n; s++)
         fprintf(out, " %s", index->states.name[s]);
     fputc('\n', out);

@@ -24,8 +24,10 @@ static sh_rc check_pieces(const struct sh_ckpt_set *set)
         const struct sh_ckpt_piece *p = &set->pieces[i];
         SH_REQUIRE(p->tensor >= 0 && p->tensor < set->n_tensors);
         SH_REQUIRE(p->begin >= 0 && p->elems >= 0 && p->begin + p->elems <= set->tensors[p->tensor].elems);
+        unsigned states = set->tensors[p->tensor].states;
         for (int s = 0; s < set->states.n; s++)
-            SH_REQUIRE(!sh_floats_none(p->data[s]) || (p->far[s] && set->far) || set->zero[s] || p->elems == 0);
+            SH_REQUIRE((states && !(states >> s & 1u)) || !sh_floats_none(p->data[s]) || (p->far[s] && set->far) ||
+                       set->zero[s] || p->elems == 0);
     }
     return SH_OK;
 }

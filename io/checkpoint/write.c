@@ -76,6 +76,8 @@ static sh_rc write_piece(const struct target *f, const struct sh_ckpt_index *ind
 {
     const struct sh_ckpt_piece *piece = &set->pieces[i];
     for (int s = 0; s < index->states.n; s++) {
+        if (!sh_ckpt_has(&index->entry[piece->tensor], s))
+            continue;
         int64_t at = index->entry[piece->tensor].offset[s] + piece->begin * 4;
         float *room = piece->data[s].whole ? NULL : sh_calloc(JOINED_ELEMS, sizeof *room);
         sh_rc rc = write_interval(f, set, i, s, at, room);

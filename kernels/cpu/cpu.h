@@ -48,6 +48,7 @@ int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads); /*
 int64_t sh_cpu_route_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_loss_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_ortho_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_ortho_rows_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_loss_rest_work_bytes(const struct sh_op_call *call, int threads);
 

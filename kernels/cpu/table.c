@@ -38,6 +38,7 @@ static int64_t (*const work_of[SH_OP_ROOM])(const struct sh_op_call *call, int t
     [SH_OP_ROUTE_BWD] = sh_cpu_route_bwd_work_bytes,
     [SH_OP_ROUTE_LOSS] = sh_cpu_route_loss_work_bytes,
     [SH_OP_ORTHO] = sh_cpu_ortho_work_bytes,
+    [SH_OP_ORTHO_ROWS] = sh_cpu_ortho_rows_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)

@@ -106,3 +106,42 @@ sh_rc sh_ref_ortho(const struct sh_op_call *call)
             make_orthogonal(call, &call->matrices[r], k);
     return SH_OK;
 }
+
+int64_t sh_ref_ortho_rows_work_bytes(const struct sh_op_call *call)
+{
+    return call->attr->ortho.most_long * (int64_t)sizeof(double);
+}
+
+/* Row after row, as the paper has it; `by` [rows] is what each is multiplied by. */
+static void even_rows(const struct sh_op_call *call, const struct sh_matrix *of, int64_t k)
+{
+    int64_t origin = call->attr->ortho.origin;
+    double b = (double)call->scalars->muon_beta2, before = 0, after = 0, *by = call->work, all;
+
+    for (int64_t r = 0; r < of->out; r++) {
+        int64_t at = sh_matrix_row(of, k, r) - call->attr->ortho.row_origin;
+        double squares = 0, v;
+
+        for (int64_t c = 0; c < of->in; c++)
+            squares += pow(sh_ref_get(&call->out[0], sh_matrix_element(of, k, r, c) - origin) / (double)of->scale, 2);
+        v = b * sh_ref_get(&call->out[1], at) + (1 - b) * squares / (double)of->in;
+        sh_ref_set(&call->out[1], at, v);
+        by[r] = 1 / sqrt(fmax(v, SH_ORTHO_LEAST));
+        before += squares;
+        after += squares * by[r] * by[r];
+    }
+    all = sh_ortho_rows_factor(before, after);
+    for (int64_t e = 0; e < of->out * of->in; e++) {
+        int64_t at = sh_matrix_element(of, k, e / of->in, e % of->in) - origin;
+
+        sh_ref_set(&call->out[0], at, sh_ref_get(&call->out[0], at) * by[e / of->in] * all);
+    }
+}
+
+sh_rc sh_ref_ortho_rows(const struct sh_op_call *call)
+{
+    for (int r = 0; r < call->attr->ortho.count; r++)
+        for (int64_t k = 0; k < call->matrices[r].repeat; k++)
+            even_rows(call, &call->matrices[r], k);
+    return SH_OK;
+}

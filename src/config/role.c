@@ -23,6 +23,7 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_HEAD] = {.ending = "weight"},
         [SH_PARAM_NORM] = {.ending = "weight", .vector = true},
         [SH_PARAM_BIAS] = {.ending = "bias", .vector = true},
+        [SH_PARAM_MOMENT] = {.ending = "rows", .vector = true},
         [SH_PARAM_ROUTER_BIAS] = {.ending = "e_score_correction_bias", .vector = true},
         [SH_PARAM_LORA_A] = {.ending = "lora_A.weight", .adapter = true},
         [SH_PARAM_LORA_B] = {.ending = "lora_B.weight", .adapter = true},

@@ -33,6 +33,7 @@ enum sh_param_role {
     SH_PARAM_EXPERT_LORA_A, /* the two beside a product of experts, for each expert */
     SH_PARAM_EXPERT_LORA_B,
     SH_PARAM_EXPERT_BIAS, /* [E,O], of a product of experts */
+    SH_PARAM_MOMENT,      /* no parameter: the means of squares of a matrix's rows, which an optimizer keeps */
     SH_PARAM_SINK,        /* a number for each head, in the softmax of its attention */
     SH_PARAM_ROLES
 };

@@ -3,6 +3,7 @@
 #ifndef SH_CONFIG_WORDS_H
 #define SH_CONFIG_WORDS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Values of mesh.shard and mesh.replicate that are not a number of ranks. */
@@ -39,6 +40,12 @@ static inline int sh_cfg_decay_has_tail(int decay)
     return decay == SH_DECAY_WSD || decay == SH_DECAY_POWER_TAIL;
 }
 enum sh_cfg_coefficients { SH_ORTHO_SIMPLE, SH_ORTHO_QUINTIC, SH_ORTHO_POLAR_EXPRESS, SH_ORTHO_KINDS };
+/* Whether an optimizer takes steps of orthogonal matrices. */
+static inline bool sh_cfg_is_muon(int optimizer)
+{
+    return optimizer == SH_OPTIM_MUON || optimizer == SH_OPTIM_NORMUON;
+}
+
 enum sh_cfg_muon_split { SH_MUON_SPLIT_QKV, SH_MUON_SPLIT_HEADS, SH_MUON_SPLIT_NONE };
 enum sh_cfg_adjust { SH_ADJUST_ORIGINAL, SH_ADJUST_MATCH_RMS_ADAMW, SH_ADJUST_SPECTRAL_UNCLAMPED };
 enum sh_cfg_context_method { SH_CONTEXT_AUTO, SH_CONTEXT_ULYSSES, SH_CONTEXT_GATHER };

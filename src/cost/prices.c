@@ -60,7 +60,7 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(h, (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems));
     else if (sh_op_has_rows(op->kind))
         h = mix(h, (uint64_t)op->attr.rows.expected);
-    else if (op->kind == SH_OP_ORTHO)
+    else if (op->kind == SH_OP_ORTHO || op->kind == SH_OP_ORTHO_ROWS)
         h = mix(mix(h, (uint64_t)op->attr.ortho.first << 32 | (uint64_t)op->attr.ortho.count),
                 (uint64_t)op->attr.ortho.steps);
     else if (sh_program_cuts(p, op))

@@ -84,7 +84,7 @@ static sh_rc make_calls(struct sh_exec *e)
     e->labels = sh_calloc((size_t)p->n_ops, sizeof *e->labels);
     for (int i = 0; i < p->n_ops; i++) {
         sh_program_call(p, &p->ops[i], &e->at, &e->calls[i]);
-        e->calls[i].scalars = sh_op_info(p->ops[i].kind)->runs ? &e->update_scalars : &e->scalars;
+        e->calls[i].scalars = p->ops[i].phase == SH_PHASE_UPDATE ? &e->update_scalars : &e->scalars;
         e->calls[i].queue = e->queue;
         sh_program_label(p, &p->ops[i], e->labels[i]);
     }

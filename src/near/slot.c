@@ -19,9 +19,9 @@ static int64_t aligned(int64_t bytes, int64_t to)
 /* ---- what a rank writes, in terms of saved tensors ---- */
 
 /* As in the map of states (src/run/save/map.c): of the ranks that hold the same, each has a part. */
-static struct sh_range written(const struct sh_unit *u, const struct sh_mesh_shape *shape)
+static struct sh_range written(const struct sh_program *p, const struct sh_unit *u, const struct sh_mesh_shape *shape)
 {
-    struct sh_range owned = sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(shape, u->shard));
+    struct sh_range owned = sh_program_owned(p, u, shape);
 
     return sh_layout_split(owned, sh_group_size(shape, u->replicate), sh_group_index(shape, u->replicate));
 }
@@ -62,7 +62,7 @@ static int rows_of_param(const struct sh_program *p, const struct sh_param *para
 static int rows_of_unit(const struct sh_program *p, const struct sh_unit *u, const struct sh_mesh_shape *shape,
                         int unit, struct sh_near_row *row)
 {
-    struct sh_range range = written(u, shape);
+    struct sh_range range = written(p, u, shape);
     int n = 0;
 
     for (int i = u->first_param; i < u->first_param + u->n_params; i++)
@@ -91,7 +91,7 @@ static struct sh_near_head arrange(const struct sh_program *p, const struct sh_m
 
     for (int i = 0; i < p->n_units; i++)
         if (p->units[i].trainable) {
-            struct sh_range range = written(&p->units[i], shape);
+            struct sh_range range = written(p, &p->units[i], shape);
 
             data += bytes_of_unit(p, range.end - range.begin);
             h.n_rows += rows_of_unit(p, &p->units[i], shape, h.n_units++, NULL);
@@ -154,7 +154,7 @@ void sh_near_format(void *memory, const struct sh_program *p, const struct sh_me
     at = h->text_at + SH_NEAR_TEXT;
     for (int i = 0, n = 0; i < p->n_units; i++)
         if (p->units[i].trainable) {
-            struct sh_range range = written(&p->units[i], shape);
+            struct sh_range range = written(p, &p->units[i], shape);
 
             out->unit[n] = (struct sh_near_unit){.at = at,
                                                  .n = range.end - range.begin,

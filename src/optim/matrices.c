@@ -93,7 +93,17 @@ static struct sh_matrix matrix_of(const struct sh_param *param, const struct par
                               .block_stride = part->every,
                               .repeat = experts * part->repeat,
                               .stride = experts > 1 ? out * in : part->stride * row,
-                              .scale = scale};
+                              .scale = scale,
+                              .row = part->first,
+                              .row_stride = experts > 1 ? out : part->stride};
+}
+
+int64_t sh_matrices_rows(const struct sh_program *p, const struct sh_param *param, const struct sh_model *m)
+{
+    int64_t in, out;
+
+    sh_family_linear_dims(m, sh_saved_of(p, param)->role, &in, &out);
+    return param->ndim == 3 ? param->dim[0] * out : out;
 }
 
 void sh_matrices_add(struct sh_program *p, const struct sh_param *param, const struct sh_model *m,

@@ -10,4 +10,7 @@
 void sh_matrices_add(struct sh_program *p, const struct sh_param *param, const struct sh_model *m,
                      const struct sh_ortho *how);
 
+/* How many rows the parameter's matrices have together. */
+int64_t sh_matrices_rows(const struct sh_program *p, const struct sh_param *param, const struct sh_model *m);
+
 #endif

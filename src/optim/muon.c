@@ -3,7 +3,7 @@
  *
  *   for each unit     MUON_MOMENTUM
  *   for each unit     ALL_TO_ALL  chunk -> the rank's matrices, in a part of one buffer
- *   for each unit     ORTHO
+ *   for each unit     ORTHO, and ORTHO_ROWS if the owners keep a state of rows
  *   for each unit     ALL_TO_ALL  back;  MUON_APPLY
  *
  * What a matrix becomes is a function of its elements alone, so it does not matter who owns it. */
@@ -52,6 +52,7 @@ static double flops_of(const struct sh_program *p, int first, int n)
 static int add_matrices(const struct sh_update_wave *w, int unit, double *work, int64_t *begin, int64_t *end)
 {
     const struct sh_unit *u = &w->p->units[unit];
+    int64_t rows = 0;
     int n = 0;
 
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
@@ -61,6 +62,9 @@ static int add_matrices(const struct sh_update_wave *w, int unit, double *work, 
         if (!sh_optim_has(w->p, SH_RUNS_MATRICES, param))
             continue;
         sh_matrices_add(w->p, param, w->model, w->ortho);
+        for (int k = first; k < w->p->n_matrices; k++)
+            w->p->matrices[k].row += rows;
+        rows += sh_matrices_rows(w->p, param, w->model);
         work[n] = flops_of(w->p, first, w->p->n_matrices - first);
         begin[n] = param->unit_elems;
         end[n++] = param->unit_elems + param->elems;
@@ -107,6 +111,24 @@ static void note_sides(const struct sh_program *p, struct owned *o)
     }
 }
 
+/* The owners of matrices keep the means of their rows. The parameters of the unit of moments are those that have matrices,
+ * in their order. */
+static void keep_moments(const struct sh_update_wave *w, int unit, const int *place, int n)
+{
+    int64_t *begin = sh_calloc((size_t)n + 1, sizeof *begin), *end = sh_calloc((size_t)n + 1, sizeof *end);
+    struct sh_unit *u = &w->p->units[unit];
+
+    for (int i = 0; i < n; i++) {
+        begin[i] = w->p->params[u->first_param + i].unit_elems;
+        end[i] = begin[i] + w->p->params[u->first_param + i].elems;
+    }
+    u->first_cut = w->p->n_cuts;
+    add_cuts(w, place, begin, end, n);
+    sh_optim_keep_moments(w->p, unit, w->ranks);
+    free(begin);
+    free(end);
+}
+
 /* Share the matrices of a unit among the ranks, which have `load` already; `elems`: what each of them holds. */
 static struct owned share(const struct sh_update_wave *w, int unit, double *load, int64_t *elems)
 {
@@ -120,6 +142,8 @@ static struct owned share(const struct sh_update_wave *w, int unit, double *load
     note_sides(w->p, &o);
     sh_owners_place(work, n, w->ranks, load, place);
     add_cuts(w, place, begin, end, n);
+    if (w->p->units[unit].moments != SH_NONE)
+        keep_moments(w, w->p->units[unit].moments, place, n);
     for (int r = 0; r < w->ranks; r++)
         elems[r] += w->p->cuts[o.first_cut + r + 1] - w->p->cuts[o.first_cut + r];
     free(place);
@@ -183,6 +207,25 @@ static void make_orthogonal(const struct sh_update_wave *w, int unit, const stru
     sh_program_append(w->p, op);
 }
 
+static void even_rows(const struct sh_update_wave *w, int unit, const struct owned *o)
+{
+    const struct sh_unit *u = &w->p->units[unit];
+    struct sh_op op = sh_program_op(SH_OP_ORTHO_ROWS);
+
+    if (u->moments == SH_NONE)
+        return;
+    op.out[0] = o->view == SH_NONE ? u->grad_shard : o->view;
+    op.out[1] = w->p->units[u->moments].compute;
+    op.attr.ortho.first = op.attr.ortho.first_all = o->first_matrix;
+    op.attr.ortho.count = op.attr.ortho.count_all = o->n_matrices;
+    op.attr.ortho.first_cut = o->view == SH_NONE ? SH_NONE : o->first_cut;
+    op.attr.ortho.first_row_cut = o->view == SH_NONE ? SH_NONE : w->p->units[u->moments].first_cut;
+    op.attr.ortho.most_long = o->most_long;
+    op.phase = SH_PHASE_UPDATE;
+    op.unit = unit;
+    sh_program_append(w->p, op);
+}
+
 static void apply(const struct sh_update_wave *w, int unit)
 {
     const struct sh_unit *u = &w->p->units[unit];
@@ -211,6 +254,8 @@ void sh_optim_muon_finish(const struct sh_update_wave *w)
         exchange(w, w->unit[i], &o[i], false);
     for (int i = 0; i < w->n; i++)
         make_orthogonal(w, w->unit[i], &o[i]);
+    for (int i = 0; i < w->n; i++)
+        even_rows(w, w->unit[i], &o[i]);
     for (int i = 0; w->ranks > 1 && i < w->n; i++)
         exchange(w, w->unit[i], &o[i], true);
     for (int i = 0; i < w->n; i++)
@@ -234,6 +279,11 @@ static void take_matrices(const struct sh_program *p, struct sh_op *op, int64_t 
     op->attr.ortho.origin = begin;
 }
 
+static bool has_matrices(enum sh_op_kind kind)
+{
+    return kind == SH_OP_ORTHO || kind == SH_OP_ORTHO_ROWS;
+}
+
 /* Units follow one another in the room of a wave. An exchange into it comes before all else that has the view. */
 void sh_optim_place_owned(struct sh_program *p, const struct sh_mesh_shape *mesh)
 {
@@ -253,10 +303,12 @@ void sh_optim_place_owned(struct sh_program *p, const struct sh_mesh_shape *mesh
             view->base_elems = used;
             view->dim[0] = cuts[here + 1] - cuts[here];
             used += view->dim[0];
-        } else if (op->kind == SH_OP_ORTHO && op->attr.ortho.first_cut != SH_NONE) {
-            int at = op->attr.ortho.first_cut + sh_group_index(mesh, p->units[op->unit].shard);
+        } else if (has_matrices(op->kind) && op->attr.ortho.first_cut != SH_NONE) {
+            int here = sh_group_index(mesh, p->units[op->unit].shard), at = op->attr.ortho.first_cut + here;
 
             take_matrices(p, op, p->cuts[at], p->cuts[at + 1]);
+            if (op->kind == SH_OP_ORTHO_ROWS)
+                op->attr.ortho.row_origin = p->cuts[op->attr.ortho.first_row_cut + here];
         }
     }
 }

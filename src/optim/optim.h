@@ -36,6 +36,7 @@ struct sh_optim {
                                    for the others */
     void (*finish)(const struct sh_update_wave *w); /* then for the matrices of several units at once; NULL: nothing */
     int n_states;               /* in addition to the master parameters */
+    const char *rows;           /* a state for each row of the matrices that `finish` updates; NULL: none */
     unsigned of_others;         /* bit k: state k is not of matrices that `finish` updates */
     const char *state[SH_STATES_MAX]; /* torch's names; in checkpoints /optimizer/NAME. Zero at first */
 };

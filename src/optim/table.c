@@ -22,6 +22,7 @@ void sh_optim_scalars(const struct sh_config *cfg, int64_t update, struct sh_op_
     s->beta2 = (float)cfg->optimizer.beta2;
     s->adam_eps = (float)cfg->optimizer.eps;
     s->momentum = (float)cfg->optimizer.momentum;
+    s->muon_beta2 = (float)cfg->optimizer.muon_beta2;
     s->nesterov = cfg->optimizer.nesterov;
     s->cautious_decay = cfg->optimizer.cautious_decay;
     s->weight_decay = (float)cfg->optimizer.weight_decay;

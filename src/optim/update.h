@@ -41,6 +41,11 @@ int sh_optim_wave_units(const struct sh_update_wave *all);
  * just been built. */
 void sh_optim_place_owned(struct sh_program *p, const struct sh_mesh_shape *mesh);
 
+/* Add a unit for the state of rows beside each trained unit with matrices, if the row has such a state; and its memory, once
+ * `first_cut` of the unit is known. */
+void sh_optim_add_moments(struct sh_program *p, const struct sh_optim *optim, const struct sh_model *m);
+void sh_optim_keep_moments(struct sh_program *p, int unit, int ranks);
+
 /* The chunks [chunk] f32 of all ranks, end to end as in the unit; and of such a whole unit this rank's chunk. */
 int sh_optim_gather(const struct sh_update *u, int chunk);
 int sh_optim_own(const struct sh_update *u, int whole);

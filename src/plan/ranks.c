@@ -384,7 +384,7 @@ static sh_rc not_covered(const struct check *c, int saved, int64_t from, int64_t
 
 static bool has_gradients(const struct sh_saved *s)
 {
-    return s->trainable && s->role != SH_PARAM_ROUTER_BIAS;
+    return s->trainable && s->role != SH_PARAM_ROUTER_BIAS && s->role != SH_PARAM_MOMENT;
 }
 
 /* Check that parts cover each tensor with gradients from the first to the last element, without gap or overlap, and nothing
@@ -477,7 +477,7 @@ static void note_state(struct check *c)
 
     for (int i = 0; i < c->n_units; i++) {
         const struct sh_unit *u = &c->p->units[i];
-        struct sh_range r = sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(c->mesh, u->shard));
+        struct sh_range r = sh_program_owned(c->p, u, c->mesh);
 
         owned += u->trainable ? r.end - r.begin : 0;
     }

@@ -278,10 +278,11 @@ static enum sh_dtype dtype_of(int precision)
 /* Parts of the update have kernels for CPUs only. */
 static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
 {
-    if (cfg->optimizer.name == SH_OPTIM_MUON)
+    if (sh_cfg_is_muon(cfg->optimizer.name))
         return sh_fail(SH_E_USAGE,
-                       "optimizer.name=muon: the kernel that makes matrices orthogonal is for CPUs, but the "
-                       "job runs on GPUs; give adamw, or training.device=cpu");
+                       "optimizer.name=%s: the kernel that makes matrices orthogonal is for CPUs, but the "
+                       "job runs on GPUs; give adamw, or training.device=cpu",
+                       cfg->optimizer.name == SH_OPTIM_MUON ? "muon" : "normuon");
     if (cfg->optimizer.state_dtype == SH_PRECISION_INT8)
         return sh_fail(SH_E_USAGE,
                        "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "

@@ -157,6 +157,8 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .leaves = 1,
                         .row_leaves = 1,
                         .beside = SH_NONE,
+                        .moments = SH_NONE,
+                        .first_cut = SH_NONE,
                         .compute = SH_NONE,
                         .remainder = SH_NONE,
                         .master = SH_NONE,
@@ -517,7 +519,7 @@ void sh_program_call(const struct sh_program *p, const struct sh_op *op, const s
         call->groups = p->numbers;
     if (op->kind == SH_OP_ROPE_TABLE && op->attr.rope.divisors)
         call->divisors = p->divisors + op->attr.rope.first_divisor;
-    if (op->kind == SH_OP_ORTHO)
+    if (op->kind == SH_OP_ORTHO || op->kind == SH_OP_ORTHO_ROWS)
         call->matrices = p->matrices + op->attr.ortho.first;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         operand(p, op->in[i], b, &call->in[i]);

@@ -164,6 +164,11 @@ struct sh_unit {
     bool balances;           /* biases of a router: f32 whatever the compute type, and whole on each rank. ROUTE_BIAS moves
                                 them by loads instead of gradients; they are saved like what is trained, with states of
                                 the optimizer that stay 0 */
+    int moments;             /* the unit with a mean of squares for each row of its matrices; SH_NONE: none */
+    bool of_rows;            /* is such a unit: f32, one parameter for each matrix that the optimizer has whole, moved by
+                                ORTHO_ROWS. It is a state of the optimizer, not a part of the model; saved, without states */
+    int first_cut;           /* of such a unit: rank i of `shard` owns what lies between numbers i and i + 1 of the program's
+                                cuts from here on, as it owns the matrices; SH_NONE: the ranks own equal chunks */
     bool packed;             /* frozen weights in four bits an element: `compute`, `full` and gathered copies are blocks
                                 [elems/64,36] u8 (src/base/number/nf4.h); a weight is unpacked before each use */
     bool resident;           /* gathered once, and again after each update, whatever the strategy */
@@ -265,6 +270,7 @@ struct sh_program {
     struct sh_state state[SH_KEPT_MAX]; int n_states; /* none if nothing is trained */
     int n_optim_states;    /* the first of them, which the optimizer's operations have; the one after them, f32, is the mean
                               of the parameters (SH_OP_EMA) */
+    char row_state[SH_NAME_MAX]; /* the name of the state that units `of_rows` are; "": there are none */
     enum sh_dtype act;     /* compute type */
     bool tree_sums;        /* micro-steps are summed in a binary tree; each writes its own loss */
     int unrolled;          /* micro-steps of a training step that are one section, ONLY: the host fills the inputs of all,
@@ -327,7 +333,7 @@ static inline int64_t sh_program_state_bytes(const struct sh_program *p, int k, 
 
 static inline bool sh_program_descends(const struct sh_unit *u)
 {
-    return u->trainable && !u->balances;
+    return u->trainable && !u->balances && !u->of_rows;
 }
 
 /* Move the parameters with moves[i], of [params], to a unit. All keep their order; so those that lay side by side still

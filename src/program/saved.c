@@ -91,3 +91,12 @@ sh_rc sh_saved_check(const struct sh_program *p)
         SH_TRY(check(p, &p->params[i]));
     return SH_OK;
 }
+
+struct sh_range sh_program_owned(const struct sh_program *p, const struct sh_unit *u, const struct sh_mesh_shape *mesh)
+{
+    int place = sh_group_index(mesh, u->shard);
+
+    if (u->of_rows && u->first_cut != SH_NONE)
+        return (struct sh_range){p->cuts[u->first_cut + place], p->cuts[u->first_cut + place + 1]};
+    return sh_layout_owned_chunk(u->elems, u->chunk, place);
+}

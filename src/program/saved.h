@@ -9,6 +9,8 @@
 #define SH_PROGRAM_SAVED_H
 
 #include "src/base/number/rng.h"
+#include "src/layout/layout.h"
+#include "src/mesh/shape.h"
 #include "src/program/program.h"
 
 const struct sh_saved *sh_saved_of(const struct sh_program *p, const struct sh_param *param);
@@ -20,6 +22,9 @@ struct sh_rng_runs sh_saved_run(const struct sh_program *p, const struct sh_para
 
 /* Whether each run of a whole parameter begins at a multiple of `elems` and has a multiple of them, in both. */
 bool sh_saved_divides(const struct sh_program *p, const struct sh_param *param, int64_t elems);
+
+/* What this rank owns of a unit; replicas own the same. */
+struct sh_range sh_program_owned(const struct sh_program *p, const struct sh_unit *u, const struct sh_mesh_shape *mesh);
 
 /* Check all parameters: bands lie in their dimension, in order and without overlap, and fill what is held of it; other
  * dimensions are those of the saved tensor. Errors: SH_E_BUG with the name. */

@@ -223,10 +223,13 @@ static struct sh_hash128 structures_of(int fd, int64_t bytes)
 static void put_index(int fd, const uint8_t *packed, size_t n, int64_t at, bool wrong)
 {
     uint8_t footer[SH_CKPT_FOOTER_BYTES];
+    uint32_t major = 2;
+    if (n >= 12)
+        memcpy(&major, packed + 8, sizeof major);
     sh_ckpt_footer_pack(&(struct sh_ckpt_footer){.at = wrong && one_in(2) ? odd_number() : at,
                                                  .bytes = wrong && one_in(2) ? odd_number() : (int64_t)n,
                                                  .digest = sh_hash128(packed, n),
-                                                 .major = SH_CKPT_MAJOR,
+                                                 .major = major,
                                                  .minor = 1},
                         footer);
     if (wrong && one_in(4))

@@ -21,7 +21,7 @@ GRADIENT_BOUND = 2e-5    # norm of the difference by norm, each tensor; seen: 2e
 CHANGE_BOUND = 1e-4      # the same, of the change in 20 steps; seen: 2.4e-5. A beta2 of 0.951 for 0.95 is 4e-4 off
 LION_BOUND = 5e-3        # a sign that differs in float32 moves an element by two steps of twenty
 MUON_BOUND = 5e-4        # small singular values of a step grow, and their rounding with them
-BOUNDS = {'Lion': LION_BOUND, 'muon': MUON_BOUND}
+BOUNDS = {'Lion': LION_BOUND, 'muon': MUON_BOUND, 'normuon': MUON_BOUND}
 BF16_BOUND = 1e-2        # seen: 1.5e-3
 GAP = 3e-5               # of scores, where experts are chosen: a choice that float32 makes differently is no rounding
 
@@ -77,6 +77,9 @@ MODELS = {
     'gpt2, Muon': {**GPT2, **MUON, 'optimizer.adjust_lr_fn': 'spectral_unclamped'},
     'gpt2, Muon of fused matrices': {**GPT2, **MUON, 'optimizer.muon_split': 'none', 'optimizer.adjust_lr_fn': 'original'},
     'phi3, Muon': {**LLAMA, **MUON, 'model.family': 'phi3', 'optimizer.muon_coefficients': 'quintic', 'optimizer.ns_steps': 6},
+    'llama, NorMuon': {**LLAMA, **MUON, 'optimizer.name': 'normuon', 'optimizer.muon_beta2': 0.8},
+    'phi3, NorMuon of heads, cautious decay': {**LLAMA, **MUON, 'model.family': 'phi3', 'optimizer.name': 'normuon',
+                                               'optimizer.muon_split': 'heads', 'optimizer.cautious_decay': True},
     'phi3, Muon of heads': {**LLAMA, **MUON, 'model.family': 'phi3', 'optimizer.muon_split': 'heads'},
     'qwen3_moe, Muon': {**ALL_EXPERTS, **MUON, 'model.family': 'qwen3_moe', 'model.route_norm': True,
                         'moe.aux_loss_coeff': 0.1},

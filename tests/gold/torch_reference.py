@@ -441,10 +441,25 @@ class Muon(torch.optim.Optimizer):
             m = self.state[p].setdefault('exp_avg', torch.zeros_like(p))
             m.lerp_(p.grad, 1 - mu)
             step = (1 - mu) * p.grad + mu * m if c.get('optimizer.nesterov', True) else m
-            p.mul_(1 - group['lr'] * group['weight_decay'])
-            for at, u in zip(product_matrices(self.name[p], p, c), product_matrices(self.name[p], step, c)):
+            cautious, pieces = c.get('optimizer.cautious_decay', False), product_matrices(self.name[p], p, c)
+            if not cautious:
+                p.mul_(1 - group['lr'] * group['weight_decay'])
+            for i, (at, u) in enumerate(zip(pieces, product_matrices(self.name[p], step, c))):
                 u = orthogonal(u, c.get('optimizer.muon_coefficients', 'simple'), c.get('optimizer.ns_steps', 5))
+                if c['optimizer.name'] == 'normuon':
+                    u = self.even_rows(p, i, u)
+                if cautious:
+                    at.mul_(1 - group['lr'] * group['weight_decay'] * (u * at > 0))
                 at.sub_(group['lr'] * ADJUST[c.get('optimizer.adjust_lr_fn', 'match_rms_adamw')](*u.shape) * u)
+
+
+    def even_rows(self, p, i, u):
+        """Algorithm 1 of NorMuon (arXiv:2510.05491), with the norm of `u` in place of its factor."""
+        mean = (u * u).mean(1, keepdim=True)
+        v = self.state[p].setdefault(f'moment2 {i}', torch.zeros_like(mean))
+        v.lerp_(mean, 1 - self.c.get('optimizer.muon_beta2', 0.95))
+        even = u / v.clamp(min=1e-10).sqrt()
+        return even * (u.norm() / even.norm().clamp(min=1e-8))
 
 
 class Both:
@@ -463,7 +478,7 @@ class Both:
 
 
 def make_optimizer(w, c):
-    if c.get('optimizer.name') == 'muon':
+    if c.get('optimizer.name') in ('muon', 'normuon'):
         named = [(name, x) for name, x in w.items() if is_matrix(name, x) and 'optimizer' not in group_of(name, c)]
         rest = {name: x for name, x in w.items() if name not in dict(named)}
         return Both(Muon(named, c), make_optimizer(rest, {**c, 'optimizer.name': 'AdamW'}))

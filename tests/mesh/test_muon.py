@@ -17,6 +17,7 @@ import tiny
 HALF = tiny.STEPS // 2
 FILE = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'offload.allow_network': True}
 GROUPS = {'optimizer.groups': 'pattern=down optimizer=adamw; pattern=q_proj lr=0.5 weight_decay=0.3'}
+NORMUON = {'optimizer.name': 'normuon', 'optimizer.muon_split': 'heads'}
 NARROW = {'training.mixed_precision_param': 'bfloat16', 'optimizer.state_dtype': 'bfloat16'}
 WAYS = {
     'llama': ('llama', {}),
@@ -24,6 +25,8 @@ WAYS = {
     'llama, groups': ('llama', GROUPS),
     'gpt2': ('gpt2', {'optimizer.nesterov': False}),
     'experts': ('experts', {}),
+    'llama, NorMuon': ('llama', NORMUON),
+    'experts, NorMuon, cautious': ('experts', {**NORMUON, 'optimizer.cautious_decay': True}),
 }
 
 
@@ -118,13 +121,30 @@ def case_never_starts(changes, text):
     return [] if done.returncode == 2 and text in done.stderr else [f'{done.returncode}: {done.stderr}']
 
 
+def case_rows_elsewhere():
+    """Whoever wants the model alone takes a checkpoint with states of rows; Muon and NorMuon do not take up each other."""
+    first = one_rank('llama, NorMuon')[0]
+    _, other = take_up(first, config('llama', {}), 0)
+    _, reverse = take_up(one_rank('llama')[0], config('llama', NORMUON), 0)
+    start = {'optimizer.name': 'adamw', 'checkpoint.initial_load_path': f'../{saved(first)}', 'checkpoint.initial_load_model_only': True}
+    job.train(new_folder(), config('llama', start))
+    job.sherd('ckpt', 'average', saved(first), saved(first), '-o', 'mean')
+    job.sherd('ckpt', 'verify', saved(first))
+    job.sherd('ckpt', 'export', saved(first), '-o', 'exported')
+    return ([] if 'has the state of NorMuon, from which Muon' in other.stderr else [other.stderr]) + (
+        [] if 'has no optimizer/moment2' in reverse.stderr else [reverse.stderr])
+
+
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{way}, {mesh}', case_mesh, way, mesh) for way in WAYS for mesh in (SAMPLE if job.FEW or way != 'llama' else MESHES)
              if MESHES[mesh][0] == 0 or job.can_launch()]
     cases += [(f'llama, {mesh}', case_mesh, 'llama', mesh) for mesh in IN_A_FILE if IN_A_FILE[mesh][0] == 0 or job.can_launch()]
+    cases += [(f'llama, NorMuon, {mesh}', case_mesh, 'llama, NorMuon', mesh) for mesh in
+              ('no_shard over 2, once, saved in the background', 'states in a file, carried') if job.can_launch()]
+    cases.append(('states of rows elsewhere', case_rows_elsewhere))
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
-              (('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
+              (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
                ('llama, groups', 'full_shard over 2')) if job.can_launch()]
     cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
               ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),

@@ -16,37 +16,37 @@ int test_rank, test_world;
 /* Sizes with primes, ones, every number of dims, less and more than a digest block of 2^20 elements. */
 /* clang-format off */
 static const struct sh_ckpt_tensor large[] = {
-    {"wte.weight", 2, {1021, 1031}, 1052651, SH_PARAM_EMBED},
-    {"layers.0.norm.weight", 1, {13}, 13, SH_PARAM_NORM},
-    {"layers.0.attn.weight", 2, {127, 64}, 8128, SH_PARAM_Q},
-    {"layers.0.bias", 1, {1}, 1, SH_PARAM_BIAS},
-    {"layers.1.conv.weight", 3, {3, 5, 7}, 105, SH_PARAM_UP},
-    {"layers.1.deep.weight", 4, {2, 3, 5, 7}, 210, SH_PARAM_DOWN},
-    {"layers.1.wide", 2, {1, 65537}, 65537, SH_PARAM_O},
-    {"head.weight", 2, {1 << 11, 1 << 9}, 1 << 20, SH_PARAM_HEAD},
+    {"wte.weight", 2, {1021, 1031}, 1052651, SH_PARAM_EMBED, 0},
+    {"layers.0.norm.weight", 1, {13}, 13, SH_PARAM_NORM, 0},
+    {"layers.0.attn.weight", 2, {127, 64}, 8128, SH_PARAM_Q, 0},
+    {"layers.0.bias", 1, {1}, 1, SH_PARAM_BIAS, 0},
+    {"layers.1.conv.weight", 3, {3, 5, 7}, 105, SH_PARAM_UP, 0},
+    {"layers.1.deep.weight", 4, {2, 3, 5, 7}, 210, SH_PARAM_DOWN, 0},
+    {"layers.1.wide", 2, {1, 65537}, 65537, SH_PARAM_O, 0},
+    {"head.weight", 2, {1 << 11, 1 << 9}, 1 << 20, SH_PARAM_HEAD, 0},
 };
 
 /* For tests that save or load a thousand times. */
 static const struct sh_ckpt_tensor small[] = {
-    {"wte.weight", 2, {101, 103}, 10403, SH_PARAM_EMBED},
-    {"layers.0.norm.weight", 1, {13}, 13, SH_PARAM_NORM},
-    {"layers.0.bias", 1, {1}, 1, SH_PARAM_BIAS},
-    {"layers.0.conv.weight", 3, {3, 5, 7}, 105, SH_PARAM_UP},
-    {"layers.0.wide", 2, {1, 6553}, 6553, SH_PARAM_O},
+    {"wte.weight", 2, {101, 103}, 10403, SH_PARAM_EMBED, 0},
+    {"layers.0.norm.weight", 1, {13}, 13, SH_PARAM_NORM, 0},
+    {"layers.0.bias", 1, {1}, 1, SH_PARAM_BIAS, 0},
+    {"layers.0.conv.weight", 3, {3, 5, 7}, 105, SH_PARAM_UP, 0},
+    {"layers.0.wide", 2, {1, 6553}, 6553, SH_PARAM_O, 0},
 };
 /* clang-format on */
 
 /* 240 MB of state, for tests of memory. */
 static const struct sh_ckpt_tensor big[] = {
-    {"wte.weight", 2, {10007, 1009}, 10097063, SH_PARAM_EMBED},
-    {"layers.0.norm.weight", 1, {1009}, 1009, SH_PARAM_NORM},
-    {"layers.0.attn.weight", 2, {3001, 2003}, 6011003, SH_PARAM_Q},
-    {"head.weight", 2, {1009, 3967}, 4002703, SH_PARAM_HEAD},
+    {"wte.weight", 2, {10007, 1009}, 10097063, SH_PARAM_EMBED, 0},
+    {"layers.0.norm.weight", 1, {1009}, 1009, SH_PARAM_NORM, 0},
+    {"layers.0.attn.weight", 2, {3001, 2003}, 6011003, SH_PARAM_Q, 0},
+    {"head.weight", 2, {1009, 3967}, 4002703, SH_PARAM_HEAD, 0},
 };
 
 const struct sh_ckpt_tensor *test_tensors = large;
 int test_n_tensors = sizeof large / sizeof large[0];
-struct sh_ckpt_states test_states = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}};
+struct sh_ckpt_states test_states = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}, false};
 
 void use_small_model(void)
 {

@@ -197,8 +197,9 @@ static struct sh_matrix plain(int64_t at, int64_t out, int64_t in)
  * three copies. Between and around them lie other elements. */
 enum { LAYOUTS = 6, ROOM = 1500 };
 static const struct sh_matrix layouts[LAYOUTS] = {
-    {105, 7, 11, 11, 1, 7, 7, 1, 77, 1}, {182, 13, 5, 5, 1, 13, 13, 1, 65, 0.5f}, {250, 8, 8, 8, 1, 8, 8, 1, 64, 2},
-    {320, 1, 9, 9, 1, 1, 1, 1, 9, 1},    {340, 4, 6, 1, 12, 4, 4, 1, 4, 1},       {450, 6, 9, 9, 1, 2, 6, 3, 162, 1},
+    {105, 7, 11, 11, 1, 7, 7, 1, 77, 1, 0, 0}, {182, 13, 5, 5, 1, 13, 13, 1, 65, 0.5f, 0, 0},
+    {250, 8, 8, 8, 1, 8, 8, 1, 64, 2, 0, 0},   {320, 1, 9, 9, 1, 1, 1, 1, 9, 1, 0, 0},
+    {340, 4, 6, 1, 12, 4, 4, 1, 4, 1, 0, 0},   {450, 6, 9, 9, 1, 2, 6, 3, 162, 1, 0, 0},
 };
 
 static void layouts_as_reference(void **state)
@@ -327,6 +328,112 @@ static void steps_count(void **state)
     }
 }
 
+/* ---- rows ---- */
+
+/* The same matrices with a mean of squares for each row; rows of a matrix follow those of the one before. */
+static void begin_rows(struct optest *t, struct sh_matrix of[LAYOUTS], int64_t *rows)
+{
+    *rows = 5;
+    for (int i = 0; i < LAYOUTS; i++) {
+        of[i] = layouts[i];
+        of[i].row = *rows;
+        of[i].row_stride = of[i].out / of[i].block * of[i].block_stride;
+        *rows += of[i].repeat * of[i].row_stride;
+    }
+    optest_begin(t, SH_OP_ORTHO_ROWS);
+    t->scalars.muon_beta2 = 0.75f;
+    optest_out(t, 0, SH_F32, DIMS(ROOM));
+    optest_add_to(t, 0);
+    optest_out(t, 1, SH_F32, DIMS(*rows));
+    optest_add_to(t, 1);
+    for (int64_t i = 0; i < *rows; i++)
+        optest_set(&t->call.out[1], i, 0.125 + (double)(i % 7));
+    t->attr.ortho.count = LAYOUTS;
+    t->attr.ortho.origin = 100;
+    t->attr.ortho.row_origin = 2;
+    t->attr.ortho.most_long = 13;
+    t->call.matrices = of;
+}
+
+static void rows_as_reference(void **state)
+{
+    struct sh_matrix of[LAYOUTS];
+    struct optest ref, cpu, moved;
+    int64_t rows;
+
+    (void)state;
+    optest_seed(7);
+    begin_rows(&ref, of, &rows);
+    optest_copy(&cpu, &ref);
+    optest_copy(&moved, &ref);
+    optest_shift(&moved, 3);
+    optest_run(&ref, &sh_kernels_ref, 1);
+    optest_run(&cpu, &sh_kernels_cpu, 1);
+    optest_run(&moved, &sh_kernels_cpu, 3);
+    for (int o = 0; o < 2; o++) {
+        optest_close(&ref, &cpu, o, 16);
+        optest_same(&cpu, &moved, o);
+    }
+    optest_end(&ref);
+    optest_end(&cpu);
+    optest_end(&moved);
+}
+
+/* U = [[3, 4], [0, 2]] times a scale of 2. Means of squares 12.5 and 2 enter with 1/4, beside 1/2 and 6 with 3/4: v = 3.5
+ * and 5. The norm stays sqrt(29). A matrix of zeros stays zero. */
+static void rows_by_hand(void **state)
+{
+    static const double u[] = {3, 4, 0, 2}, v[] = {3.5, 5};
+    const double norm = sqrt(29 / (25 / 3.5 + 4 / 5.));
+    const struct sh_matrix of[2] = {{.out = 2,
+                                     .in = 2,
+                                     .row_step = 2,
+                                     .col_step = 1,
+                                     .block = 2,
+                                     .block_stride = 2,
+                                     .repeat = 1,
+                                     .stride = 4,
+                                     .scale = 2},
+                                    {.at = 4,
+                                     .out = 1,
+                                     .in = 2,
+                                     .row_step = 2,
+                                     .col_step = 1,
+                                     .block = 1,
+                                     .block_stride = 1,
+                                     .repeat = 1,
+                                     .stride = 2,
+                                     .scale = 2,
+                                     .row = 2}};
+
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        struct optest t;
+
+        optest_begin(&t, SH_OP_ORTHO_ROWS);
+        t.scalars.muon_beta2 = 0.75f;
+        optest_out(&t, 0, SH_F32, DIMS(6));
+        optest_add_to(&t, 0);
+        optest_out(&t, 1, SH_F32, DIMS(3));
+        optest_add_to(&t, 1);
+        t.attr.ortho.count = 2;
+        t.attr.ortho.most_long = 2;
+        t.call.matrices = of;
+        for (int i = 0; i < 6; i++)
+            optest_set(&t.call.out[0], i, i < 4 ? 2 * u[i] : 0);
+        for (int i = 0; i < 3; i++)
+            optest_set(&t.call.out[1], i, i == 0 ? 0.5 : i == 1 ? 6 : 0);
+        optest_run(&t, devices[d], 1);
+        for (int i = 0; i < 4; i++)
+            assert_true(fabs(optest_get(&t.call.out[0], i) - 2 * u[i] / sqrt(v[i / 2]) * norm) < 1e-5);
+        for (int i = 0; i < 3; i++)
+            assert_true(optest_get(&t.call.out[1], i) == (i < 2 ? v[i] : 0));
+        assert_true(optest_get(&t.call.out[0], 4) == 0 && optest_get(&t.call.out[0], 5) == 0);
+        assert_true(sh_op_cost(&t.call).flops == 3 * 6);
+        optest_end(&t);
+    }
+}
+
 /* Three products a step: 4 m^2 n + 2 m^3 operations. */
 static void cost_of_rows(void **state)
 {
@@ -347,7 +454,8 @@ int main(void)
         cmocka_unit_test(narrow_states),    cmocka_unit_test(layouts_as_reference),
         cmocka_unit_test(others_stay),      cmocka_unit_test(becomes_orthogonal),
         cmocka_unit_test(odd_matrices),     cmocka_unit_test(steps_count),
-        cmocka_unit_test(cost_of_rows),
+        cmocka_unit_test(cost_of_rows),     cmocka_unit_test(rows_as_reference),
+        cmocka_unit_test(rows_by_hand),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

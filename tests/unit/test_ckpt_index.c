@@ -14,8 +14,8 @@
 
 enum { BEGIN = 4096 };
 
-static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15, SH_PARAM_UP},
-                                                {"b", 1, {2}, 2, SH_PARAM_BIAS}};
+static const struct sh_ckpt_tensor tensors[] = {{"a.weight", 2, {3, 5}, 15, SH_PARAM_UP, 0},
+                                                {"b", 1, {2}, 2, SH_PARAM_BIAS, 0}};
 
 /* Make an index like create(). */
 static struct sh_ckpt_index make_index(void)
@@ -34,6 +34,55 @@ static struct sh_ckpt_index make_index(void)
     x.structure_bytes = BEGIN;
     x.file_bytes = at + sh_ckpt_packed_bytes(&x) + SH_CKPT_FOOTER_BYTES;
     return x;
+}
+
+/* The second tensor has only the last state. */
+static struct sh_ckpt_index make_masked(void)
+{
+    static const struct sh_ckpt_tensor some[] = {{"a.weight", 2, {3, 5}, 15, SH_PARAM_UP, 3},
+                                                 {"a.weight.rows", 1, {3}, 3, SH_PARAM_MOMENT, 4}};
+    struct sh_ckpt_set set = {.states = sh_ckpt_states_1, .tensors = some, .n_tensors = 2};
+    struct sh_ckpt_index x;
+
+    assert_int_equal(sh_ckpt_index_make(&set, &(struct sh_ckpt_meta){.step = 7}, &x), SH_OK);
+    x.entry[0].offset[0] = x.structure_bytes = BEGIN;
+    x.entry[0].offset[1] = BEGIN + 60;
+    x.entry[1].offset[2] = BEGIN + 120;
+    x.file_bytes = BEGIN + 132 + sh_ckpt_packed_bytes(&x) + SH_CKPT_FOOTER_BYTES;
+    return x;
+}
+
+/* Unpack what an index packs to. */
+static sh_rc there_and_back(struct sh_ckpt_index *x, struct sh_ckpt_index *y)
+{
+    int64_t bytes = sh_ckpt_packed_bytes(x);
+    unsigned char *packed;
+    sh_rc rc;
+
+    x->sum = sh_ckpt_index_digest(x);
+    packed = sh_ckpt_pack(x);
+    rc = sh_ckpt_unpack(packed, bytes, "a", x->file_bytes, x->file_bytes - bytes - SH_CKPT_FOOTER_BYTES, y);
+    free(packed);
+    return rc;
+}
+
+static void tensors_have_some_states(void **state)
+{
+    static const unsigned bad[] = {0, 8 | 4,
+                                   2}; /* none; one that the file lacks; one without a place, whose bytes stay over */
+    struct sh_ckpt_index x = make_masked(), y;
+
+    (void)state;
+    assert_int_equal(sh_ckpt_major(&x.states), 3);
+    assert_int_equal(sh_ckpt_index_models(&x), 1);
+    assert_int_equal(there_and_back(&x, &y), SH_OK);
+    assert_true(sh_ckpt_packed_same(&x, &y) && y.entry[1].states == 4);
+    sh_ckpt_index_free(&y);
+    for (int i = 0; i < 3; i++) {
+        x.entry[1].states = bad[i];
+        assert_int_equal(there_and_back(&x, &y), SH_E_DATA);
+    }
+    sh_ckpt_index_free(&x);
 }
 
 static void spoil_nothing(struct sh_ckpt_index *x)
@@ -390,7 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digests_are_those_of_the_format), cmocka_unit_test(an_index_is_under_its_digest),
         cmocka_unit_test(a_piece_is_cut_at_blocks),        cmocka_unit_test(only_a_sound_index_is_taken),
-        cmocka_unit_test(a_footer_is_one_to_the_bit),
+        cmocka_unit_test(a_footer_is_one_to_the_bit),      cmocka_unit_test(tensors_have_some_states),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ static const struct
                     {"optimizer:\n  groups: [{pattern: a b}]\n",
                      "c.yaml:2: optimizer.groups: pattern: 'a b' has a blank or a semicolon"},
                     {DEBUG_MODEL "optimizer:\n  groups: [{pattern: a, optimizer: adamw}]\n",
-                     "c.yaml:3: optimizer.groups: pattern 'a': optimizer=adamw is for optimizer.name=muon; one run has one optimizer "
+                     "c.yaml:3: optimizer.groups: pattern 'a': optimizer=adamw is for optimizer.name=muon and normuon; one run has one optimizer "
                      "otherwise"},
                     {"optimizer:\n  lr: fast\n", "c.yaml:2: optimizer.lr: 'fast' is not a number"},
                     {"optimizer:\n  lr: .nan\n", "c.yaml:2: optimizer.lr: '.nan' is not a number"},
@@ -605,19 +605,21 @@ static void test_idle_beside_words(void **state)
         const char *beside, *key, *wrong;
     } rows[] = {
         {"optimizer.name=SGD", "optimizer.beta2=0.9",
-         "--optimizer.beta2: has no effect without optimizer.name=adamw or lion or muon"},
+         "--optimizer.beta2: has no effect without optimizer.name=adamw or lion or muon or normuon"},
         {"training.mixed_precision_param=bfloat16", "training.loss_scale=1024",
          "--training.loss_scale: has no effect without training.mixed_precision_param=float16"},
         {"training.mixed_precision_param=float32", "training.loss_scale_init=1024",
          "--training.loss_scale_init: has no effect without training.mixed_precision_param=float16 and "
          "training.loss_scale=dynamic"},
         {"optimizer.name=sgd", "optimizer.eps=1e-6",
-         "--optimizer.eps: has no effect without optimizer.name=adamw or muon"},
+         "--optimizer.eps: has no effect without optimizer.name=adamw or muon or normuon"},
         {"optimizer.name=Lion", "optimizer.eps=1e-6",
-         "--optimizer.eps: has no effect without optimizer.name=adamw or muon"},
+         "--optimizer.eps: has no effect without optimizer.name=adamw or muon or normuon"},
         {"optimizer.name=adamw", "optimizer.ns_steps=6",
-         "--optimizer.ns_steps: has no effect without optimizer.name=muon"},
+         "--optimizer.ns_steps: has no effect without optimizer.name=muon or normuon"},
         {"optimizer.name=Muon", "optimizer.ns_steps=6", NULL},
+        {"optimizer.name=muon", "optimizer.muon_beta2=0.9",
+         "--optimizer.muon_beta2: has no effect without optimizer.name=normuon"},
         {"model.name=debug-moe", "model.ffn_dim=64",
          "--model.ffn_dim: has no effect: all blocks have experts; give model.expert_ffn_dim"},
         {"model.name=debug-moe", "moe.capacity_factor=1.25",
@@ -927,7 +929,7 @@ static void test_other_trainers(void **state)
         "c.yaml:10: lora_target_modules: no such key; lora.target_modules\n"
         "c.yaml:11: num_epochs: no such key; training.steps: an epoch of N tokens is N / (training.seq_len * "
         "training.global_batch_size) steps; `sherd tokenize` prints N\n"
-        "c.yaml:12: optimizer: a section; expected keys below it, not a value; optimizer.name: adamw, sgd, lion or muon\n"
+        "c.yaml:12: optimizer: a section; expected keys below it, not a value; optimizer.name: adamw, sgd, lion, muon or normuon\n"
         "c.yaml:13: tf32: no such key; leave it out: it changes nothing here\n"
         "c.yaml:14: tpu_env: no such key; leave it out: there are no TPUs\n"
         "c.yaml:15: lora_model_dir: no such key; lora.adapter_path\n"

@@ -739,8 +739,8 @@ static void what_a_class_lacks_is_not_written(void **state)
 /* ---- names ---- */
 
 /* The embedding need not come first: its role says which it is. */
-static const struct sh_ckpt_tensor wanted[] = {{"model.norm.weight", 1, {2}, 2, SH_PARAM_NORM},
-                                               {"model.embed_tokens.weight", 2, {4, 2}, 8, SH_PARAM_EMBED}};
+static const struct sh_ckpt_tensor wanted[] = {{"model.norm.weight", 1, {2}, 2, SH_PARAM_NORM, 0},
+                                               {"model.embed_tokens.weight", 2, {4, 2}, 8, SH_PARAM_EMBED, 0}};
 static const struct sh_ckpt_set set = {.tensors = wanted, .n_tensors = 2};
 
 struct have {
@@ -813,9 +813,9 @@ static void each_name_is_found_or_told(void **state)
 
 /* Two experts: each matrix of the folder is a range of a tensor of the model. */
 static const struct sh_ckpt_tensor stacked[] = {
-    {"model.layers.0.mlp.gate.weight", 2, {2, 3}, 6, SH_PARAM_ROUTER},
-    {"model.layers.0.mlp.experts.gate_up_proj.weight", 3, {2, 8, 3}, 48, SH_PARAM_EXPERT_UP},
-    {"model.layers.0.mlp.experts.down_proj.weight", 3, {2, 3, 4}, 24, SH_PARAM_EXPERT_DOWN}};
+    {"model.layers.0.mlp.gate.weight", 2, {2, 3}, 6, SH_PARAM_ROUTER, 0},
+    {"model.layers.0.mlp.experts.gate_up_proj.weight", 3, {2, 8, 3}, 48, SH_PARAM_EXPERT_UP, 0},
+    {"model.layers.0.mlp.experts.down_proj.weight", 3, {2, 3, 4}, 24, SH_PARAM_EXPERT_DOWN, 0}};
 static const struct sh_ckpt_set of_experts = {.tensors = stacked, .n_tensors = 3};
 
 static bool has_twice(const void *arg, const char *name)

@@ -290,6 +290,7 @@ static const struct {
     {"sgd", SH_OP_SGD, {"momentum_buffer"}},
     {"lion", SH_OP_LION, {"exp_avg"}},
     {"muon", SH_OP_ADAMW, {"exp_avg", "exp_avg_sq"}},
+    {"normuon", SH_OP_ADAMW, {"exp_avg", "exp_avg_sq"}},
 };
 
 /* The operands of an operation are g; p, the states, the low halves: as optim.h documents for code that fills
@@ -331,14 +332,15 @@ static void scalars_are_those_of_the_update(void **unused)
                                           .weight_decay = 0.125,
                                           .momentum = 0.75,
                                           .nesterov = true,
-                                          .cautious_decay = true}};
+                                          .cautious_decay = true,
+                                          .muon_beta2 = 0.625}};
     struct sh_op_scalars s = {.lr = 3, .grad_scale = 7};
 
     (void)unused;
     sh_optim_scalars(&cfg, 3, &s);
     assert_true(s.beta1_pow == 0.125 && s.beta2_pow == 0.015625);
     assert_true(s.beta1 == 0.5f && s.beta2 == 0.25f && s.adam_eps == 1e-3f && s.weight_decay == 0.125f);
-    assert_true(s.momentum == 0.75f && s.nesterov && s.cautious_decay);
+    assert_true(s.momentum == 0.75f && s.nesterov && s.cautious_decay && s.muon_beta2 == 0.625f);
     assert_true(s.update == 3 && s.lr == 3 && s.grad_scale == 7);
 }
 

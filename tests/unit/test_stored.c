@@ -240,6 +240,7 @@ static const struct row state[] = {
     {"optimizer.adjust_lr_fn", "original", "optimizer.name=muon"},
     {"optimizer.muon_split", "heads", "optimizer.name=muon"},
     {"optimizer.cautious_decay", "true", "optimizer.name=muon"},
+    {"optimizer.muon_beta2", "0.9", "optimizer.name=normuon"},
     {"optimizer.state_dtype", "bfloat16", NULL},
     {"optimizer.ema_decay", "0.9", NULL},
     {"lr_scheduler.warmup_steps", "5", NULL},

@@ -213,6 +213,8 @@ static sh_rc make_tensors(const struct layout *l, int state)
         struct sh_ckpt_entry *e = &l->index->entry[i];
         char name[SH_CKPT_NAME_MAX + 32];
         hsize_t dim[SH_CKPT_DIMS_MAX];
+        if (!sh_ckpt_has(e, state))
+            continue;
         for (int d = 0; d < e->ndim; d++)
             dim[d] = (hsize_t)e->dim[d];
         snprintf(name, sizeof name, "%s/%s", l->index->states.name[state], e->name);
@@ -272,6 +274,8 @@ static sh_rc check_layout(const struct layout *l)
     int64_t end = x->structure_bytes = x->entry[0].offset[0];
     for (int s = 0; s < x->states.n; s++)
         for (int64_t i = 0; i < x->n; i++) {
+            if (!sh_ckpt_has(&x->entry[i], s))
+                continue;
             SH_REQUIRE(x->entry[i].offset[s] == end);
             end += x->entry[i].elems * 4;
         }
@@ -407,6 +411,8 @@ static sh_rc check_state(hid_t file, const char *path, const struct sh_ckpt_inde
 {
     for (int64_t i = 0; i < index->n; i++) {
         char name[SH_CKPT_NAME_MAX + 32];
+        if (!sh_ckpt_has(&index->entry[i], state))
+            continue;
         snprintf(name, sizeof name, "%s/%s", index->states.name[state], index->entry[i].name);
         SH_TRY(check_place(file, path, name, &index->entry[i], state));
     }

@@ -115,11 +115,13 @@ void sh_ckpt_extents_of_share(struct sh_ckpt_extents *extents, const struct sh_c
 {
     int64_t total = 0, at = 0;
     for (int64_t i = 0; i < index->n; i++)
-        total += index->entry[i].elems * index->states.n;
+        total += sh_ckpt_all_elems(&index->entry[i]);
     int64_t begin = cut(total, part, parts), end = cut(total, part + 1, parts);
     for (int s = 0; s < index->states.n; s++)
         for (int64_t i = 0; i < index->n; i++) {
             const struct sh_ckpt_entry *e = &index->entry[i];
+            if (!sh_ckpt_has(e, s))
+                continue;
             int64_t from = block_begin(e, first_block(e, begin - at)), to = block_begin(e, first_block(e, end - at));
             add_range(extents, index, e, s, from, to - from, &(struct source){.early = NULL});
             at += e->elems;

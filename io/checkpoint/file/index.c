@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct sh_ckpt_states sh_ckpt_states_1 = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}};
+const struct sh_ckpt_states sh_ckpt_states_1 = {3, {"model", "optimizer/exp_avg", "optimizer/exp_avg_sq"}, false};
 
 /* In the file the optimizer's states are in this group; users name them without it. */
 static const char group[] = "optimizer/";
@@ -56,7 +56,9 @@ int sh_ckpt_major(const struct sh_ckpt_states *states)
     bool first = states->n == sh_ckpt_states_1.n;
     for (int s = 0; s < states->n && first; s++)
         first = strcmp(states->name[s], sh_ckpt_states_1.name[s]) == 0;
-    return first ? 1 : SH_CKPT_MAJOR;
+    if (states->masked)
+        return 3;
+    return first ? 1 : 2;
 }
 
 void sh_ckpt_index_alloc(struct sh_ckpt_index *index, int64_t n)
@@ -114,6 +116,12 @@ sh_rc sh_ckpt_index_make(const struct sh_ckpt_set *set, const struct sh_ckpt_met
     index.minor = index.meta.base[0] ? SH_CKPT_MINOR : SH_CKPT_MINOR_WHOLE;
     for (int i = 0; i < set->n_tensors && rc == SH_OK; i++)
         rc = take_tensor(&set->tensors[i], &index.entry[i]);
+    for (int i = 0; i < set->n_tensors; i++) {
+        unsigned all = (1u << set->states.n) - 1, own = set->tensors[i].states & all;
+
+        index.entry[i].states = set->tensors[i].states ? own : all;
+        index.states.masked |= index.entry[i].states != all;
+    }
     if (rc != SH_OK) {
         sh_ckpt_index_free(&index);
         return rc;
@@ -163,10 +171,20 @@ uint64_t sh_ckpt_index_digest(const struct sh_ckpt_index *index)
         const struct sh_ckpt_entry *e = &index->entry[i];
         h = chain(h, e->name, strlen(e->name));
         h = chain(h, e->dim, (size_t)e->ndim * sizeof *e->dim);
+        if (index->states.masked)
+            h = chain(h, &e->states, sizeof e->states);
     }
     for (int s = 0; s < index->states.n; s++)
         h = chain(h, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
     return m->base && m->base[0] ? chain(h, m->base, strlen(m->base)) : h;
+}
+
+int64_t sh_ckpt_index_models(const struct sh_ckpt_index *index)
+{
+    int64_t n = index->n;
+    while (n > 0 && !sh_ckpt_has(&index->entry[n - 1], SH_CKPT_MODEL))
+        n--;
+    return n;
 }
 
 sh_rc sh_ckpt_counts_check(const char *path, const struct sh_ckpt_meta *m)

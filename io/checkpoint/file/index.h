@@ -8,7 +8,7 @@
 
 #define SH_CKPT_FORMAT "sherd-checkpoint"
 /* The newest format. A file's major version follows from its states, the minor one also from whether it has a base. */
-enum { SH_CKPT_MAJOR = 2, SH_CKPT_MINOR = 2, SH_CKPT_MINOR_WHOLE = 1 };
+enum { SH_CKPT_MAJOR = 3, SH_CKPT_MINOR = 2, SH_CKPT_MINOR_WHOLE = 1 };
 
 /* Far above every model, and small enough that a hostile file cannot exhaust the reader's memory or time. */
 #define SH_CKPT_COUNT_MAX (INT64_C(1) << 53) /* of steps, samples, ...: a double holds them, and sums do not overflow */
@@ -20,8 +20,20 @@ struct sh_ckpt_entry {
     int64_t dim[SH_CKPT_DIMS_MAX];
     int64_t elems;
     int64_t first_block;                /* this tensor's first in the arrays of digests */
-    int64_t offset[SH_CKPT_STATES_MAX]; /* bytes; set when read from a file */
+    int64_t offset[SH_CKPT_STATES_MAX]; /* bytes; set when read from a file; 0 in a state that it does not have */
+    unsigned states;                    /* bit s: it has state s. Its blocks in the others have the sum 0 */
 };
+
+static inline bool sh_ckpt_has(const struct sh_ckpt_entry *e, int state)
+{
+    return e->states >> state & 1u;
+}
+
+/* Elements in all states together. */
+static inline int64_t sh_ckpt_all_elems(const struct sh_ckpt_entry *e)
+{
+    return e->elems * __builtin_popcount(e->states);
+}
 
 struct sh_ckpt_index {
     struct sh_ckpt_meta meta;
@@ -38,6 +50,9 @@ struct sh_ckpt_index {
 
 /* The format of a file with these states. Local. */
 int sh_ckpt_major(const struct sh_ckpt_states *states);
+
+/* The number of tensors of the model, which come first: the others are only states of an optimizer. Local. */
+int64_t sh_ckpt_index_models(const struct sh_ckpt_index *index);
 
 /* Build an index from a set and its meta data; digests are zero. Local. Errors: SH_E_BUG: a name or shape that a file
  * cannot have. */

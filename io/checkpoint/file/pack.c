@@ -36,7 +36,7 @@ struct tensor_head {
     uint16_t name_bytes, ndim;
 };
 enum { TENSOR_LEAST = sizeof(struct tensor_head) + 1 + (1 + 1) * 8 };
-enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES_MAX) * 8 };
+enum { TENSOR_MOST = sizeof(struct tensor_head) + SH_CKPT_NAME_MAX + (SH_CKPT_DIMS_MAX + SH_CKPT_STATES_MAX + 1) * 8 };
 
 /* The index of 450 TB of tensors. A file that is nothing but a hole can have any length. */
 enum { PACKED_MOST = 1 << 30 };
@@ -98,7 +98,8 @@ int64_t sh_ckpt_packed_bytes(const struct sh_ckpt_index *index)
     int64_t bytes = (int64_t)(sizeof(struct head) + strlen(m->config) + strlen(m->guard) + strlen(m->notes));
     for (int64_t i = 0; i < index->n; i++) {
         const struct sh_ckpt_entry *e = &index->entry[i];
-        bytes += (int64_t)(sizeof(struct tensor_head) + strlen(e->name)) + (e->ndim + index->states.n) * 8;
+        bytes += (int64_t)(sizeof(struct tensor_head) + strlen(e->name)) +
+                 (e->ndim + index->states.n + index->states.masked) * 8;
     }
     return bytes + states_bytes(&index->states) + blocks_bytes(index->n_blocks, index->states.n) + base_bytes(index);
 }
@@ -120,13 +121,16 @@ static void put(unsigned char **to, const void *data, size_t bytes)
 }
 
 /* Numbers need not be aligned, since both sides copy bytes. */
-static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, int states)
+static void put_tensor(unsigned char **to, const struct sh_ckpt_entry *e, const struct sh_ckpt_states *states)
 {
+    uint64_t mask = e->states;
     struct tensor_head head = {.name_bytes = (uint16_t)strlen(e->name), .ndim = (uint16_t)e->ndim};
     put(to, &head, sizeof head);
     put(to, e->name, head.name_bytes);
     put(to, e->dim, head.ndim * sizeof *e->dim);
-    put(to, e->offset, (size_t)states * sizeof *e->offset);
+    put(to, e->offset, (size_t)states->n * sizeof *e->offset);
+    if (states->masked)
+        put(to, &mask, sizeof mask);
 }
 
 /* Format 1 stores no names of states. */
@@ -171,7 +175,7 @@ unsigned char *sh_ckpt_pack(const struct sh_ckpt_index *index)
         put(&to, texts[i], (size_t)head.text_bytes[i]);
     put_states(&to, &index->states);
     for (int64_t i = 0; i < index->n; i++)
-        put_tensor(&to, &index->entry[i], index->states.n);
+        put_tensor(&to, &index->entry[i], &index->states);
     for (int s = 0; s < index->states.n; s++)
         put(&to, index->digest[s], (size_t)index->n_blocks * sizeof(uint64_t));
     put_base(&to, index);
@@ -283,6 +287,7 @@ static sh_rc take_states(struct rest *r, uint32_t major, struct sh_ckpt_states *
     if (n < 1 || n > SH_CKPT_STATES_MAX)
         return refuse(r, "its number of states is impossible");
     s->n = (int)n;
+    s->masked = major == 3;
     memset(s->name, 0, sizeof s->name);
     for (int i = 0; i < s->n; i++) {
         SH_TRY(take(r, s->name[i], sizeof s->name[i]));
@@ -319,16 +324,32 @@ static sh_rc take_shape(struct rest *r, int ndim, struct sh_ckpt_entry *e)
     return SH_OK;
 }
 
+/* Which states a tensor has: all, before format 3. Where it has none, it has no place. */
+static sh_rc take_mask(struct rest *r, const struct sh_ckpt_states *states, struct sh_ckpt_entry *e)
+{
+    uint64_t all = (1u << states->n) - 1, mask = all;
+    if (states->masked)
+        SH_TRY(take(r, &mask, sizeof mask));
+    if (mask == 0 || (mask & ~all))
+        return refuse(r, "a tensor has impossible states");
+    e->states = (unsigned)mask;
+    for (int s = 0; s < states->n; s++)
+        if (!sh_ckpt_has(e, s) && e->offset[s] != 0)
+            return refuse(r, "a tensor lies where it has no state");
+    return SH_OK;
+}
+
 /* A tensor must lie completely between the structures and the index. */
-static sh_rc take_tensor(struct rest *r, int64_t begin, int states, struct sh_ckpt_entry *e)
+static sh_rc take_tensor(struct rest *r, int64_t begin, const struct sh_ckpt_states *states, struct sh_ckpt_entry *e)
 {
     struct tensor_head head;
     SH_TRY(take(r, &head, sizeof head));
     SH_TRY(take_name(r, head.name_bytes, e->name));
     SH_TRY(take_shape(r, head.ndim, e));
-    SH_TRY(take(r, e->offset, states * (int64_t)sizeof *e->offset));
-    for (int s = 0; s < states; s++)
-        if (e->offset[s] < begin || e->offset[s] > r->end - e->elems * 4)
+    SH_TRY(take(r, e->offset, states->n * (int64_t)sizeof *e->offset));
+    SH_TRY(take_mask(r, states, e));
+    for (int s = 0; s < states->n; s++)
+        if (sh_ckpt_has(e, s) && (e->offset[s] < begin || e->offset[s] > r->end - e->elems * 4))
             return refuse(r, "a tensor lies outside of the data");
     return SH_OK;
 }
@@ -361,7 +382,8 @@ static sh_rc check_places(const struct rest *r, const struct sh_ckpt_index *inde
     int n = 0;
     for (int64_t i = 0; i < index->n; i++)
         for (int s = 0; s < index->states.n; s++)
-            ranges[n++] = (struct sh_move_range){index->entry[i].offset[s], index->entry[i].elems * 4};
+            if (sh_ckpt_has(&index->entry[i], s))
+                ranges[n++] = (struct sh_move_range){index->entry[i].offset[s], index->entry[i].elems * 4};
     int joined = sh_move_ranges_join(ranges, n);
     bool whole = joined == 1 && ranges[0].at == index->structure_bytes && ranges[0].bytes == r->end - ranges[0].at;
     free(ranges);
@@ -423,7 +445,7 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     SH_TRY(take_states(r, h.major, &index->states));
     sh_ckpt_index_alloc(index, h.tensors);
     for (int64_t i = 0; i < h.tensors; i++)
-        SH_TRY(take_tensor(r, h.structure_bytes, index->states.n, &index->entry[i]));
+        SH_TRY(take_tensor(r, h.structure_bytes, &index->states, &index->entry[i]));
     SH_TRY(check_names(r, index));
     SH_TRY(check_places(r, index));
     SH_TRY(take_digests(r, h.blocks, index));

@@ -10,7 +10,7 @@ static int64_t end_of_data(const struct sh_ckpt_index *index)
 {
     int64_t end = index->structure_bytes;
     for (int64_t i = 0; i < index->n; i++)
-        end += index->entry[i].elems * index->states.n * 4;
+        end += sh_ckpt_all_elems(&index->entry[i]) * 4;
     return end;
 }
 

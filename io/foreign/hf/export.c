@@ -388,6 +388,8 @@ sh_rc sh_hf_export_file(const char *checkpoint, const char *folder, const struct
     sh_rc rc = sh_ckpt_index_read(checkpoint, &f.index);
     if (rc == SH_OK)
         rc = sh_ckpt_index_state(&f.index, checkpoint, options->state, &f.state);
+    if (rc == SH_OK)
+        f.index.n = sh_ckpt_index_models(&f.index);
     if (rc == SH_OK && options->moments)
         rc = check_moments(checkpoint, cfg, &f.index.states);
     if (rc == SH_OK)

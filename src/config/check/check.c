@@ -575,9 +575,9 @@ static sh_rc check_groups(struct sh_config_state *state)
     int n;
     SH_TRY(sh_config_groups(c->optimizer.groups, groups, &n));
     for (int i = 0; i < n; i++)
-        if (groups[i].adamw && c->optimizer.name != SH_OPTIM_MUON)
+        if (groups[i].adamw && !sh_cfg_is_muon(c->optimizer.name))
             return sh_config_refuse(state, "optimizer.groups",
-                                    "pattern '%s': optimizer=adamw is for optimizer.name=muon; "
+                                    "pattern '%s': optimizer=adamw is for optimizer.name=muon and normuon; "
                                     "one run has one optimizer otherwise",
                                     groups[i].pattern);
     return SH_OK;

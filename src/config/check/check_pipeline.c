@@ -52,7 +52,7 @@ static const char *bar_of(const struct sh_config *c)
         {sh_family_of(c->model.family)->router, "stages have dense blocks only; leave it out for a model with experts"},
         {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
         {c->objective.name != SH_OBJECTIVE_LM, "stages train on the next token; leave out objective.name"},
-        {c->optimizer.name == SH_OPTIM_MUON, "stages update element by element; give optimizer.name=adamw"},
+        {sh_cfg_is_muon(c->optimizer.name), "stages update element by element; give optimizer.name=adamw"},
         {c->training.reproducible == SH_REPRODUCIBLE_MESH,
          "stages add micro-steps one by one, but training.reproducible=mesh sums them in a tree; leave it out: the bits "
          "are those of one stage"},

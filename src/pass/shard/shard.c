@@ -156,6 +156,8 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
     options = b->options;
     options.states_away = b->offload.optimizer_16 > 0;
     sh_shard_state(micro, &options, p);
+    if (b->options.training)
+        sh_optim_add_moments(p, b->options.optim, &b->model);
     sh_shard_init(micro, &b->options, p);
     if (b->options.training)
         SH_TRY_OUT(add_training(b, p));

@@ -8,6 +8,7 @@
 
 /* Write the units and their persistent tensors for one rank into the empty program `out`. */
 void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options *opt, struct sh_program *out);
+void sh_shard_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u);
 
 /* Append the section `kind`, made from a micro-step with the parameters of `out` (its batch may differ: EVAL).
  *   micro_step  of a training section: the first one that runs it; else 0

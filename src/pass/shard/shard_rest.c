@@ -67,7 +67,8 @@ void sh_shard_init(const struct sh_program *micro, const struct sh_pass_options 
     sh_program_add_section(out, SH_SECTION_INIT, 0);
     copy_constants(micro, out);
     for (int i = 0; i < out->n_units; i++)
-        sh_shard_refresh(opt, out, i, SH_PHASE_INIT);
+        if (!out->units[i].of_rows)
+            sh_shard_refresh(opt, out, i, SH_PHASE_INIT);
 }
 
 /* Sum over a group; over one rank there is nothing to sum. */

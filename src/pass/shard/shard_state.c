@@ -130,14 +130,14 @@ static int host_tier(const struct sh_program *p)
 }
 
 /* Replicas share the writing, so each has room only for its part, cut as sh_layout_split() cuts what a rank owns. */
-static void keep_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+void sh_shard_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
     int64_t part = sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u));
     int bytes = sh_dtype_bytes(SH_F32); /* the masters too */
 
     if (!opt->snapshot)
         return;
-    for (int i = 0; i < p->n_states; i++) /* codes are widened */
+    for (int i = 0; i < p->n_states && !u->of_rows; i++) /* codes are widened */
         bytes += sh_dtype_bytes(p->state[i].dtype == SH_U8 ? SH_F32 : p->state[i].dtype);
     u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, part * bytes / sh_dtype_bytes(SH_F32), u->name, "snapshot");
     p->tensors[u->snapshot].tier = host_tier(p);
@@ -195,7 +195,7 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
 
     u->others = end_of_others(opt, p, u);
     keep_states(opt, p, u);
-    keep_snapshot(opt, p, u);
+    sh_shard_snapshot(opt, p, u);
     if (u->balances)
         return;
     u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, u, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");

@@ -159,6 +159,13 @@ void sh_shard_update(const struct sh_build *b, struct sh_program *out)
         end_unit(&w, i);
     }
     end_wave(&w);
+    for (int i = 0; i < out->n_units; i++)
+        if (out->units[i].of_rows) {
+            struct sh_unit u = out->units[i];
+
+            sh_shard_snapshot(opt, out, &u);
+            out->units[i] = u;
+        }
     sh_optim_place_owned(out, &opt->mesh);
     sh_shard_renew_runs(opt, out);
     free(w.unit);

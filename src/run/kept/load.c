@@ -6,6 +6,7 @@
 #include "src/run/kept/parts.h"
 #include "src/run/run.h"
 #include "src/run/save/frozen.h"
+#include "src/run/save/map.h"
 #include "src/run/save/shards.h"
 
 #include <stdlib.h>
@@ -229,11 +230,15 @@ static void add_asks(struct fetch *f, const struct offer *o, int unit, int64_t f
     for (; t.at < end; t.at += t.n, from += t.n) {
         t.n = end - t.at < MOST ? end - t.at : MOST;
         for (t.k = 0; t.k < f->shards->set.states.n; t.k++) {
+            int own = sh_map_state_at(f->r->p, sh_shards_param(f->shards, t.piece)->unit, t.k);
+
+            if (own == SH_NONE)
+                continue;
             f->ask = sh_grow(f->ask, f->n, &f->cap_asks, sizeof *f->ask);
             f->target = sh_grow(f->target, f->n, &f->cap_targets, sizeof *f->target);
             f->target[f->n] = t;
             f->ask[f->n++] = (struct sh_mesh_ask){
-                .rank = o->presenter, .what = {o->index, (int64_t)unit << 8 | t.k, from}, .bytes = 4 * t.n};
+                .rank = o->presenter, .what = {o->index, (int64_t)unit << 8 | own, from}, .bytes = 4 * t.n};
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/states.h"
 #include "src/base/mem.h"
+#include "src/program/saved.h"
 #include "src/run/run.h"
 
 #include <stdlib.h>
@@ -50,6 +51,13 @@ static int tensor_of(const struct sh_unit *u, int k)
 static int view_of(const struct sh_slice *s, int k)
 {
     return k > 0 ? s->state[k - 1] : s->remainder;
+}
+
+int sh_map_state_at(const struct sh_program *p, int unit, int k)
+{
+    bool rows = k == 1 + p->n_states;
+
+    return p->units[unit].of_rows != rows ? SH_NONE : rows ? 0 : k;
 }
 
 bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first)
@@ -141,9 +149,9 @@ static void add_unit(struct sh_map *map, const struct sh_program *p, const struc
     const struct sh_unit *u = &p->units[unit];
     struct sh_map_unit *m = &map->unit[unit];
 
-    m->owned = sh_layout_owned_chunk(u->elems, u->chunk, sh_group_index(shape, u->shard));
+    m->owned = sh_program_owned(p, u, shape);
     m->written = sh_layout_split(m->owned, sh_group_size(shape, u->replicate), sh_group_index(shape, u->replicate));
-    m->n_states = u->trainable ? map->n_states : 1;
+    m->n_states = u->trainable && !u->of_rows ? map->n_states : 1;
     m->first_row = map->n_rows;
     add_rows(map, p, exec, unit, 0, u->n_slices ? u->held : u->chunk, SH_NONE);
     for (int i = u->first_slice; i < u->first_slice + u->n_slices; i++)

@@ -35,7 +35,8 @@ struct sh_map_unit {
     struct sh_range owned;                  /* replicas own the same */
     struct sh_range written;                /* the part of it that this rank saves */
     struct sh_floats copy[1 + SH_KEPT_MAX]; /* of what is written, in the snapshot; none: there is no snapshot */
-    int first_row, n_rows, n_states;        /* a frozen unit has only parameters */
+    int first_row, n_rows, n_states;        /* a frozen unit has only parameters, and one of
+                                                  rows its state in their place */
     unsigned far;                           /* those of all rows */
 };
 
@@ -56,6 +57,10 @@ struct sh_range sh_map_cut(struct sh_range range, const struct sh_param *param);
 
 /* Whether elements of a unit from `first` on have no state k: it counts as 0 in files. */
 bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first);
+
+/* Which of the states of a unit is state k of the checkpoint, whose states are those of the map, and the state of rows if
+ * there is one; SH_NONE: the unit has none of it. */
+int sh_map_state_at(const struct sh_program *p, int unit, int k);
 
 /* Whether a state is in codes. Visits must then begin at whole blocks. */
 bool sh_map_coded(const struct sh_program *p, int k);

@@ -24,7 +24,7 @@ static void forget(struct sh_run *r)
 {
     for (int i = 0; i < r->p->n_units; i++)
         for (int k = 0; r->p->units[i].trainable && k < r->p->n_states; k++)
-            if (r->p->units[i].held)
+            if (r->p->units[i].held && !r->p->units[i].of_rows)
                 zero(r, r->p->units[i].state[k]);
     sh_exec_forget_slices(r->exec);
     r->step = r->samples = r->tokens = r->updates = 0;

@@ -57,6 +57,7 @@ static sh_rc export(struct sh_run *r, const char *folder)
     sh_rc rc;
 
     sh_snapshot_now(r, &p);
+    sh_shards_leave_states(&p);
     rc = sh_agree(sh_shards_borrow(&p));
     if (rc == SH_OK)
         rc = sh_hf_export(folder, &r->cfg, &p.set, &options);

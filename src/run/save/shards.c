@@ -23,7 +23,7 @@ static bool takes(enum sh_shards_way way, bool trainable)
 
 static int states_of_way(const struct sh_run *r, enum sh_shards_way way)
 {
-    return way == SH_SHARDS_BASE ? 1 : r->map->n_states;
+    return way == SH_SHARDS_BASE ? 1 : r->map->n_states + (r->p->row_state[0] != 0);
 }
 
 /* Whether files are written from a GPU's state and read into it piece by piece, without a copy of all of it in
@@ -345,12 +345,15 @@ static void add_piece(struct sh_shards *out, int *cap, int tensor, struct sh_rng
     *piece = (struct sh_ckpt_piece){.tensor = tensor, .begin = run.first, .elems = run.n};
     for (int k = 0; k < out->set.states.n; k++) {
         int64_t first = param->unit_elems + place.first;
+        int own = sh_map_state_at(out->r->p, param->unit, k);
 
-        if (sh_map_lacks(out->r->p, param->unit, k, first)) {
+        if (own == SH_NONE)
+            continue;
+        if (sh_map_lacks(out->r->p, param->unit, own, first)) {
             piece->data[k].whole = out->zeros; /* none in a load, which leaves it out */
             continue;
         }
-        piece->data[k] = find_state(out, param->unit, k, first);
+        piece->data[k] = find_state(out, param->unit, own, first);
         piece->far[k] = sh_floats_none(piece->data[k]);
     }
 }
@@ -389,13 +392,26 @@ static void lend_zeros(struct sh_shards *s)
         s->zeros = sh_calloc((size_t)most, sizeof *s->zeros);
 }
 
+/* The states of rows are tensors of their own, after all others. */
 static void add_tensor(struct sh_shards *out, const struct sh_saved *s)
 {
     struct sh_ckpt_tensor *t = &out->tensors[out->set.n_tensors++];
+    unsigned rows = out->r->p->row_state[0] ? 1u << (out->set.states.n - 1) : 0, all = (1u << out->set.states.n) - 1;
 
     *t = (struct sh_ckpt_tensor){.name = s->name, .ndim = s->ndim, .elems = s->elems, .role = s->role};
     for (int k = 0; k < s->ndim; k++)
         t->dim[k] = s->dim[k];
+    if (out->way != SH_SHARDS_BASE)
+        t->states = s->role == SH_PARAM_MOMENT ? rows : all & ~rows;
+}
+
+void sh_shards_leave_states(struct sh_shards *p)
+{
+    p->set.states.n = 1;
+    while (p->set.n_tensors && p->tensors[p->set.n_tensors - 1].role == SH_PARAM_MOMENT)
+        p->set.n_tensors--;
+    while (p->set.n_pieces && p->pieces[p->set.n_pieces - 1].tensor >= p->set.n_tensors)
+        p->set.n_pieces--;
 }
 
 /* All saved tensors of the way, which are the same on all ranks, then what this rank has of each. */
@@ -443,6 +459,10 @@ _Static_assert(1 + SH_KEPT_MAX <= SH_CKPT_STATES_MAX, "all states can be saved")
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out)
 {
     size_t n = (size_t)r->p->n_saved + 1;
+    const char *names[1 + SH_STATES_MAX];
+
+    memcpy(names, r->map->name + 1, (size_t)r->p->n_states * sizeof *names);
+    names[r->p->n_states] = r->p->row_state;
 
     *out = (struct sh_shards){.way = way, .r = r};
     out->far = (struct sh_ckpt_far){.get = get_far, .put = put_far, .arg = out};
@@ -453,7 +473,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     out->packed = sh_calloc(n, sizeof *out->packed);
     out->first_piece = sh_calloc((size_t)r->p->n_units + 1, sizeof *out->first_piece);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
-    out->set = (struct sh_ckpt_set){.states = sh_ckpt_states_of(r->map->name + 1, r->p->n_states),
+    out->set = (struct sh_ckpt_set){.states = sh_ckpt_states_of(names, r->p->n_states + (r->p->row_state[0] != 0)),
                                     .tensors = out->tensors,
                                     .packed = out->packed,
                                     .far = &out->far};

@@ -52,6 +52,9 @@ struct sh_shards {
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out);
 void sh_shards_free(struct sh_shards *p);
 
+/* Leave out all states of the optimizer. */
+void sh_shards_leave_states(struct sh_shards *p);
+
 /* The parameter of a piece, and the name of its saved tensor; elements [at, at + n) of the piece, as a range of the
  * parameter's unit. */
 const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece);

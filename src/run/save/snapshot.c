@@ -38,13 +38,16 @@ static void copy_slice(const struct sh_shards *p, int piece, int k, const struct
 {
     struct sh_range all = sh_shards_range(p, piece, 0, p->pieces[piece].elems);
     struct sh_range mine = sh_layout_split(p->r->map->unit[s->unit].written, n, t);
+    int own = sh_map_state_at(p->r->p, s->unit, k);
 
     mine = sh_layout_intersect(sh_layout_intersect(mine, all), s->range);
+    if (own == SH_NONE)
+        return;
     if (mine.begin < mine.end && s->state[k].coded)
         copy_coded(p, piece, k, s, mine);
     else if (mine.begin < mine.end)
         sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, mine.begin - all.begin,
-                           mine.end - mine.begin, sh_floats_at(s->state[k], all.begin - s->range.begin));
+                           mine.end - mine.begin, sh_floats_at(s->state[own], all.begin - s->range.begin));
 }
 
 /* Threads take the same slices of units as in sh_snapshot_touch(), so each finds its part of the copy near. */

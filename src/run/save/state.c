@@ -203,7 +203,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     if (r->of_state)
         snprintf(s.set.states.name[SH_CKPT_MODEL], sizeof s.set.states.name[0], "%s", r->of_state);
     if (model_only) {
-        s.set.states.n = 1;
+        sh_shards_leave_states(&s);
         s.set.may_lack = false;
     }
     sh_mesh_own_mpi();
@@ -304,6 +304,7 @@ static sh_rc load_folder(struct sh_run *r, bool adapter)
 
     SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
+    sh_shards_leave_states(&s);
     rc = sh_agree(sh_shards_borrow(&s));
     if (rc == SH_OK)
         rc = adapter ? sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options)
