@@ -33,7 +33,7 @@ RUNS = {
               'mesh.shard': 2, 'checkpoint.async_mode': 'async'}, 4),
     'states in bfloat16, every third step': (
         [3], {'training.global_batch_size': 24, 'checkpoint.near_interval': 3, 'optimizer.state_dtype': 'bfloat16', 'optimizer.ema_decay': 0.9}, 3),
-    '4 ranks, then 2, 1, 4': ([4, 2, 1, 4], {'training.reproducible': 'mesh'}, 2),
+    'states of rows, 4 ranks, then 2, 1, 4': ([4, 2, 1, 4], {'training.reproducible': 'mesh', 'optimizer.name': 'normuon'}, 2),
 }
 
 

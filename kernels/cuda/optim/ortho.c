@@ -8,6 +8,7 @@
         return sh_fail(SH_E_USAGE, "%s: there is no kernel for GPUs", sh_op_info(call->kind)->name); \
     }
 ON_CPUS(ortho)
+ON_CPUS(ortho_rows)
 ON_CPUS(adamw_coded)
 ON_CPUS(lion_coded)
 ON_CPUS(sink)
