@@ -39,11 +39,11 @@ bool sh_family_has_experts(const struct sh_model *m, int block)
            (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
 }
 
-int sh_family_blocks_with_experts(const struct sh_model *m)
+int sh_family_blocks_with_experts(const struct sh_model *m, int blocks)
 {
     int n = 0;
 
-    for (int i = 0; i < m->n_layers; i++)
+    for (int i = 0; i < blocks; i++)
         n += sh_family_has_experts(m, i);
     return n;
 }

@@ -59,7 +59,9 @@ struct sh_family {
 
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);
-int sh_family_blocks_with_experts(const struct sh_model *m);
+
+/* How many of the first `blocks` blocks do. */
+int sh_family_blocks_with_experts(const struct sh_model *m, int blocks);
 
 /* A product of a block: the name of its module below the block, such as "self_attn.q_proj", or NULL if the family does
  * not have it; its numbers of inputs and outputs, of one expert if there are several; whether it has a bias. */

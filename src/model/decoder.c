@@ -34,8 +34,8 @@ struct decoder {
     struct sh_emit_heads heads;
     struct sh_emit_route route;
     bool reports;
-    int routers;     /* blocks with experts so far */
-    int router_bias; /* of the block; SH_NONE */
+    int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
+    int router_bias;  /* of the block; SH_NONE */
     int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
 };
 
@@ -403,9 +403,11 @@ static struct sh_emit_routed route(struct decoder *d, int x, const struct branch
     struct sh_emit_routed to =
         sh_emit_route(&d->e, x, b->stack[ROUTER].w, b->stack[ROUTER].b, d->router_bias, &d->route);
 
-    if (d->reports)
-        sh_emit_report(&d->e, &to, &d->route, d->routers);
-    d->routers++;
+    if (d->reports) {
+        if (d->first_report == SH_NONE)
+            d->first_report = sh_family_blocks_with_experts(d->m, d->e.block);
+        sh_emit_report(&d->e, &to, &d->route, sh_family_blocks_with_experts(d->m, d->e.block), d->first_report);
+    }
     return to;
 }
 
@@ -733,6 +735,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                         .tensor = {ranks_of(b), b->tensor.place},
                         .stage = stage_of(b, all),
                         .reports = b->reports && sh_family_of(m->family)->router,
+                        .first_report = SH_NONE,
                         .heads = {.heads = m->n_heads / ranks_of(b),
                                   .kv_heads = m->n_kv_heads / ranks_of(b),
                                   .head_dim = m->head_dim,
@@ -754,7 +757,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
 
     sh_emit_inputs(&d.e, is_first(&d), b->out != SH_MODEL_LOGITS && is_last(&d), b->docs);
     if (d.reports)
-        sh_emit_reports(&d.e, sh_family_blocks_with_experts(m), m->n_experts);
+        sh_emit_reports(&d.e, sh_family_blocks_with_experts(m, m->n_layers), m->n_experts);
     x = emit_blocks(&d, emit_embedding(&d));
     d.e.elsewhere = !is_last(&d);
     declare_head(&d);

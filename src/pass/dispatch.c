@@ -631,6 +631,13 @@ sh_rc sh_pass_dispatch(const struct sh_build *b, struct sh_program *p)
         return SH_OK;
     d.stream = sh_program_add_stream(p, "dispatch", SH_RUNS_COLLECTIVES);
     open_dispatch(&d);
+    if (d.n_routes == 0 && p->port[SH_PORT_ROUTERS] != SH_NONE) {
+        close_dispatch(&d);
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.pipeline_parallel_degree=%d: stage %d has no block with experts, which "
+                       "parallelism.expert_parallel_degree=%d asks of each; give fewer stages",
+                       sh_group_size(mesh, mesh->pipeline), sh_group_index(mesh, mesh->pipeline), d.ranks);
+    }
     p->n_ops = 0;
     for (int i = 0; i < d.n_old; i++)
         emit(&d, i);

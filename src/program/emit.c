@@ -52,8 +52,12 @@ void sh_emit_unit(struct sh_emit *e, const char *name)
 
 void sh_emit_unit_beside(struct sh_emit *e, const char *name)
 {
-    int unit = sh_program_add_unit(e->p, name), of = unit - 1;
+    int unit, of;
 
+    if (e->elsewhere)
+        return;
+    unit = sh_program_add_unit(e->p, name);
+    of = unit - 1;
     while (e->p->units[of].beside != SH_NONE)
         of--;
     e->p->units[unit].beside = of;
@@ -61,9 +65,8 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
 
 void sh_emit_unit_of_biases(struct sh_emit *e, const char *name)
 {
-    int unit = sh_program_add_unit(e->p, name);
-
-    e->p->units[unit].balances = true;
+    if (!e->elsewhere)
+        e->p->units[sh_program_add_unit(e->p, name)].balances = true;
 }
 
 /* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the
@@ -553,7 +556,8 @@ static int report_view(struct sh_emit *e, int64_t first, int64_t n)
 }
 
 /* The losses of all blocks are added up. */
-void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block)
+void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block,
+                    int first)
 {
     struct sh_op load = make_op(e, SH_OP_ROUTE_LOAD), loss = make_op(e, SH_OP_ROUTE_LOSS);
 
@@ -567,7 +571,7 @@ void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const st
     loss.in[1] = to->first;
     loss.in[2] = to->lse;
     loss.out[0] = report_view(e, 0, SH_ROUTER_LOSSES);
-    loss.attr.accumulate = block > 0;
+    loss.attr.accumulate = block > first;
     sh_program_add_op(e->p, &loss);
 }
 

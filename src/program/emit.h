@@ -116,9 +116,11 @@ struct sh_emit_routed {
 };
 /* x [N,C], w [E,C], b [E] of the product and bias [E] f32 of the choice or SH_NONE; the router and its plan. */
 struct sh_emit_routed sh_emit_route(struct sh_emit *e, int x, int w, int b, int bias, const struct sh_emit_route *how);
-/* Make the port of what routers report about `blocks` blocks; and report for the one with number `block` of them. */
+/* Make the port of what routers report about `blocks` blocks; and report for the one with number `block` of them, where `first` is
+ * the number of the first that this rank computes. */
 void sh_emit_reports(struct sh_emit *e, int blocks, int experts);
-void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block);
+void sh_emit_report(struct sh_emit *e, const struct sh_emit_routed *to, const struct sh_emit_route *how, int block,
+                    int first);
 int sh_emit_row_gather(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [N,C] -> [M,C] */
 int sh_emit_expert_linear(struct sh_emit *e, int x, int w, bool w_in_out,
                           const struct sh_emit_routed *to); /* [M,I], [E,O,I] or [E,I,O] -> [M,O] */

@@ -208,6 +208,7 @@ static void micro_steps(struct sh_train *t)
     double numbers[SH_PAIR_ALL];
 
     sh_run_no_loss(r);
+    sh_routers_begin(&t->routers, r);
     for (int m = 0; m < micro_steps_of(t); m++) {
         run_micro_step(t, m);
         if (!r->p->tree_sums)

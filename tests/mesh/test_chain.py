@@ -31,7 +31,8 @@ CHAINS = {
         (8, {STAGES: 2, TENSOR: 2, CONTEXT: 2, **OPTIM}), (6, {STAGES: 3, **GRADS}), (4, {CONTEXT: 4}), (0, ONE)]),
     'experts': (SPREAD, [
         (4, {EXPERTS: 2}), (0, ONE), (3, {EXPERTS: 3, **FULL}), (4, {EXPERTS: 2, CONTEXT: 2}), (2, GRADS),
-        (4, {EXPERTS: 2, **HYBRID}), (0, ONE)]),
+        (4, {EXPERTS: 2, **HYBRID}),
+        (2, {STAGES: 2, **OPTIM}), (4, {STAGES: 2, EXPERTS: 2, **GRADS}), (0, ONE)]),
 }
 
 

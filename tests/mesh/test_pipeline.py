@@ -24,7 +24,7 @@ import tiny
 STEPS = 3
 SCHEDULE, CHUNK = 'parallelism.pipeline_parallel_schedule', 'parallelism.pipeline_parallel_layers_per_stage'
 PP, STRATEGY = 'parallelism.pipeline_parallel_degree', 'parallelism.sharding_strategy'
-TENSOR, CONTEXT = 'parallelism.tensor_parallel_degree', 'parallelism.context_parallel_degree'
+TENSOR, CONTEXT, EXPERTS = (f'parallelism.{axis}_parallel_degree' for axis in ('tensor', 'context', 'expert'))
 FIRST, LAST = (f'parallelism.pipeline_parallel_{which}_stage_less_layers' for which in ('first', 'last'))
 COMMON = {'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
           'training.local_batch_size': 2, 'training.global_batch_size': 24, 'validation.enable': True,
@@ -43,6 +43,7 @@ KINDS = {
                         'training.mixed_precision_reduce': 'bfloat16'},
     'llama, 4 heads': {**LLAMA, **HEADS},
     'llama, 4 heads, documents': {**LLAMA, **HEADS, **DOCUMENTS},
+    'experts': {**tiny.EXPERTS, **COMMON},
     'gpt2, float16': {**GPT2, 'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 64},
 }
 FULL = {'activation_checkpoint.mode': 'full'}
@@ -72,6 +73,12 @@ MESHES = {
         'llama, 4 heads', 8, 4, {TENSOR: 2, **LATER, **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
     '2 stages, tiles': ('llama', 2, 2, {**FULL, **LATER, 'training.tile_rows': 64, 'training.local_batch_size': 12}),
 }
+MESHES |= {
+    '4 stages of experts, the first block dense': ('experts', 4, 4, {**FULL, 'moe.z_loss_coeff': 1e-3}),
+    '2 stages of experts, interleaved': ('experts', 2, 2, {'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}),
+    '2 stages of experts, ZBH1': ('experts', 2, 2, {'parallelism.pipeline_parallel_schedule': 'ZBH1'}),
+    '2 stages of experts over 2': ('experts', 4, 2, {EXPERTS: 2, **GRADS, **SELECTIVE, 'training.local_batch_size': 4}),
+}
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
 # What stages cannot be combined with, and a word of what is given instead.
@@ -79,7 +86,8 @@ REFUSED = {
     'full_shard': ({STRATEGY: 'full_shard'}, 'shard_grad_op, shard_optim or hybrid_shard_zero2'),
     'tied': ({'model.tie_word_embeddings': True}, 'one matrix'),
     'vectors': ({**HEADS, TENSOR: 2}, 'a multiple of 64 elements'),
-    'experts': ({key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))}, 'dense blocks only'),
+    'a stage without experts': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
+                                 'model.n_layers': 5, 'model.first_dense_layers': 3, EXPERTS: 2}, 'stage 0 has no block with experts'),
     'adapters': ({'lora.rank': 2}, 'leave out lora.rank'),
     'muon': ({'optimizer.name': 'muon'}, 'give optimizer.name=adamw'),
     'mesh': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16}, 'the bits are those of one stage'),
@@ -113,6 +121,14 @@ def saved(folder, step=STEPS):
     return pathlib.Path(folder) / f'out/checkpoint/step-{step:08}.h5'
 
 
+def of_routers(step):
+    """Loads are whole numbers; losses are sums over blocks and micro-steps, for which stages have another order."""
+    loads = step.get('expert_load', {})
+    return [loads[key] for key in ('max',) if key in loads] + [
+        number for key in ('max_by_block', 'entropy_by_block') for number in loads.get(key, ())] + [
+        float(f'{step[key]:.9g}') for key in ('aux_loss', 'z_loss') if key in step]
+
+
 def train(name, changes, ranks, **env):
     """Returns what must not differ: losses, norms, losses of validation and the bytes of the checkpoint; and the steps."""
     folder = job.prepare(name.replace(', ', '-').replace(' ', '-'), {'job.dump_folder': 'out', **changes})
@@ -122,7 +138,7 @@ def train(name, changes, ranks, **env):
         raise job.Failed(f'{name}: exit {done.returncode}\n{done.stderr}')
     lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
     steps = [line for line in lines if 'loss' in line]
-    found = [step[key] for step in steps for key in ('loss', 'grad_norm')]
+    found = [number for step in steps for number in (step['loss'], step['grad_norm'], *of_routers(step))]
     found += [line['validation_loss'] for line in lines if 'validation_loss' in line]
     found.append(saved(folder).read_bytes())
     shutil.rmtree(folder)

@@ -68,7 +68,7 @@ static sh_rc check_blocks(struct sh_config_state *state)
     const struct sh_model *m = &state->cfg.model;
     const struct sh_family *f = sh_family_of(m->family);
     const char *key = m->first_dense_layers ? "model.first_dense_layers" : "model.moe_every";
-    int with = sh_family_blocks_with_experts(m);
+    int with = sh_family_blocks_with_experts(m, m->n_layers);
     if (with == 0)
         return sh_config_refuse(state, key, "%d leaves none of model.n_layers %d blocks with experts; give less",
                                 m->first_dense_layers ? m->first_dense_layers : m->moe_every, m->n_layers);

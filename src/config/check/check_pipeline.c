@@ -49,7 +49,6 @@ static const char *bar_of(const struct sh_config *c)
          "stages with matrices cut over ranks need vectors of a multiple of 64 elements, or the last bit of the gradient "
          "norm would depend on the stages; give such a model.dim and model.head_dim, or leave out "
          "parallelism.tensor_parallel_degree"},
-        {sh_family_of(c->model.family)->router, "stages have dense blocks only; leave it out for a model with experts"},
         {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
         {c->objective.name != SH_OBJECTIVE_LM, "stages train on the next token; leave out objective.name"},
         {sh_cfg_is_muon(c->optimizer.name), "stages update element by element; give optimizer.name=adamw"},

@@ -55,7 +55,7 @@ static bool is_shared(const struct pipe *f, int t)
 {
     const struct sh_tensor *x = &f->p->tensors[t];
 
-    return x->param != SH_NONE || x->grad_of != SH_NONE || x->mem == SH_MEM_CONST;
+    return x->param != SH_NONE || x->grad_of != SH_NONE || x->mem == SH_MEM_CONST || t == f->p->port[SH_PORT_ROUTERS];
 }
 
 static int translate(struct pipe *f, int u, int t)
@@ -77,13 +77,14 @@ static int translate(struct pipe *f, int u, int t)
     return *mine = sh_program_add_tensor(f->p, &copy);
 }
 
-/* Later micro-steps add to gradients of parameters and to the loss. */
+/* Later micro-steps add to gradients of parameters, to the loss and to what routers report. */
 static void accumulate(const struct pipe *f, struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++) {
         int root = op->out[k] == SH_NONE ? SH_NONE : sh_tensor_root(f->p, op->out[k]);
 
-        if (root != SH_NONE && (f->p->tensors[root].grad_of != SH_NONE || root == f->p->port[SH_PORT_LOSS]))
+        if (root != SH_NONE && (f->p->tensors[root].grad_of != SH_NONE || root == f->p->port[SH_PORT_LOSS] ||
+                                root == f->p->port[SH_PORT_ROUTERS]))
             op->attr.accumulate |= 1u << k;
     }
 }

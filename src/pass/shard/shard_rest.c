@@ -85,6 +85,13 @@ static sh_group whose_rows(const struct sh_pass_options *opt)
     return sh_group_widened(&opt->mesh, opt->mesh.rows);
 }
 
+/* Stages have zero for what others compute; apart, so that the sum over rows is that of one stage. */
+static void sum_rows_and_stages(const struct sh_pass_options *opt, struct sh_program *out, int sums)
+{
+    sum_over(out, sums, whose_rows(opt), opt);
+    sum_over(out, sums, opt->mesh.pipeline, opt);
+}
+
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
     int loss = out->port[SH_PORT_LOSS];
@@ -92,9 +99,7 @@ void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
     if (opt->row_leaves > 1) /* the host has added up the leaves in the first */
         loss = sh_shard_view(out, loss, 0, 1, (const int64_t[]){1}, "loss");
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
-    sum_over(out, loss, whose_rows(opt), opt);
-    /* Stages without a head have zero; apart, so that the sum over rows is that of one stage. */
-    sum_over(out, loss, opt->mesh.pipeline, opt);
+    sum_rows_and_stages(opt, out, loss);
 }
 
 /* Padding does not count. Returns the number of elements; *owned is the range in the unit. */
@@ -146,7 +151,7 @@ void sh_shard_norm(const struct sh_pass_options *opt, struct sh_program *out)
     square_units(opt, out);
     sum_over(out, out->port[SH_PORT_SQUARES], sh_group_world(&opt->mesh), opt);
     if (out->port[SH_PORT_ROUTERS] != SH_NONE)
-        sum_over(out, out->port[SH_PORT_ROUTERS], whose_rows(opt), opt);
+        sum_rows_and_stages(opt, out, out->port[SH_PORT_ROUTERS]);
     round.in[0] = out->port[SH_PORT_SQUARES];
     round.out[0] = out->port[SH_PORT_SUMSQ];
     round.phase = SH_PHASE_UPDATE;

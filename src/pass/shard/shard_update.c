@@ -78,6 +78,19 @@ static void follow(const struct sh_pass_options *opt, struct sh_program *out, in
         sh_shard_refresh(opt, out, unit, SH_PHASE_UPDATE);
 }
 
+/* The next place of loads in what routers report: a stage has those of its own blocks only. */
+static int64_t load_after(const struct sh_program *p, int64_t before)
+{
+    int64_t next = INT64_MAX;
+
+    for (int i = 0; i < p->n_ops; i++) {
+        int64_t at = p->ops[i].kind == SH_OP_ROUTE_LOAD ? p->tensors[p->ops[i].out[0]].base_elems : before;
+
+        next = at > before && at < next ? at : next;
+    }
+    return next;
+}
+
 static struct sh_update_wave wave_of(const struct wave *w)
 {
     return (struct sh_update_wave){.p = w->out,
@@ -141,16 +154,16 @@ void sh_shard_update(const struct sh_build *b, struct sh_program *out)
 {
     const struct sh_pass_options *opt = &b->options;
     struct wave w = {.b = b, .out = out, .unit = sh_calloc((size_t)out->n_units + 1, sizeof *w.unit)};
-    int64_t load = SH_ROUTER_LOSSES;
+    int64_t load = -1;
 
     w.most = size_of(&w);
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
+        load = out->units[i].balances ? load_after(out, load) : load;
         if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0) {
             move_biases(out, i, load, b->batch.balance.step);
             follow(opt, out, i);
         }
-        load += out->units[i].balances ? out->units[i].elems : 0;
         if (!sh_program_descends(&out->units[i]))
             continue;
         if (w.n && waits(&w, i) && out->units[i].shard != out->units[w.unit[0]].shard)

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int64_t loads_end(const struct sh_routers *s)
 {
@@ -20,7 +21,7 @@ void sh_routers_open(struct sh_routers *s, const struct sh_run *r)
     *s = (struct sh_routers){0};
     if (!numbers)
         return;
-    s->blocks = sh_family_blocks_with_experts(&r->cfg.model);
+    s->blocks = sh_family_blocks_with_experts(&r->cfg.model, r->cfg.model.n_layers);
     s->experts = r->cfg.model.n_experts;
     s->sums = sh_calloc((size_t)numbers, sizeof *s->sums);
     s->waves = (int)(numbers - loads_end(s)) / SH_ROUTER_WAVE;
@@ -33,6 +34,16 @@ void sh_routers_close(struct sh_routers *s)
     free(s->sums);
     free(s->largest);
     free(s->spread);
+}
+
+void sh_routers_begin(struct sh_routers *s, struct sh_run *r)
+{
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+
+    if (!s->blocks || sh_group_size(m, m->pipeline) == 1)
+        return;
+    memset(s->sums, 0, (size_t)r->p->tensors[r->p->port[SH_PORT_ROUTERS]].dim[0] * sizeof *s->sums);
+    sh_exec_put(r->exec, SH_PORT_ROUTERS, s->sums);
 }
 
 /* Without losses there is nothing whose sum depends on its order. */

@@ -20,6 +20,9 @@ struct sh_routers {
 void sh_routers_open(struct sh_routers *s, const struct sh_run *r);
 void sh_routers_close(struct sh_routers *s);
 
+/* Before the micro-steps of a step. A stage writes only what its own blocks report: the others' part of the sum is zero. */
+void sh_routers_begin(struct sh_routers *s, struct sh_run *r);
+
 /* If sums are trees: add the losses of the micro-step just done; after the last one, put their sums into the port. */
 void sh_routers_add(struct sh_routers *s, struct sh_run *r);
 void sh_routers_total(struct sh_routers *s, struct sh_run *r);

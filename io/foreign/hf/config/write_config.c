@@ -158,7 +158,8 @@ static void put_balance(struct writer *w)
         return;
     }
     begin(w, "router_aux_loss_coef");
-    fprintf(w->out, "%.15g", w->cfg->moe.aux_loss_coeff * sh_family_blocks_with_experts(m) / m->n_experts_per_token);
+    fprintf(w->out, "%.15g",
+            w->cfg->moe.aux_loss_coeff * sh_family_blocks_with_experts(m, m->n_layers) / m->n_experts_per_token);
 }
 
 /* Count the blocks with a window. */
