@@ -1,4 +1,4 @@
-/* The report of `sherd doctor` has nothing private in it, and a busy node is noticed. */
+/* The report of `sherd doctor` has nothing private in it; a busy node is noticed, and neighbours on other nodes are. */
 #include "src/tools/doctor/report.h"
 
 #include <setjmp.h>
@@ -104,6 +104,43 @@ static void test_load_is_judged(void **state)
     assert_int_equal(sh_doctor_judge_load(0, 1), SH_DOCTOR_GOOD);
 }
 
+/* Nodes of so many ranks each; 0: ranks take turns on two nodes. */
+static struct sh_doctor_apart apart_on(const struct sh_mesh_shape *shape, int each)
+{
+    struct sh_doctor_place place[24] = {0};
+    struct sh_doctor_apart found = {.axis = "none"};
+    bool any;
+
+    for (int rank = 0; rank < 24; rank++)
+        place[rank].node = each ? rank / each : rank % 2;
+    any = sh_doctor_find_apart(shape, place, &found);
+    assert_int_equal(any, strcmp(found.axis, "none") != 0);
+    return found;
+}
+
+static void test_neighbours_on_other_nodes_are_named(void **state)
+{
+    static const struct {
+        int each;
+        struct sh_doctor_apart found;
+    } rows[] = {
+        {8, {"none", 0, 0, 0}},    {24, {"none", 0, 0, 0}},     {6, {"tensor", 5, 6, 4}},
+        {4, {"context", 0, 4, 8}}, {12, {"context", 8, 12, 8}}, {0, {"tensor", 0, 1, 4}},
+    };
+    struct sh_mesh_shape shape = sh_mesh_shape_of(
+        (const int[SH_AXES]){[SH_AXIS_TENSOR] = 4, [SH_AXIS_CONTEXT] = 2, 1, 1, 1, 1, [SH_AXIS_PIPELINE] = 3}, 0);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct sh_doctor_apart found = apart_on(&shape, rows[i].each);
+
+        assert_string_equal(found.axis, rows[i].found.axis);
+        assert_int_equal(found.rank, rows[i].found.rank);
+        assert_int_equal(found.next, rows[i].found.next);
+        assert_int_equal(found.span, rows[i].found.span);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -112,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_left_of_a_report_that_fails),
         cmocka_unit_test(test_only_plain_values_are_shown),
         cmocka_unit_test(test_load_is_judged),
+        cmocka_unit_test(test_neighbours_on_other_nodes_are_named),
     };
 
     return cmocka_run_group_tests_name("doctor report", tests, NULL, NULL);

@@ -106,6 +106,15 @@ struct sh_doctor_slowest {
 };
 struct sh_doctor_slowest sh_doctor_find_slowest(int n, const double *speed);
 
+/* Two neighbours on the tensor or the context axis that are on different nodes; place [world]. Local. */
+struct sh_doctor_apart {
+    const char *axis;
+    int rank, next;
+    int span; /* a node with a multiple of so many ranks keeps such neighbours together */
+};
+bool sh_doctor_find_apart(const struct sh_mesh_shape *shape, const struct sh_doctor_place *place,
+                          struct sh_doctor_apart *out);
+
 /* The node with the most load per core, and whether that is enough to slow training down. Local. */
 int sh_doctor_find_busiest(int n, const double *load, const double *cores);
 enum sh_doctor_state sh_doctor_judge_load(double load, double cores);
