@@ -5,6 +5,7 @@ Three small programs that come first in PATH stand in for Slurm; tests/cluster/r
 """
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -242,6 +243,21 @@ def case_study(name):
     return wrong + beside(folder, name)
 
 
+def case_degrees():
+    """Degrees are factors: a point for each product of them that the plan takes, with its name and its arguments."""
+    done = run([str(SCRIPTS / 'scaling-study'), '--dry-run', '--nodes=1', '--ranks-per-node=4', '--strategies=shard_optim',
+                '--micro-batches=1', '--tensor=1,2', '--context=1,2', '--pipeline=1,4', 'c.yaml'],
+               prepare('degrees', **{'model.n_heads': 4, 'model.n_kv_heads': 4, 'model.n_layers': 4}))
+    found = {line.split(':')[0][2:]: re.findall(r'(\w+)_parallel_degree=(\d)', line)
+             for line in done.stdout.splitlines() if line.startswith('# ')}
+    left = set(re.findall(r'(\S+) is left out', done.stderr))
+    products = [(t, c, p) for t in '12' for c in '12' for p in '14']
+    named = {f'weak-shard_optim-b1-t{t}-c{c}-p{p}-n1': [*zip(('tensor', 'context', 'pipeline'), (t, c, p))] for t, c, p in products}
+    fit = {name: degrees for name, degrees in named.items() if name not in left}
+    too_many = {f'weak-shard_optim-b1-t{t}-c{c}-p{p}-n1' for t, c, p in products if p == '4' and '2' in (t, c)}
+    return [] if found == fit and left == too_many else [str(found), str(left), done.stderr]
+
+
 ARRANGED = [
     ('nobody', [], '', True),
     ('a comment in the file', [], '# parallelism: sharding_strategy\n', True),
@@ -280,6 +296,7 @@ CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybr
 CASES += [('outside Slurm', case_outside), ('no program', case_no_program), ('a program in a container', case_container)]
 CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.STUDIES]
 CASES += [(f'a study in {shown(name)} is refused', case_study_refused, name) for name in ('a\nb', 'a\x1b[2J')]
+CASES += [('degrees are factors of a study', case_degrees)]
 
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
