@@ -250,7 +250,8 @@ struct sh_decay_run {
 /* Numbers of a group of parameters in place of those of the scalars; NaN: those. lr is a factor. */
 struct sh_group_numbers {
     double lr, weight_decay, beta1, beta2, eps;
-    bool adamw; /* its matrices are not Muon's */
+    bool adamw;  /* its matrices are not Muon's */
+    int pattern; /* which pattern of optimizer.groups it is of, from 1 on; 0: none */
 };
 
 /* A matrix [out,in] among the elements of a unit, or `repeat` of them: copy k has element (r, c) at

@@ -40,7 +40,8 @@ sh_rc sh_groups_assign(struct sh_program *p, const char *text)
                                                             .beta1 = g->beta1,
                                                             .beta2 = g->beta2,
                                                             .eps = g->eps,
-                                                            .adamw = g->adamw});
+                                                            .adamw = g->adamw,
+                                                            .pattern = i + 1});
     }
     return SH_OK;
 }

@@ -131,4 +131,10 @@ sh_rc sh_loss_scale_load(struct sh_loss_scale *s, const char *text);
 sh_rc sh_guard_read(struct sh_guard *g, struct sh_loss_scale *s, const char *text);
 sh_rc sh_guard_check(const char *text);
 
+/* Widths that want the same rates (mup.h). */
+struct sh_mup {
+    double width;             /* 0: off */
+    double eps, weight_decay; /* of the run, for parameters whose group has none */
+};
+
 #endif

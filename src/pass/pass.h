@@ -98,6 +98,7 @@ struct sh_pass_options {
     bool training;                      /* gradients and optimizer state exist */
     const struct sh_optim *optim;       /* when training */
     char groups[SH_CONFIG_PATH_MAX];    /* optimizer.groups */
+    struct sh_mup mup;                  /* widths that want the same rates */
     struct sh_ortho ortho;              /* how it makes matrices orthogonal, if it does */
     enum sh_dtype state_dtype;          /* of the optimizer's states: f32, or bf16, rounded stochastically */
     double ema_decay;                   /* of the mean of the masters over steps, a state; 0: there is none */

@@ -233,6 +233,8 @@ static const struct row state[] = {
     {"optimizer.weight_decay", "0.2", NULL},
     {"optimizer.decay_all", "true", NULL},
     {"optimizer.groups", "pattern=norm lr=0.5", NULL},
+    {"mup.enable", "true", "model.tie_word_embeddings=false"},
+    {"mup.base_dim", "64", "model.tie_word_embeddings=false mup.enable=true"},
     {"optimizer.momentum", "0.9", "optimizer.name=muon"},
     {"optimizer.nesterov", "false", "optimizer.name=muon"},
     {"optimizer.muon_coefficients", "quintic", "optimizer.name=muon"},

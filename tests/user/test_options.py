@@ -204,6 +204,8 @@ ROWS = {
     'optimizer.muon_beta2': Row(0.5, 'steps', needs={'optimizer.name': 'normuon'}),
     'optimizer.state_dtype': Row('bfloat16', 'plan'),
     'optimizer.ema_decay': Row(0.9, 'plan'),
+    'mup.enable': Row('true', 'steps', needs={'model.tie_word_embeddings': False, 'mup.base_dim': 4}),
+    'mup.base_dim': Row(4, 'steps', needs={'model.tie_word_embeddings': False, 'mup.enable': True, 'mup.base_dim': 8}),
     'lr_scheduler.warmup_steps': Row(2, 'steps'),
     'lr_scheduler.decay_type': Row('power_tail', 'steps'),
     'lr_scheduler.decay_ratio': Row(0.7, 'steps', needs={'lr_scheduler.decay_type': 'wsd'}),

@@ -505,6 +505,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"offload.rates", ANYWHERE_ELSE, moves},
         {"memory.host_limit_bytes", "GPUs, but training.device is cpu", c->training.device != SH_DEVICE_CPU},
         {"debug.fingerprint_steps", "debug.fingerprint", c->debug.fingerprint[0] != '\0'},
+        {"mup.base_dim", "mup.enable=true", c->optimizer.mup},
         {"lora.alpha", "lora.rank", c->lora.rank > 0},
         {"lora.target_modules", "lora.rank", c->lora.rank > 0},
         {"lora.target_parameters", "lora.rank", c->lora.rank > 0},
@@ -580,6 +581,40 @@ static sh_rc check_groups(struct sh_config_state *state)
                                     "pattern '%s': optimizer=adamw is for optimizer.name=muon and normuon; "
                                     "one run has one optimizer otherwise",
                                     groups[i].pattern);
+    return SH_OK;
+}
+
+/* What has no factors of widths, and widths that are no whole number of heads. */
+static sh_rc check_mup(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+
+    if (!c->optimizer.mup)
+        return SH_OK;
+    if (c->model.tie_word_embeddings)
+        return sh_config_refuse(state, "mup.enable",
+                                "the output matrix needs other factors than the embedding, but both are one; give "
+                                "model.tie_word_embeddings=false");
+    if (c->lora.rank)
+        return sh_config_refuse(state, "mup.enable",
+                                "is for matrices that are trained, and those beside adapters are not; leave it out, or "
+                                "lora.rank");
+    if (c->model.n_experts)
+        return sh_config_refuse(
+            state, "mup.enable",
+            "is for models without experts: no factor of their routers has been tried; leave it out");
+    if (c->optimizer.name == SH_OPTIM_SGD)
+        return sh_config_refuse(state, "mup.enable",
+                                "its factors are for steps that do not grow with the gradient; give "
+                                "optimizer.name=adamw, lion or muon");
+    if (c->optimizer.name == SH_OPTIM_MUON && c->optimizer.adjust_lr_fn == SH_ADJUST_MATCH_RMS_ADAMW)
+        return sh_config_refuse(state, "mup.enable",
+                                "optimizer.adjust_lr_fn=match_rms_adamw makes steps that grow with the width; give "
+                                "spectral_unclamped");
+    if (c->optimizer.mup_base_dim % c->model.head_dim)
+        return sh_config_refuse(state, "mup.base_dim",
+                                "%d is not a multiple of model.head_dim %d, which all widths must have in common",
+                                c->optimizer.mup_base_dim, c->model.head_dim);
     return SH_OK;
 }
 
@@ -739,6 +774,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         sh_config_check_tensor,
         sh_config_check_pipeline,
         check_groups,
+        check_mup,
         sh_config_check_objective,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */

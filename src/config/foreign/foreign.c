@@ -168,6 +168,8 @@ static const struct {
     {"ema_decay|model_ema_decay|ema_max_decay", "optimizer.ema_decay"},
     {"use_ema|model_ema", "optimizer.ema_decay: 0 keeps no average, 0.999 one over about a thousand steps"},
     {"cautious_wd|optimizer.cautious_wd", "optimizer.cautious_decay"},
+    {"use_mup", "mup.enable"},
+    {"mup_base_hidden_size|mup_width_mult", "mup.base_dim, with mup.enable=true"},
     {"offload_optimizer", STATES},
     {"offload_optimizer.device", "offload.optimizer, and offload.gradients with it: none, cpu or nvme"},
     {"offload_optimizer.nvme_path", "offload.nvme_path"},

@@ -2,6 +2,7 @@
  * micro-steps of a tree differ by their place; without a tree, those between first and last are one section that
  * repeats. */
 #include "src/optim/groups.h"
+#include "src/optim/mup.h"
 #include "src/optim/update.h"
 #include "src/pass/build.h"
 #include "src/pass/shard/shard.h"
@@ -148,6 +149,8 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
     SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
     if (b->options.training)
         SH_TRY_OUT(sh_groups_assign(micro, b->options.groups));
+    if (b->options.training && b->options.mup.width > 0)
+        sh_mup_assign(micro, &b->options.mup, b->options.optim->whole);
     SH_TRY_OUT(check_params(b, micro));
     p->tree_sums = b->options.reproducible;
     p->unrolled = micro->unrolled;

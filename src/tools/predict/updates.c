@@ -24,7 +24,7 @@ static void say_group(const struct sh_program *p, const struct sh_config_group *
     int n = 0, at = 0;
 
     for (int i = 0; i < p->n_saved; i++)
-        if (p->saved[i].group == number) {
+        if (p->saved[i].group && p->numbers[p->saved[i].group - 1].pattern == number) {
             elems += p->saved[i].elems;
             n++;
         }
