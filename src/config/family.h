@@ -17,6 +17,7 @@ struct sh_family {
     const char *labels;       /* that for labels of texts; NULL: there is none */
 
     bool layer_norm;        /* LayerNorm with bias; else RMSNorm */
+    bool norm_no_bias;      /* that LayerNorm has none */
     bool learned_positions; /* a vector per position, added to the embedding; else rotary positions */
     bool norm_plus_one;     /* norms multiply by 1 + weight; the weight starts at 0 */
     bool norm_after;        /* norms of each branch's output, before it is added; else of its input */
@@ -47,7 +48,7 @@ struct sh_family {
     const char *q, *k, *v, *o, *gate, *up, *down;
     const char *q_norm, *k_norm; /* NULL: none */
     const char *sinks;           /* the module that has a number for each head in its softmax; NULL: none */
-    const char *norm[2];         /* of the attention branch and of the feed-forward branch */
+    const char *norm[2];         /* of the attention branch and of the feed-forward branch; second NULL: one for both */
     const char *after[2];        /* norms of the branches' outputs, in addition; NULL: none */
 
     /* With experts: the router; up [E,2F,C], gate and up of each expert; down [E,C,F]; the expert that every token has,

@@ -102,7 +102,7 @@ static struct weights declare_norm(struct decoder *d, const char *module)
 
     if (module)
         n.w = declare(d, SH_PARAM_NORM, module, 1, &dim);
-    if (module && d->f->layer_norm)
+    if (module && d->f->layer_norm && !d->f->norm_no_bias)
         n.b = declare(d, SH_PARAM_BIAS, module, 1, &dim);
     return n;
 }
@@ -550,10 +550,23 @@ static void declare_block(struct decoder *d, struct branch block[BRANCHES])
     declare_adapters(d, block, true, d->spread.ranks > 1 ? "experts.lora" : has_others ? NULL : "lora");
 }
 
-/* A branch has a norm before its part, after it, or both; the only one is `norm`. [N,C] -> [N,C] */
+/* What branches side by side take: the block's input, or its norm if they share one. [N,C] -> [N,C] */
+static int emit_shared_norm(struct decoder *d, int x, struct branch block[BRANCHES])
+{
+    struct weights both = block[ATTENTION].norm;
+
+    if (d->f->norm[FEED_FORWARD])
+        return x;
+    block[ATTENTION].norm.w = SH_NONE;
+    return norm(d, x, both);
+}
+
+/* A branch has a norm before its part, after it, or both; the only one is `norm`. A shared one has been emitted. [N,C] ->
+ * [N,C] */
 static int emit_branch(struct decoder *d, int x, const struct branch *b)
 {
-    int y = b->part->emit(d, d->f->norm_after ? x : norm(d, x, b->norm), b);
+    bool before = !d->f->norm_after && b->norm.w != SH_NONE;
+    int y = b->part->emit(d, before ? norm(d, x, b->norm) : x, b);
 
     if (b->after.w != SH_NONE)
         y = norm(d, y, b->after);
@@ -668,10 +681,11 @@ static int emit_embedding(struct decoder *d)
 static int emit_block(struct decoder *d, int x)
 {
     struct branch block[BRANCHES];
-    int in = x;
+    int in;
 
     declare_block(d, block);
     declare_router_bias(d);
+    in = d->e.elsewhere ? x : emit_shared_norm(d, x, block);
     for (int i = 0; i < BRANCHES && !d->e.elsewhere; i++)
         x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
     return x;

@@ -87,6 +87,7 @@ MODELS = {
     'ministral3': (transformers.Ministral3Config, dict(
         SIZES, num_key_value_heads=2, head_dim=24, **IDS, rope_parameters={
             'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 40, 'llama_4_scaling_beta': 0.1}), ALL),
+    'cohere2': (transformers.Cohere2Config, dict(SIZES, num_key_value_heads=2, sliding_window_pattern=2, **IDS), ALL),
     'glm4': (transformers.Glm4Config, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
     'gpt_oss': (transformers.GptOssConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9, num_local_experts=5, num_experts_per_tok=2, **IDS,

@@ -160,6 +160,12 @@ MODELS = {
         OSS, head_dim=16, num_local_experts=4, num_experts_per_tok=3, tie_word_embeddings=True,
         layer_types=['full_attention', 'full_attention', 'sliding_attention'],
         rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0})),
+    'cohere2': (transformers.Cohere2Config, dict(GROUPED, num_hidden_layers=4, sliding_window=9, sliding_window_pattern=3)),
+    # The gradient of a key's bias is 0 where there are no positions.
+    'cohere2, untied, biases, linear rope': (transformers.Cohere2Config, dict(
+        GROUPED, tie_word_embeddings=False, attention_bias=True, logit_scale=0.5, sliding_window=9,
+        layer_types=['sliding_attention'] * 3,
+        rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0})),
     'glm4': (transformers.Glm4Config, dict(GROUPED, head_dim=24)),
     'glm4, tied, all of each head turned': (transformers.Glm4Config, dict(
         GROUPED, head_dim=16, tie_word_embeddings=True,
@@ -375,7 +381,7 @@ def case_first_length():
     return ['a sequence of 49 tokens is taken']
 
 
-EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
+EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
           'model.tie_word_embeddings': 'tie_word_embeddings', 'model.init_std': 'initializer_range'}
@@ -399,6 +405,8 @@ def meaning(config):
         round(config.attention_multiplier ** -2) if granite else getattr(config, 'query_pre_attn_scalar', 0))
     for key in 'embedding_multiplier', 'residual_multiplier', 'logits_scaling':
         values[f'model.{key}'] = getattr(config, key, 0)
+    if hasattr(config, 'logit_scale'):
+        values['model.logits_scaling'] = 1 / config.logit_scale
     if not gpt2:
         rope = config.rope_parameters
         if 'full_attention' in rope:
@@ -441,7 +449,7 @@ def our_dense(values):
 def blocks(config):
     """Blocks without rotary positions."""
     switches = getattr(config, 'no_rope_layers', None) or [1] * config.num_hidden_layers
-    if config.model_type == 'exaone4' and config.sliding_window:
+    if config.model_type in ('exaone4', 'cohere2') and config.sliding_window:
         switches = [kind == 'sliding_attention' for kind in config.layer_types]
     return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
 

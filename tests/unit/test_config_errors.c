@@ -71,7 +71,7 @@ static const struct
                     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
                     {"model:\n  family: gpt3\n",
                      "c.yaml:2: model.family: 'gpt3' is not one of llama | gpt2 | mistral | qwen2 | phi3 | smollm3 | starcoder2 | qwen3 | "
-                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss | glm4 | ministral3; nearest is gpt2"},
+                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss | glm4 | ministral3 | cohere2; nearest is gpt2"},
                     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
                     {"training:\n  mixed_precision_reduce: FP16\n",
                      "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "

@@ -151,6 +151,9 @@ static sh_rc window_of(const struct sh_hf_reader *r, const json_t *said, long lo
     bool used;
 
     *window = 0;
+    if (r->f->window_set && json_is_null(said))
+        return sh_fail(SH_E_USAGE, "%s: sliding_window is null, and transformers' %s computes nothing without a window",
+                       r->place, r->f->type);
     if (!r->f->window || json_is_null(said) || sh_hf_is_named("sliding_window", r->so_far->hf.ignore))
         return SH_OK;
     if (said && !json_is_integer(said))

@@ -86,6 +86,17 @@ static sh_rc read_scalar(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+static sh_rc read_logits_scaling(struct sh_hf_reader *r)
+{
+    double by = strtod(r->value[SH_HF_LOGITS_BY], NULL);
+    if (!r->f->logits_by)
+        return SH_OK;
+    if (!(by >= 1e-6 && by <= 1e6))
+        return sh_fail(SH_E_USAGE, "%s: %s must be a number from 1e-6 to 1e6", r->place, r->f->key[SH_HF_LOGITS_BY][0]);
+    snprintf(r->value[SH_HF_LOGITS_BY], sizeof r->value[0], "%.17g", 1 / by);
+    return SH_OK;
+}
+
 /* "=" as a default means that the value follows from others; see derive(). rope_theta is set with the other rotary
  * keys. */
 static sh_rc give_values(struct sh_hf_reader *r)
@@ -94,6 +105,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
         SH_TRY(read_value(r, v));
     SH_TRY(derive(r));
     SH_TRY(read_scalar(r));
+    SH_TRY(read_logits_scaling(r));
     SH_TRY(sh_hf_experts_read(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)

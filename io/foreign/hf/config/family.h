@@ -45,12 +45,14 @@ struct sh_hf_family {
     const char *absent[SH_HF_VALUES]; /* the class's default. "=": follows from SH_HF_DIM and SH_HF_HEADS; NULL: off,
                                          or not given */
     bool scores_by;                   /* the key of SH_HF_SCALAR is the factor on scores, 1 / root of our value */
+    bool logits_by;                   /* the key of SH_HF_LOGITS_BY is the factor on logits, 1 / our value */
     const char *window;      /* sliding_window if that key is absent, "" for none; NULL: the class has no such key */
     bool layer_types;        /* a window only with use_sliding_window, and in the blocks that layer_types names */
     const char *pattern;     /* sliding_window_pattern if that key is absent; it says which blocks have no window if
                                 layer_types does not; NULL: the class has no such key */
     bool lists_only;         /* it has no such key all the same, nor rope_local_base_freq */
     bool full_nope;          /* with a window, blocks without it have no positions */
+    bool window_set;         /* the class cannot compute without a window */
     const char *local_theta; /* rope_local_base_freq if that key is absent, for blocks with a window; NULL: all blocks
                                 have the same frequencies */
     const char *partial;     /* top-level key for the rotated part of a head, outside rope_parameters; NULL: none */

@@ -90,9 +90,12 @@ static double multiplier(const struct sh_model *m, int i)
 
 static void put_multipliers(struct writer *w)
 {
-    for (int i = 0; i < MULTIPLIERS && w->f->key[SH_HF_EMBED_BY][0]; i++) {
+    for (int i = 0; i < MULTIPLIERS; i++) {
+        double by = multiplier(&w->cfg->model, i);
+        if (!w->f->key[SH_HF_EMBED_BY + i][0])
+            continue;
         begin(w, w->f->key[SH_HF_EMBED_BY + i][0]);
-        fprintf(w->out, "%.17g", multiplier(&w->cfg->model, i));
+        fprintf(w->out, "%.17g", w->f->logits_by ? 1 / by : by);
     }
 }
 
@@ -444,6 +447,7 @@ static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_famil
 /* A class whose blocks have either the window or no positions, if there is a window at all. */
 static sh_rc can_write_kinds(const struct sh_model *m, bool windows, const char *name)
 {
+
     for (int i = 0; i < m->n_layers; i++) {
         unsigned kind = sh_layers_kind(m, i);
         if (windows ? kind != SH_LAYER_SLIDING && kind != SH_LAYER_NOPE : kind != 0)
@@ -468,6 +472,12 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
     if (n && !f->window)
         return sh_fail(SH_E_USAGE,
                        "model.attention_window: transformers' %s has no window, so the model is not exported", name);
+    if (!n && f->window_set)
+        return sh_fail(
+            SH_E_USAGE,
+            "model.attention_window: transformers' %s computes nothing without a window, so the model is not "
+            "exported",
+            name);
     if (n && n < cfg->model.n_layers && !f->layer_types && !f->pattern)
         return sh_fail(SH_E_USAGE,
                        "model.layer_types: transformers' %s has its window in all blocks, so the model is not "
