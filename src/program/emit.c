@@ -65,8 +65,12 @@ void sh_emit_unit_beside(struct sh_emit *e, const char *name)
 
 void sh_emit_unit_of_biases(struct sh_emit *e, const char *name)
 {
-    if (!e->elsewhere)
-        e->p->units[sh_program_add_unit(e->p, name)].balances = true;
+    int unit;
+
+    if (e->elsewhere)
+        return;
+    unit = sh_program_add_unit(e->p, name); /* moves the list */
+    e->p->units[unit].balances = true;
 }
 
 /* Append a whole saved tensor as a parameter of the unit that was opened last. unit_elems is its offset there: the

@@ -25,6 +25,7 @@ FROM_MEMORY = re.compile(r'resumed from the near checkpoint of step (\d+)')
 COMMON = {**tiny.MODELS['llama'], 'job.dump_folder': 'out', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
           'training.global_batch_size': 16, 'checkpoint.interval': INTERVAL, 'metrics.log_freq': 1}
 NEAR = {'checkpoint.near_interval': 1}
+STEP = slice(112, 120)  # of the head of a part (src/near/slot.h)
 # The ranks of each start in turn, what differs in the configuration, and on how many ranks the unbroken run is.
 RUNS = {
     'shards of float32 on 4 ranks': ([4], {}, 4),
@@ -204,7 +205,7 @@ def damaged():
             # Rows and units come first, then sums, texts, arrays: somewhere in the arrays of rank 0's two parts, or all.
             for path in keeper.parts():
                 data = path.read_bytes()
-                head = int.from_bytes(data[112:120], 'little', signed=True)  # step
+                head = int.from_bytes(data[STEP], 'little', signed=True)  # step
                 if both or head == step:
                     flip(path, len(data) - 5000)
             status, said = finish(begin(folder, 2))
@@ -303,7 +304,7 @@ def copies():
         kill_one(folder, run, random.Random(3))
         finish(run)
         sizes = {path.stat().st_size for path in first.parts()}
-        step = max(int.from_bytes(path.read_bytes()[104:112], 'little', signed=True) for path in first.parts())
+        step = max(int.from_bytes(path.read_bytes()[STEP], 'little', signed=True) for path in first.parts())
         for path in first.parts():
             data = path.read_bytes()
             if int.from_bytes(data[32:36], 'little') in range(EACH):  # own parts, not copies

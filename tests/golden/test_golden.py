@@ -103,7 +103,7 @@ def check_no_index():
 
 
 def check_later_version():
-    return refused(slice(-32, -31), b'\3', 'has format version 3, but this program reads 2')
+    return refused(slice(-32, -31), b'\4', 'has format version 4, but this program reads 3')
 
 
 def check_new(ranks):
