@@ -100,7 +100,15 @@ static sh_rc print_step(const char *folder)
     return rc;
 }
 
-/* A script that is killed takes its keeper along, or the memory would stay until the node is started again. */
+/* A script that is killed takes its keeper along, or the memory would stay until the node is started again. If `parent`
+ * has ended before this was asked for, no signal will come. */
+static void end_with(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        raise(SIGTERM);
+}
+
 static sh_rc serve(const struct sh_config *cfg)
 {
     int64_t limit = cfg->checkpoint.near_limit_bytes ? cfg->checkpoint.near_limit_bytes : sh_device_node_free() / 2;
@@ -109,23 +117,22 @@ static sh_rc serve(const struct sh_config *cfg)
 
     if (!cfg->checkpoint.near_interval)
         return sh_fail(SH_E_USAGE, "checkpoint.near_interval is 0: this run makes no near checkpoints to keep");
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGUSR1, SIG_IGN); /* what tells ranks of the time limit reaches all steps of a job */
     signal(SIGUSR2, SIG_IGN);
     if (watch)
         SH_TRY(sh_pulse_start(watch));
     sh_log_info("keeping near checkpoints of %s, at most %s", cfg->job.dump_folder, sh_str_bytes(limit, text));
-    return sh_keep_serve(cfg->job.dump_folder, limit);
+    return sh_keep_serve(cfg->job.dump_folder, limit, SH_KEEP_LEFT_SECONDS);
 }
 
 sh_rc sh_cmd_keep(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
+    pid_t parent = getppid();
     struct sh_config cfg;
 
     SH_TRY(sh_cmd_config(args, NULL, &cfg));
-    if (sh_cmd_option(cmd, args, "--watch")) {
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        return sh_pulse_watch(cfg.checkpoint.near_silence_seconds);
-    }
-    return sh_cmd_option(cmd, args, "--step") ? print_step(cfg.job.dump_folder) : serve(&cfg);
+    if (sh_cmd_option(cmd, args, "--step"))
+        return print_step(cfg.job.dump_folder);
+    end_with(parent);
+    return sh_cmd_option(cmd, args, "--watch") ? sh_pulse_watch(cfg.checkpoint.near_silence_seconds) : serve(&cfg);
 }

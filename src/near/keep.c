@@ -23,14 +23,15 @@ struct client {
     int fd, rank;
     pid_t pid;
     uint64_t start;
-    bool present; /* has said hello, and not bye */
-    bool waits;   /* for the answer to its hello */
+    bool present;  /* has said hello, and not bye */
+    int64_t since; /* when its hello came; 0: it has been answered */
 };
 
 struct keeper {
     int socket;
     uint64_t id;
     int64_t limit, reserved;
+    double seconds; /* that a hello waits for ranks of an earlier start */
     struct client *client;
     struct sh_keep_part *part;
     int n_clients, cap_clients, n_parts, cap_parts;
@@ -123,34 +124,61 @@ static void drop_others(struct keeper *k, uint64_t start)
 
 /* ---- ranks ---- */
 
-/* Whoever is left of another start would write into what this one reads. */
-static bool kill_others(const struct keeper *k, uint64_t start)
+/* Whoever is left of another start would write into what this one reads. Returns one of them. */
+static const struct client *kill_others(const struct keeper *k, uint64_t start)
 {
-    bool any = false;
+    const struct client *left = NULL;
 
     for (int i = 0; i < k->n_clients; i++)
         if (k->client[i].present && k->client[i].start != start) {
-            any = true;
-            if (k->client[i].pid > 0)
-                kill(k->client[i].pid, SIGKILL);
+            left = &k->client[i];
+            if (left->pid > 0)
+                kill(left->pid, SIGKILL);
         }
-    return any;
+    return left;
 }
 
-/* Answer those hellos whose start has the node to itself. */
-static void answer_hellos(struct keeper *k)
+static void refuse(struct client *c, const struct client *left)
 {
+    struct sh_wire m = {.kind = SH_WIRE_ANSWER, .rc = SH_E_COMM};
+
+    snprintf(m.text, sizeof m.text,
+             "rank %d of an earlier start, process %lld on %s, does not end although it was killed: a device or a file "
+             "system hangs in it, and its memory is not free; leave this node out",
+             left->rank, (long long)left->pid, sh_wire_node());
+    c->since = 0;
+    sh_wire_send(c->fd, &m, -1);
+}
+
+/* A death of an earlier start is of no interest any more. */
+static void let_in(struct keeper *k, struct client *c)
+{
+    const struct sh_wire m = {.kind = SH_WIRE_ANSWER, .start = k->id};
+
+    c->since = 0;
+    c->present = true;
+    if (k->death.start != c->start)
+        k->death.since = 0;
+    sh_wire_send(c->fd, &m, -1);
+}
+
+/* Answer those hellos whose start has the node to itself, and those that have waited long enough. Returns whether one
+ * still waits. */
+static bool answer_hellos(struct keeper *k)
+{
+    bool waits = false;
+
     for (int i = 0; i < k->n_clients; i++) {
         struct client *c = &k->client[i];
-        struct sh_wire m = {.kind = SH_WIRE_ANSWER, .start = k->id};
+        const struct client *left = c->since ? kill_others(k, c->start) : NULL;
 
-        if (!c->waits || kill_others(k, c->start))
-            continue;
-        c->waits = false;
-        c->present = true;
-        k->death.since = 0;
-        sh_wire_send(c->fd, &m, -1);
+        if (c->since && !left)
+            let_in(k, c);
+        else if (c->since && sh_seconds_since(c->since) > k->seconds)
+            refuse(c, left);
+        waits = waits || c->since;
     }
+    return waits;
 }
 
 static void leave(struct keeper *k, int i)
@@ -205,7 +233,7 @@ static void greet(struct client *c, const struct sh_wire *m)
 {
     c->rank = m->rank;
     c->start = m->start;
-    c->waits = true;
+    c->since = sh_now_ns();
 }
 
 static struct client *find_lowest(const struct keeper *k)
@@ -308,12 +336,13 @@ static void welcome(struct keeper *k)
 
 static void serve_once(struct keeper *k, struct pollfd *fds)
 {
+    bool looks = answer_hellos(k) || k->death.since;
     int n = k->n_clients;
 
     fds[0] = (struct pollfd){.fd = k->socket, .events = POLLIN};
     for (int i = 0; i < n; i++)
         fds[1 + i] = (struct pollfd){.fd = k->client[i].fd, .events = POLLIN};
-    if (poll(fds, (nfds_t)n + 1, k->death.since ? LOOK_MS : -1) < 0 && errno != EINTR)
+    if (poll(fds, (nfds_t)n + 1, looks ? LOOK_MS : -1) < 0 && errno != EINTR)
         sh_stop(sh_fail(SH_E_COMM, "poll: %s", strerror(errno)));
     /* From the last on, since one that leaves is replaced by the last. */
     for (int i = n - 1; i >= 0; i--)
@@ -321,13 +350,13 @@ static void serve_once(struct keeper *k, struct pollfd *fds)
             leave(k, i);
     if (fds[0].revents)
         welcome(k);
-    answer_hellos(k);
     tell_of_death(k);
 }
 
-sh_rc sh_keep_serve(const char *folder, int64_t limit)
+sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds)
 {
-    struct keeper k = {.limit = limit, .id = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)getpid() << 40)};
+    struct keeper k = {
+        .limit = limit, .seconds = seconds, .id = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)getpid() << 40)};
     struct pollfd *fds = NULL;
     struct sockaddr_un name;
     socklen_t length;

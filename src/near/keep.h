@@ -5,7 +5,8 @@
  * A rank says hello and then keeps that connection for as long as it lives. If it ends without a bye, the keeper tells
  * the other ranks of its node: the lowest after SH_KEEP_TELL_MS, in which a launcher has ended them all if the rank has
  * ended for a reason of its own, and the others later. Ranks of an earlier start that are still there when a rank of the
- * next one says hello are killed first: they would go on writing.
+ * next one says hello are killed first: they would go on writing, and hold memory. The hello is answered once they are
+ * gone, or refused if one of them cannot end: a device or a file system hangs in it.
  *
  * Local, no MPI. Errors: SH_E_COMM: no keeper, or it is gone; SH_E_MEMORY: it cannot reserve so much. */
 #ifndef SH_NEAR_KEEP_H
@@ -15,7 +16,7 @@
 
 #include <stdint.h>
 
-enum { SH_KEEP_TELL_MS = 1000 };
+enum { SH_KEEP_TELL_MS = 1000, SH_KEEP_LEFT_SECONDS = 60 };
 
 /* A part of a generation that the keeper holds. */
 struct sh_keep_part {
@@ -26,15 +27,16 @@ struct sh_keep_part {
     int fd;
 };
 
-/* Serve the run of `folder`, until the process is killed. `limit`: bytes of all parts together. Errors: SH_E_USAGE:
- * there is a keeper for this run already; SH_E_DATA: the folder; SH_E_COMM: the socket. */
-sh_rc sh_keep_serve(const char *folder, int64_t limit);
+/* Serve the run of `folder`, until the process is killed. `limit`: bytes of all parts together; `seconds`: how long a
+ * hello waits for ranks of an earlier start, SH_KEEP_LEFT_SECONDS. Errors: SH_E_USAGE: there is a keeper for this run
+ * already; SH_E_DATA: the folder; SH_E_COMM: the socket. */
+sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds);
 
 /* Reach the keeper of the run, for at most that long. *fd is closed with close(). */
 sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
 
 /* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
- * same keeper. */
+ * same keeper. Errors: SH_E_COMM: a rank of an earlier start does not end. */
 sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper);
 sh_rc sh_keep_bye(int fd);
 

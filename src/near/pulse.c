@@ -80,7 +80,7 @@ static void *beat(void *arg)
 {
     struct address *a = arg;
     char text[2 * FIELD], last = 0;
-    int64_t heard = sh_now_ns();
+    int64_t heard;
     bool any, there = true;
     int fd = reach_soon(a);
 
@@ -92,6 +92,7 @@ static void *beat(void *arg)
     }
     snprintf(text, sizeof text, "%s %s\n", a->token, sh_wire_node());
     say(fd, text);
+    heard = sh_now_ns();
     while (last != 'Q' && sh_seconds_since(heard) < GONE_SECONDS) {
         poll(NULL, 0, BEAT_MS);
         say(fd, ".");

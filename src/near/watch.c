@@ -14,14 +14,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BEAT_MS = 200, HELLO = 128, LATE_MS = 1000 };
+enum { BEAT_MS = 200, HELLO = 128, LATE_MS = 1000, STRANGERS = 64 };
 
 struct node {
     int fd;
     char name[HELLO]; /* "": its hello is not complete */
     char hello[HELLO];
     int length;
-    int64_t heard, told;
+    int64_t heard, told, since;
 };
 
 struct watch {
@@ -99,6 +99,21 @@ static bool hear(struct watch *w, struct node *me)
     return true;
 }
 
+/* Anybody may connect, but only keepers know the token, and say it at once: of too many others the oldest goes. */
+static void limit_strangers(struct watch *w)
+{
+    int n = 0, oldest = -1;
+
+    for (int i = 0; i < w->n; i++)
+        if (!w->node[i].name[0]) {
+            n++;
+            if (oldest < 0 || w->node[i].since < w->node[oldest].since)
+                oldest = i;
+        }
+    if (n > STRANGERS)
+        drop(w, oldest);
+}
+
 static void welcome(struct watch *w)
 {
     int fd = accept4(w->socket, NULL, NULL, SOCK_CLOEXEC);
@@ -106,7 +121,8 @@ static void welcome(struct watch *w)
     if (fd < 0)
         return;
     w->node = sh_grow(w->node, w->n, &w->cap, sizeof *w->node);
-    w->node[w->n++] = (struct node){.fd = fd, .heard = sh_now_ns()};
+    w->node[w->n++] = (struct node){.fd = fd, .heard = sh_now_ns(), .since = sh_now_ns()};
+    limit_strangers(w);
 }
 
 /* ---- what follows ---- */

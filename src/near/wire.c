@@ -47,7 +47,7 @@ sh_rc sh_wire_name(const char *folder, struct sockaddr_un *name, socklen_t *leng
     return SH_OK;
 }
 
-/* The room of a message that carries one descriptor. */
+/* The room of a message that carries one descriptor. Padding makes it large enough for a second one. */
 union control {
     char bytes[CMSG_SPACE(sizeof(int))];
     struct cmsghdr align;
@@ -77,21 +77,39 @@ bool sh_wire_send(int socket, const struct sh_wire *m, int fd)
     return n == (ssize_t)sizeof copy;
 }
 
+/* The first descriptor of a message, or -1. All others are closed: whoever sends more must not use up this process's. */
+static int take_one(struct msghdr *h)
+{
+    int first = -1;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+        size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+        for (size_t i = 0; c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && i < n; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            if (first < 0)
+                first = fd;
+            else
+                close(fd);
+        }
+    }
+    return first;
+}
+
 bool sh_wire_receive(int socket, struct sh_wire *m, int *fd)
 {
     struct iovec data = {.iov_base = m, .iov_len = sizeof *m};
     union control room = {0};
     struct msghdr h = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes};
-    struct cmsghdr *c;
-    int got = -1;
+    int got;
     ssize_t n;
 
     while ((n = recvmsg(socket, &h, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
         ;
-    c = n > 0 ? CMSG_FIRSTHDR(&h) : NULL;
-    if (c && c->cmsg_type == SCM_RIGHTS)
-        memcpy(&got, CMSG_DATA(c), sizeof got);
+    got = n > 0 ? take_one(&h) : -1;
     if (fd)
         *fd = got;
     else if (got >= 0)

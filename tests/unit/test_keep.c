@@ -1,0 +1,196 @@
+/* The keeper and its packets, with processes that stand in for ranks. */
+#include "src/near/keep.h"
+
+#include "src/base/time.h"
+#include "src/near/wire.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "keep-XXXXXX";
+static pid_t keeper;
+
+static int begin(void **state)
+{
+    (void)state;
+    strcpy(folder + 5, "XXXXXX");
+    if (!mkdtemp(folder))
+        return -1;
+    keeper = fork();
+    if (keeper == 0)
+        _exit(sh_keep_serve(folder, 1 << 20, 0.3));
+    return keeper < 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    kill(keeper, SIGKILL);
+    waitpid(keeper, NULL, 0);
+    return rmdir(folder);
+}
+
+/* A process that is a rank until it is killed. `held`: a child of it keeps the connection, as if it could not end. Both are
+ * of one group, whose number is returned. */
+static pid_t be_rank(int rank, uint64_t start, bool held)
+{
+    int ready[2], fd;
+    uint64_t id;
+    char byte;
+    pid_t pid;
+
+    assert_int_equal(pipe(ready), 0);
+    pid = fork();
+    if (pid == 0) {
+        setpgid(0, 0);
+        if (sh_keep_connect(folder, 10, &fd) != SH_OK || sh_keep_hello(fd, rank, 2, start, &id) != SH_OK)
+            _exit(1);
+        if ((!held || fork() > 0) && write(ready[1], "x", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+    return pid;
+}
+
+static int hello(int rank, uint64_t start)
+{
+    uint64_t id;
+    int fd;
+
+    assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
+    assert_int_equal(sh_keep_hello(fd, rank, 2, start, &id), SH_OK);
+    return fd;
+}
+
+/* A death is told although another rank of the same start says hello afterwards. */
+static void a_later_hello_does_not_hide_a_death(void **state)
+{
+    pid_t pid = be_rank(1, 7, false);
+    int rank = -1, late, fd = hello(0, 7);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
+    (void)state;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    usleep(100000);
+    late = hello(2, 7);
+    assert_int_equal(poll(&p, 1, 10000), 1);
+    assert_true(sh_keep_hear(fd, &rank));
+    assert_int_equal(rank, 1);
+    close(late);
+    close(fd);
+}
+
+/* The next start waits until the ranks of the one before are gone. */
+static void the_next_start_has_the_node_to_itself(void **state)
+{
+    pid_t pid = be_rank(0, 7, false);
+    int fd = hello(0, 8), status;
+
+    (void)state;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    close(fd);
+}
+
+/* One that cannot end is named, and the next start does not begin beside it. */
+static void a_rank_that_cannot_end_is_named(void **state)
+{
+    pid_t pid = be_rank(5, 7, true);
+    int64_t began = sh_now_ns();
+    char process[32];
+    uint64_t id;
+    int fd;
+
+    (void)state;
+    assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
+    assert_int_equal(sh_keep_hello(fd, 0, 2, 8, &id), SH_E_COMM);
+    assert_true(sh_seconds_since(began) >= 0.3);
+    snprintf(process, sizeof process, "process %lld", (long long)pid);
+    assert_non_null(strstr(sh_error_text(), "rank 5 of an earlier start"));
+    assert_non_null(strstr(sh_error_text(), process));
+    sh_error_clear();
+    kill(-pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    close(fd);
+    close(hello(0, 8));
+}
+
+/* ---- packets ---- */
+
+static int count_open(void)
+{
+    int n = 0;
+
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* Send two descriptors, where a packet carries one. */
+static void send_two(int socket)
+{
+    struct sh_wire m = {.kind = SH_WIRE_TAKE};
+    struct iovec data = {.iov_base = &m, .iov_len = sizeof m};
+    union {
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        struct cmsghdr align;
+    } room = {0};
+    struct msghdr h = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof room.bytes};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&h);
+    const int two[2] = {0, 1};
+
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof two);
+    memcpy(CMSG_DATA(c), two, sizeof two);
+    assert_int_equal(sendmsg(socket, &h, 0), sizeof m);
+}
+
+static void only_one_descriptor_is_taken(void **state)
+{
+    struct sh_wire m;
+    int pair[2], before, fd;
+
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+    before = count_open();
+    send_two(pair[0]);
+    assert_true(sh_wire_receive(pair[1], &m, &fd));
+    assert_int_equal(count_open(), before + 1);
+    close(fd);
+    send_two(pair[0]);
+    assert_true(sh_wire_receive(pair[1], &m, NULL));
+    assert_int_equal(count_open(), before);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_later_hello_does_not_hide_a_death, begin, end),
+        cmocka_unit_test_setup_teardown(the_next_start_has_the_node_to_itself, begin, end),
+        cmocka_unit_test_setup_teardown(a_rank_that_cannot_end_is_named, begin, end),
+        cmocka_unit_test(only_one_descriptor_is_taken),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
