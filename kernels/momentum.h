@@ -5,6 +5,8 @@
 
 #include "kernels/op.h"
 
+#include <math.h>
+
 struct sh_momentum_factors {
     float grad_scale, beta1, beta2, grad1, grad2, decay, keep, lr;
     float momentum, fresh; /* of Muon; fresh is 1 - momentum */
@@ -63,7 +65,7 @@ SH_FLOATS void sh_muon_step(float *p, float u, const struct sh_momentum_factors 
 {
     bool shrinks = (u > 0 && *p > 0) || (u < 0 && *p < 0);
     float keep = f->cautious && !shrinks ? 1.0f : f->keep;
-    *p = *p * keep - f->lr * u;
+    *p = fmaf(-f->lr, u, *p * keep); /* or a compiler would fuse one product or the other, by the place in a loop */
 }
 
 static inline struct sh_floats sh_momentum_params(const struct sh_op_call *call)

@@ -346,6 +346,7 @@ static void plan(void)
                          .act = SH_F32,
                          .options = {.mesh = mesh->shape,
                                      .micro_steps = stages > 1 ? 4 : 1,
+                                     .chunks = 1,
                                      .strategy = {.keep_after_forward = stages > 1},
                                      .training = true,
                                      .optim = &optim,
