@@ -132,7 +132,8 @@ def case_right():
     wrong = []
     for dtype in ('float32', 'bfloat16', 'float16'):
         job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], 'model.n_layers': 3,
-                              'training.mixed_precision_param': dtype, 'training.seq_len': 80, 'model.max_seq_len': 80})
+                              'training.mixed_precision_param': dtype, 'training.seq_len': 80, 'model.max_seq_len': 80,
+                              'training.global_batch_size': 4, 'training.batch_schedule': '0:2, 3:4'})
         status, said, error = check('--operations')
         kinds = {line.split()[0]: line.split()[1] for line in said.splitlines() if len(line.split()) == 3}
         wrong += [f'{dtype}: exit {status}: {said}{error}'] * (

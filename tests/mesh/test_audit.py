@@ -83,6 +83,9 @@ def case_refused():
     wrong += refused(3, 'broken.jsonl', '--claims=broken.jsonl')
     wrong += refused(3, 'nowhere.jsonl', '--claims=nowhere.jsonl')
     wrong += refused(2, 'give a later --step', step=2)
+    pathlib.Path('no-batch.jsonl').write_text(text.replace('"local_batch_size":2', '"local_batch_size":0'))
+    wrong += refused(3, 'local_batch_size is no number of sequences', '--claims=no-batch.jsonl')
+    wrong += refused(2, f'claims nothing of steps 3 to {2**62}', '--claims=early.jsonl', step=2 ** 62)
     return wrong + refused(3, 'no/such', '--folder=no/such')
 
 

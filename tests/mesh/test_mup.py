@@ -104,6 +104,7 @@ def case_tensor():
 REFUSED = {
     'tied': ({'model.tie_word_embeddings': True}, 'model.tie_word_embeddings=false'),
     'Muon by RMS': ({'optimizer.name': 'muon'}, 'give spectral_unclamped'),
+    'NorMuon by RMS': ({'optimizer.name': 'normuon'}, 'give spectral_unclamped'),
     'SGD': ({'optimizer.name': 'sgd'}, 'optimizer.name=adamw, lion or muon'),
     'adapters': ({'lora.rank': 2}, 'leave it out, or lora.rank'),
     'base of half a head': ({'mup.base_dim': 6}, '6 is not a multiple of model.head_dim 4'),

@@ -607,7 +607,7 @@ static sh_rc check_mup(struct sh_config_state *state)
         return sh_config_refuse(state, "mup.enable",
                                 "its factors are for steps that do not grow with the gradient; give "
                                 "optimizer.name=adamw, lion or muon");
-    if (c->optimizer.name == SH_OPTIM_MUON && c->optimizer.adjust_lr_fn == SH_ADJUST_MATCH_RMS_ADAMW)
+    if (sh_cfg_is_muon(c->optimizer.name) && c->optimizer.adjust_lr_fn == SH_ADJUST_MATCH_RMS_ADAMW)
         return sh_config_refuse(state, "mup.enable",
                                 "optimizer.adjust_lr_fn=match_rms_adamw makes steps that grow with the width; give "
                                 "spectral_unclamped");

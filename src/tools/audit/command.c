@@ -11,6 +11,7 @@
 #include "src/tools/bench/folder.h"
 
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,6 +70,22 @@ static const char *find_claim(const json_t *lines, int64_t step, const json_t **
     return *head ? digest : NULL;
 }
 
+/* The newest step that has a claim behind `from` and up to `to`, and what made it; 0: there is none. */
+static int64_t newest_claim(const json_t *lines, int64_t from, int64_t to, const json_t **head)
+{
+    int64_t newest = 0;
+
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        int64_t step = json_integer_value(json_object_get(json_array_get(lines, i), "step"));
+
+        if (step > from && step <= to && step > newest && find_claim(lines, step, head))
+            newest = step;
+    }
+    if (newest)
+        find_claim(lines, newest, head);
+    return newest;
+}
+
 /* What must be equal for equal bits, as far as claims say it; NULL: all is. */
 static const char *differing(const json_t *a, const json_t *b)
 {
@@ -94,11 +111,15 @@ static char *usual_path(const char *checkpoint)
                  : sh_strfmt("../%s", SH_CLAIMS_FILE);
 }
 
-/* The run's own configuration, and no work besides its steps. The schedule's end stays where it was. */
-static void prepare(struct audit *a, int64_t local_batch)
+/* The run's own configuration, and no work besides its steps. The schedule's end stays where it was.
+ *   head  of the claims, which a file says */
+static sh_rc prepare(struct audit *a, const json_t *head)
 {
+    int64_t local_batch = json_integer_value(json_object_get(head, "local_batch_size"));
     struct sh_config *cfg = &a->cfg;
 
+    if (local_batch < 1 || local_batch > INT_MAX)
+        return sh_fail(SH_E_DATA, "%s: local_batch_size is no number of sequences", a->path);
     if (!cfg->lr_scheduler.total_steps)
         cfg->lr_scheduler.total_steps = cfg->training.steps;
     cfg->training.steps = a->to;
@@ -111,15 +132,16 @@ static void prepare(struct audit *a, int64_t local_batch)
     cfg->checkpoint.last_save_in_hf = false;
     snprintf(cfg->checkpoint.initial_load_path, sizeof cfg->checkpoint.initial_load_path, "%s", a->checkpoint);
     cfg->validation.enable = false;
+    return SH_OK;
 }
 
-/* Local; the same on all ranks. */
+/* Local; the same on all ranks. Steps behind the newest claim would show nothing. */
 static sh_rc open_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct audit *a)
 {
     const char *claims = sh_cmd_option(cmd, args, "--claims");
     struct sh_ckpt_meta meta = {0};
     const json_t *head = NULL;
-    int64_t step;
+    int64_t newest;
     sh_rc rc;
 
     if (args->n_positional != 1)
@@ -131,20 +153,19 @@ static sh_rc open_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     a->path = claims ? sh_strdup(claims) : usual_path(a->checkpoint);
     SH_TRY(read_claims(a->path, &a->claimed));
     SH_TRY(sh_ckpt_read_meta(a->checkpoint, &meta));
-    a->from = step = meta.step;
+    a->from = meta.step;
     rc = sh_config_parse(meta.config, strlen(meta.config), a->checkpoint, args->n_overrides, args->overrides, &a->cfg);
     sh_ckpt_meta_free(&meta);
     SH_TRY(rc);
     if (a->to <= a->from)
         return sh_fail(SH_E_USAGE, "sherd audit: %s is of step %lld; give a later --step", a->checkpoint,
                        (long long)a->from);
-    while (!head && step < a->to)
-        find_claim(a->claimed, ++step, &head);
-    if (!head)
+    newest = newest_claim(a->claimed, a->from, a->to, &head);
+    if (!newest)
         return sh_fail(SH_E_USAGE, "sherd audit: %s claims nothing of steps %lld to %lld", a->path,
                        (long long)a->from + 1, (long long)a->to);
-    prepare(a, json_integer_value(json_object_get(head, "local_batch_size")));
-    return SH_OK;
+    a->to = newest;
+    return prepare(a, head);
 }
 
 /* ---- after them ---- */

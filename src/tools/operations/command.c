@@ -85,6 +85,7 @@ static void prepare(struct sh_config *cfg)
     cfg->data.token_type = SH_TOKEN_UINT32;
     cfg->training.local_batch_size = 1;
     cfg->training.global_batch_size = -1;
+    cfg->training.batch_schedule[0] = '\0';
     cfg->training.steps = 1;
     cfg->lr_scheduler.warmup_steps = 0;
     cfg->lr_scheduler.total_steps = 0;

@@ -278,13 +278,15 @@ static bool could_fit(const struct state *st, const struct sh_search_found *f)
  * of 1F1B's: one that is slower than what was found all the same need not be planned. */
 static bool could_win(const struct state *st, const struct sh_search_found *f)
 {
+    bool small = st->s->cfg->parallelism.pipeline_parallel_layers_per_stage >
+                 0; /* chunks: any bound could be too high */
     const struct sh_machine *m = st->s->machine;
     double peak = st->s->cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? m->peak.bfloat16
                                                                                       : m->peak.float32;
     double rate = st->s->ranks * peak * m->product.share / (6.0 * (double)sh_model_active(&st->s->cfg->model));
 
     return *st->n < SH_SEARCH_MOST / 2 ||
-           rate / (1 + (f->pipeline - 1) / 3.0 / f->micro_steps) > st->found[0].tokens_per_second;
+           rate / (1 + (small ? 0 : (f->pipeline - 1) / 3.0 / f->micro_steps)) > st->found[0].tokens_per_second;
 }
 
 /* Try micro-batches of 1, 2, 4, ... that divide a rank's share of a step. */
