@@ -83,7 +83,7 @@ static sh_rc wait_for_steps(const char *path, long from, int64_t begin)
         now = start < 0 ? -1 : newest_step(path, start);
     }
     if (now < 0)
-        return sh_fail(SH_E_COMM, "no %s has followed within %d s", start < 0 ? "other start" : "step", STEPS_SECONDS);
+        return sh_fail(SH_E_COMM, "no %s has followed within %d s", start < 0 ? "restart" : "step", STEPS_SECONDS);
     printf("drill: step %lld followed after %.1f s\n", (long long)now, sh_seconds_since(begin));
     return SH_OK;
 }

@@ -83,6 +83,7 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     set_path(cfg->training.dataset_path, cfg, TOKENS);
     set_path(cfg->profiling.trace, cfg, TRACE);
     cfg->data.token_type = SH_TOKEN_UINT32;
+    cfg->training.batch_schedule[0] = '\0'; /* global_batch_size is its largest step */
     /* First steps to warm up, then one plain step per round, then as many with a trace, which makes them slower. */
     cfg->training.steps = WARM_UP + 2 * options->repeat + steps_behind(cfg);
     cfg->profiling.trace_first_step = WARM_UP + options->repeat + 1;
