@@ -21,7 +21,7 @@
 #include <stdio.h>
 
 /* The states of each tensor: state 0 is the parameter, the others are the optimizer's, which the caller names. */
-enum { SH_CKPT_MODEL = 0, SH_CKPT_STATES_MAX = 4, SH_CKPT_STATE_NAME = 32 };
+enum { SH_CKPT_MODEL = 0, SH_CKPT_STATES_MAX = 5, SH_CKPT_STATE_NAME = 32 };
 struct sh_ckpt_states {
     int n;
     char name[SH_CKPT_STATES_MAX][SH_CKPT_STATE_NAME]; /* groups of the file: "model", "optimizer/exp_avg" */

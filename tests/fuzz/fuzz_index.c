@@ -142,7 +142,7 @@ static void make_entry(struct sh_ckpt_entry *e, int64_t i)
 /* Mostly of format 1. */
 static struct sh_ckpt_states random_states(void)
 {
-    static const char *const names[] = {"momentum", "b", "c"};
+    static const char *const names[] = {"momentum", "b", "c", "d"};
     return one_in(2) ? sh_ckpt_states_1 : sh_ckpt_states_of(names, (int)random_below(SH_CKPT_STATES_MAX));
 }
 

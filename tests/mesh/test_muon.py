@@ -26,7 +26,7 @@ WAYS = {
     'gpt2': ('gpt2', {'optimizer.nesterov': False}),
     'experts': ('experts', {}),
     'llama, NorMuon': ('llama', NORMUON),
-    'experts, NorMuon, cautious': ('experts', {**NORMUON, 'optimizer.cautious_decay': True}),
+    'experts, NorMuon, cautious': ('experts', {**NORMUON, 'optimizer.cautious_decay': True, 'optimizer.ema_decay': 0.9}),
 }
 
 

@@ -451,7 +451,7 @@ static void add_sums(struct sh_shards *p)
         }
 }
 
-_Static_assert(1 + SH_KEPT_MAX <= SH_CKPT_STATES_MAX, "all states can be saved");
+_Static_assert(1 + SH_KEPT_MAX + 1 <= SH_CKPT_STATES_MAX, "all states can be saved, one of rows too");
 
 /* Describe the parameters, and what this rank holds of each, for one of four purposes. A load covers all that a rank
  * owns. A save covers its replica's part only, so that replicas share the work and write each element once. The file
