@@ -459,7 +459,7 @@ _Static_assert(1 + SH_KEPT_MAX + 1 <= SH_CKPT_STATES_MAX, "all states can be sav
 void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_shards *out)
 {
     size_t n = (size_t)r->p->n_saved + 1;
-    const char *names[1 + SH_STATES_MAX];
+    const char *names[SH_KEPT_MAX + 1]; /* and the state of rows */
 
     memcpy(names, r->map->name + 1, (size_t)r->p->n_states * sizeof *names);
     names[r->p->n_states] = r->p->row_state;
