@@ -87,6 +87,43 @@ static SH_WIDE void swiglu_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, 
     }
 }
 
+static SH_WIDE void swiglu_row(sh_bf16 *h, const sh_bf16 *gate, const sh_bf16 *up, float weight, int64_t n)
+{
+    const __m512 w = _mm512_set1_ps(weight);
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 lanes = sh_wide_first(n - i);
+        __m512 g = sh_wide_load(gate + i, lanes), u = sh_wide_load(up + i, lanes);
+        sh_wide_store(h + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(g, sh_wide_sigmoid(g)), u), w), lanes);
+        __builtin_prefetch(gate + i + AHEAD);
+        __builtin_prefetch(up + i + AHEAD);
+        __builtin_prefetch(h + i + AHEAD, 1);
+    }
+}
+
+/* As swiglu_bwd() of dh times the weight; the weight's gradient is the sum of dh s gate up. */
+static SH_WIDE float swiglu_row_bwd(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate,
+                                    const sh_bf16 *up, float weight, int64_t n)
+{
+    const __m512 one = _mm512_set1_ps(1.0f), w = _mm512_set1_ps(weight);
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < n; i += LANES) {
+        __mmask16 lanes = sh_wide_first(n - i);
+        __m512 g = sh_wide_load(gate + i, lanes), u = sh_wide_load(up + i, lanes), s = sh_wide_sigmoid(g);
+        __m512 by = _mm512_mul_ps(sh_wide_load(dh + i, lanes), s);
+        __m512 slope = _mm512_fmadd_ps(g, _mm512_sub_ps(one, s), one);
+        sum = _mm512_fmadd_ps(_mm512_mul_ps(by, g), u, sum);
+        by = _mm512_mul_ps(by, w);
+        sh_wide_store(dgate + i, _mm512_mul_ps(_mm512_mul_ps(by, u), slope), lanes);
+        sh_wide_store(dup + i, _mm512_mul_ps(by, g), lanes);
+        __builtin_prefetch(gate + i + AHEAD);
+        __builtin_prefetch(up + i + AHEAD);
+        __builtin_prefetch(dh + i + AHEAD);
+        __builtin_prefetch(dgate + i + AHEAD, 1);
+        __builtin_prefetch(dup + i + AHEAD, 1);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
 /* The store rounds with an instruction of avx512_bf16; without it the f32 loops are used. */
 static bool usable(void)
 {
@@ -114,6 +151,16 @@ sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void)
     return usable() ? swiglu_bwd : NULL;
 }
 
+sh_wide_swiglu_row_fn sh_wide_swiglu_row(void)
+{
+    return usable() ? swiglu_row : NULL;
+}
+
+sh_wide_swiglu_row_bwd_fn sh_wide_swiglu_row_bwd(void)
+{
+    return usable() ? swiglu_row_bwd : NULL;
+}
+
 #else
 
 sh_cpu_map_bf16_fn sh_wide_gelu(void)
@@ -132,6 +179,16 @@ sh_cpu_map_bf16_fn sh_wide_swiglu(void)
 }
 
 sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void)
+{
+    return NULL;
+}
+
+sh_wide_swiglu_row_fn sh_wide_swiglu_row(void)
+{
+    return NULL;
+}
+
+sh_wide_swiglu_row_bwd_fn sh_wide_swiglu_row_bwd(void)
 {
     return NULL;
 }

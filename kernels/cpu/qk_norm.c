@@ -1,8 +1,9 @@
-/* RMSNorm of queries and keys, one group at a time; a group stays in the L1 cache for its second pass. Bytes per
- * element, f32 (bf16: half): forward 8, backward 12, and the partial sums (fold.h); for values 8, none in place.
+/* RMSNorm of queries and keys, a piece of neighbouring groups at a time: it is converted at once and stays in the L1
+ * cache for its second pass. Bytes per element, f32 (bf16: half): forward 8, backward 12, and the partial sums (fold.h);
+ * for values 8, none in place.
  *
  * Scratch: wq and wk as f32, in the backward a row of sums per part and weight, and per thread the buffers of a
- * group. */
+ * piece. */
 #include "kernels/qk_norm.h"
 
 #include "kernels/cpu/cpu.h"
@@ -38,6 +39,7 @@ static struct work work_of(const struct sh_op_call *call, int first_weight, int 
     k.steps[0] = row_floats(k.s.wq);
     k.steps[1] = row_floats(k.s.wk);
     k.room = k.steps[0] > k.steps[1] ? k.steps[0] : k.steps[1];
+    k.room = k.room > SH_CPU_PIECE ? k.room : SH_CPU_PIECE;
     k.sums = k.steps[0] + k.steps[1];
     k.parts = n_rooms == BWD_ROOMS ? sh_cpu_folds(k.s.rows) : 0;
     k.rooms = k.sums + k.parts * k.sums;
@@ -95,23 +97,50 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, float rstd
         y[c] = x[c] * rstd * w[c];
 }
 
-/* Queries first, then keys, in the order of the row; rstd [N,G] has the groups in the same order. */
-static void forward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *room)
+/* Neighbouring groups of one weight in a row: as many as a piece holds, at least one. */
+struct piece {
+    int64_t group, count, width, at; /* the first of them, in rstd and in the tensor */
+    int64_t weight;                  /* in the scratch, or in a part's sums */
+};
+
+/* The piece of row n from group g on: queries first, then keys, as rstd [N,G] has them. */
+static struct piece piece_of(const struct work *k, int64_t n, int64_t g)
 {
     const struct sh_qk_norm *s = &k->s;
-    const float *w = call->work;
-    float *rstd = (float *)call->out[1].data + n * (s->q + s->k);
+    bool key = g >= s->q;
+    int64_t width = key ? s->wk : s->wq, most = width < SH_CPU_PIECE ? SH_CPU_PIECE / width : 1;
+    int64_t left = (key ? s->q + s->k : s->q) - g;
 
-    for (int64_t g = 0; g < s->q + s->k; g++) {
-        bool key = g >= s->q;
-        int64_t width = key ? s->wk : s->wq, at = n * s->row + (key ? s->q_cols + (g - s->q) * s->wk : g * s->wq);
-        const float *x = sh_cpu_stage_in(&call->in[0], at, width, room);
-        float *to = sh_cpu_stage_out(&call->out[0], at, width, room + k->room);
-        rstd[g] = 1.0f / sqrtf(squares(x, width) / (float)width + call->attr->qk.eps);
-        scale(to, x, key ? w + k->steps[0] : w, rstd[g], width);
-        sh_cpu_stage_put(&call->out[0], at, width, to);
+    return (struct piece){.group = n * (s->q + s->k) + g,
+                          .count = left < most ? left : most,
+                          .width = width,
+                          .at = n * s->row + (key ? s->q_cols + (g - s->q) * width : g * width),
+                          .weight = key ? k->steps[0] : 0};
+}
+
+static void forward_piece(const struct sh_op_call *call, const struct work *k, struct piece p, float *room)
+{
+    const float *w = (const float *)call->work + p.weight;
+    const float *x = sh_cpu_stage_in(&call->in[0], p.at, p.count * p.width, room);
+    float *to = sh_cpu_stage_out(&call->out[0], p.at, p.count * p.width, room + k->room);
+    float *rstd = (float *)call->out[1].data + p.group;
+
+    for (int64_t g = 0; g < p.count; g++) {
+        const float *from = x + g * p.width;
+        rstd[g] = 1.0f / sqrtf(squares(from, p.width) / (float)p.width + call->attr->qk.eps);
+        scale(to + g * p.width, from, w, rstd[g], p.width);
     }
-    copy_values(s, &call->out[0], &call->in[0], n);
+    sh_cpu_stage_put(&call->out[0], p.at, p.count * p.width, to);
+}
+
+static void forward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *room)
+{
+    for (int64_t g = 0; g < k->s.q + k->s.k;) {
+        struct piece p = piece_of(k, n, g);
+        forward_piece(call, k, p, room);
+        g += p.count;
+    }
+    copy_values(&k->s, &call->out[0], &call->in[0], n);
 }
 
 sh_rc sh_cpu_qk_norm(const struct sh_op_call *call)
@@ -150,24 +179,31 @@ SH_CLONES static void apply(float *dx, const float *dy, const float *x, const fl
 }
 
 /* sums: of this part, for wq and after it for wk. */
+static void backward_piece(const struct sh_op_call *call, const struct work *k, struct piece p, float *sums,
+                           float *room)
+{
+    const struct sh_operand *dx = &call->out[0];
+    int64_t n = p.count * p.width;
+    const float *w = (const float *)call->work + p.weight, *rstd = (const float *)call->in[4].data + p.group;
+    const float *dy = sh_cpu_stage_in(&call->in[0], p.at, n, room);
+    const float *x = sh_cpu_stage_in(&call->in[1], p.at, n, room + k->room);
+    float *to = sh_cpu_stage_out(dx, p.at, n, room + 2 * k->room);
+
+    for (int64_t i = 0, g = 0; g < p.count; g++, i += p.width) {
+        float mean = reduce(sums + p.weight, dy + i, x + i, w, rstd[g], p.width) / (float)p.width;
+        apply(to + i, dy + i, x + i, w, rstd[g], mean, p.width);
+    }
+    sh_cpu_stage_put(dx, p.at, n, to);
+}
+
 static void backward_row(const struct sh_op_call *call, const struct work *k, int64_t n, float *sums, float *room)
 {
-    const struct sh_qk_norm *s = &k->s;
-    const struct sh_operand *dx = &call->out[0];
-    const float *rstd = (const float *)call->in[4].data + n * (s->q + s->k);
-
-    for (int64_t g = 0; g < s->q + s->k; g++) {
-        bool key = g >= s->q;
-        int64_t width = key ? s->wk : s->wq, at = n * s->row + (key ? s->q_cols + (g - s->q) * s->wk : g * s->wq);
-        const float *w = (const float *)call->work + (key ? k->steps[0] : 0);
-        const float *dy = sh_cpu_stage_in(&call->in[0], at, width, room);
-        const float *x = sh_cpu_stage_in(&call->in[1], at, width, room + k->room);
-        float *to = sh_cpu_stage_out(dx, at, width, room + 2 * k->room);
-        float mean = reduce(sums + (key ? k->steps[0] : 0), dy, x, w, rstd[g], width) / (float)width;
-        apply(to, dy, x, w, rstd[g], mean, width);
-        sh_cpu_stage_put(dx, at, width, to);
+    for (int64_t g = 0; g < k->s.q + k->s.k;) {
+        struct piece p = piece_of(k, n, g);
+        backward_piece(call, k, p, sums, room);
+        g += p.count;
     }
-    copy_values(s, dx, &call->in[0], n);
+    copy_values(&k->s, &call->out[0], &call->in[0], n);
 }
 
 /* One thread handles all rows of a part, so that sums have one order; the parts are folded afterwards, for the

@@ -255,13 +255,16 @@ static struct sh_gemm one_of(const void *from, int64_t i)
     /* clang-format on */
 }
 
-/* Among others a product has the bits that it has alone, on any number of threads. */
+/* Among others a product has the bits that it has alone, on any number of threads. With two threads the third of them is
+ * small enough to be one's, with three the first. */
 static void check_several(const struct sh_operand t[3], bool alone, int threads)
 {
     struct sh_gemm largest = {.m = 96, .n = 96, .k = 1100, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
+    struct sh_gemm small = {.m = 40, .n = 96, .k = 300, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
 
     omp_set_num_threads(threads);
-    int64_t work_bytes = sh_gemm_work_bytes(&largest, threads);
+    int64_t work_bytes = sh_gemm_work_bytes(&largest, threads), smalls = threads * sh_gemm_work_bytes(&small, 1);
+    work_bytes = work_bytes > smalls ? work_bytes : smalls;
     void *work = aligned_alloc(64, (size_t)work_bytes + 64);
     struct sh_gemm_several all = {.n = 4, .at = one_of, .from = t};
     if (!alone)

@@ -18,6 +18,12 @@ sh_cpu_map_bf16_fn sh_wide_swiglu(void); /* of gate and up */
 typedef void (*sh_wide_swiglu_bwd_fn)(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate,
                                       const sh_bf16 *up, int64_t n);
 sh_wide_swiglu_bwd_fn sh_wide_swiglu_bwd(void);
+/* Of a row of an expert, times its weight; the backward returns the weight's gradient. */
+typedef void (*sh_wide_swiglu_row_fn)(sh_bf16 *h, const sh_bf16 *gate, const sh_bf16 *up, float weight, int64_t n);
+typedef float (*sh_wide_swiglu_row_bwd_fn)(sh_bf16 *dgate, sh_bf16 *dup, const sh_bf16 *dh, const sh_bf16 *gate,
+                                           const sh_bf16 *up, float weight, int64_t n);
+sh_wide_swiglu_row_fn sh_wide_swiglu_row(void);
+sh_wide_swiglu_row_bwd_fn sh_wide_swiglu_row_bwd(void);
 
 /* unpack_wide.c: blocks of src/base/number/nf4.h to a type of activations; NULL if this CPU lacks AVX-512. */
 typedef void (*sh_wide_unpack_fn)(const unsigned char *block, int64_t blocks, void *to);

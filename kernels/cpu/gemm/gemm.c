@@ -8,10 +8,6 @@
 
 /* Tiles smaller than MIN_SIDE waste more time in packing than idle threads do. */
 enum { MIN_SIDE = 128, GRAIN = 64 };
-/* Tiles of each of several products, at least: the threads have those of the others. Larger tiles are packed less
- * often. */
-enum { OF_SEVERAL = 4 };
-
 /* Per type: the most rows and columns of a tile, and how many tiles there should be for the threads: more, of
  * tile_flops (8 ms) each, if the product is large enough. A library packs both sides of each tile, so f32 gains from
  * larger tiles than 16-bit types, whose tile size bounds the scratch; one tile per thread would gain 15 %. */
@@ -178,20 +174,68 @@ static struct sh_gemm in_tiles(const void *from, int64_t i)
     return g;
 }
 
+static double operations(const struct sh_gemm *g)
+{
+    return 2.0 * (double)g->m * (double)g->n * (double)g->k;
+}
+
+/* Those of several products, of `most` operations at most, that an engine computes whole: each is one thread's. */
+struct alone {
+    const struct sh_gemm_several *s;
+    double most;
+};
+
+static bool is_alone(const struct alone *x, const struct sh_gemm *g)
+{
+    return g->m && engine_of(g)->product && operations(g) <= x->most;
+}
+
+/* A thread would pack for all, and wait for all twice in each product; here it waits once, at the end, when the others
+ * have at most one of these small products left. */
+static sh_rc run_alone(const struct alone *x, void *work, int64_t work_bytes)
+{
+    int64_t each = work_bytes / omp_get_max_threads() / 64 * 64;
+    struct sh_gemm_failure failure = {0};
+
+#pragma omp parallel
+    {
+        sh_gemm_serial();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < x->s->n; i++) {
+            struct sh_gemm g = x->s->at(x->s->from, i);
+            if (is_alone(x, &g))
+                sh_gemm_note(&failure,
+                             sh_gemm_run_on(engine_of(&g), &g, (char *)work + each * omp_get_thread_num(), each));
+        }
+    }
+    return sh_gemm_failed(&failure);
+}
+
 sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t work_bytes)
 {
     struct sh_gemm_several others = {.n = s->n, .at = in_tiles, .from = s};
     const struct sh_gemm_engine *tiles = NULL;
+    struct alone alone = {.s = s};
+    int threads = omp_get_max_threads();
+    bool any = false;
 
+    for (int64_t i = 0; i < s->n && threads > 1; i++) {
+        struct sh_gemm g = s->at(s->from, i);
+        alone.most += operations(&g) / (SH_GEMM_OF_SEVERAL * threads);
+    }
     for (int64_t i = 0; i < s->n; i++) {
         struct sh_gemm g = s->at(s->from, i);
         const struct sh_gemm_engine *e = engine_of(&g);
-        if (g.m && e->product)
+        if (is_alone(&alone, &g))
+            any = true;
+        else if (g.m && e->product)
             SH_TRY(sh_gemm_run_on(e, &g, work, work_bytes));
         else if (g.m)
             tiles = e;
     }
-    return tiles ? run_tiles(tiles, &others, OF_SEVERAL, work, work_bytes) : SH_OK;
+    if (any)
+        SH_TRY(run_alone(&alone, work, work_bytes));
+    return tiles ? run_tiles(tiles, &others, SH_GEMM_OF_SEVERAL, work, work_bytes) : SH_OK;
 }
 
 /* Larger products than g may have another engine. */

@@ -45,7 +45,10 @@ int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads);
 sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes);
 
 /* Several products of one kind with different sizes, one of them or more: threads that have finished one begin with the
- * next. A product's bits depend on its own sizes only, and may differ from those of sh_gemm_run(). */
+ * next. A product's bits depend on its own sizes only, and may differ from those of sh_gemm_run(). One with at most
+ * 1 / (SH_GEMM_OF_SEVERAL threads) of all operations may be a single thread's: beside what the largest needs, work has
+ * sh_gemm_work_bytes() of such a one for each of `threads`, as if it were the only thread. */
+enum { SH_GEMM_OF_SEVERAL = 4 };
 struct sh_gemm_several {
     int64_t n;
     struct sh_gemm (*at)(const void *from, int64_t i); /* product i; m is 0 if it is left out. Called by all threads */

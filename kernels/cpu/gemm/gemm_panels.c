@@ -33,6 +33,7 @@ struct product {
     char *panels;  /* this thread's: [panels of a slice][CHUNK] */
     float *wide;   /* this thread's: the kept panel that it works with, [CHUNK], if its unit is wide */
     float *sums;   /* this thread's: [kept panels][panels of the slice][STEP] */
+    int64_t ahead; /* panels from a slice to the one that this thread probably gets next */
 };
 
 static const struct sh_panel_unit *unit(void)
@@ -184,9 +185,9 @@ static struct sh_panel_source chunk_of(const struct product *p, int64_t c, int64
  * next one is computed. */
 static void multiply_chunk(const struct product *p, int64_t c, int64_t first, int64_t count)
 {
-    struct sh_panel_source next = chunk_of(p, c + 1, first, count);
     int64_t left = p->g->k - c * DEPTH * SIDE, steps = sh_panels(sh_panel_least(left, DEPTH * SIDE));
     bool last = left <= DEPTH * SIDE;
+    struct sh_panel_source next = chunk_of(p, last ? 0 : c + 1, last ? first + p->ahead : first, count);
     struct place at = {0}, before = {0};
 
     for (int64_t n = 0; n < p->count * count; n++, before = at) {
@@ -238,6 +239,7 @@ static void multiply_all(struct product p)
     int64_t most = KEPT_ELEMS / (div_up(p.g->k, DEPTH * SIDE) * CHUNK);
 
     most = most < 1 ? 1 : sh_panel_least(most, KEPT);
+    p.ahead = slice * omp_get_num_threads();
     for (p.first = 0; p.first < panels; p.first += most) {
         p.count = sh_panel_least(panels - p.first, most);
         pack_kept(&p);

@@ -82,13 +82,15 @@ static struct sh_gemm product_of(const struct experts *x, int64_t e, int64_t row
     return product_of_rows(x, e, row, rows);
 }
 
-/* One group may get all rows. */
+/* One group may get all rows, or each thread a group of its own. */
 int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads)
 {
     struct experts x = experts_of(call);
-    struct sh_gemm g = product_of(&x, 0, 0, x.M, false);
+    struct sh_gemm all = product_of(&x, 0, 0, x.M, false);
+    struct sh_gemm part = product_of(&x, 0, 0, x.M / ((int64_t)SH_GEMM_OF_SEVERAL * threads), false);
+    int64_t bytes = sh_gemm_work_bytes(&all, threads), parts = threads * sh_cpu_round64(sh_gemm_work_bytes(&part, 1));
 
-    return sh_gemm_work_bytes(&g, threads);
+    return bytes > parts || threads == 1 ? bytes : parts;
 }
 
 /* Whether threads may be in the products of different groups: sums of one gradient come one after the other. */

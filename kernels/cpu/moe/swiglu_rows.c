@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/base/math.h"
 #include "kernels/cpu/base/stage.h"
+#include "kernels/cpu/base/wide.h"
 
 SH_CLONES static void forward(float *h, const float *gate, const float *up, float weight, int64_t n)
 {
@@ -139,13 +140,49 @@ static float backward_piece(const struct sh_op_call *call, int64_t row, int64_t 
     return sum;
 }
 
+/* The same if everything is bf16 and there are loops for it. */
+static void forward_wide(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const sh_bf16 *gate = (const sh_bf16 *)call->in[0].data + row * 2 * F + f;
+
+    sh_wide_swiglu_row()((sh_bf16 *)call->out[0].data + row * F + f, gate, gate + F,
+                         weight_of(&call->in[1], &call->in[2], row), n);
+}
+
+static float backward_wide(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    const sh_bf16 *dh = (const sh_bf16 *)call->in[0].data + row * F + f;
+    const sh_bf16 *gate = (const sh_bf16 *)call->in[1].data + row * 2 * F + f;
+    sh_bf16 *dgate = (sh_bf16 *)call->out[0].data + row * 2 * F + f;
+
+    return sh_wide_swiglu_row_bwd()(dgate, dgate + F, dh, gate, gate + F, weight_of(&call->in[2], &call->in[3], row),
+                                    n);
+}
+
+/* Elements [f, f + n) of a row. */
+typedef void (*forward_fn)(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n);
+typedef float (*backward_fn)(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n);
+
+static forward_fn forward_of(const struct sh_op_call *call)
+{
+    if (call->attr->rows.limit > 0)
+        return forward_piece_limited;
+    return call->in[0].dtype == SH_BF16 && sh_wide_swiglu_row() ? forward_wide : forward_piece;
+}
+
+static backward_fn backward_of(const struct sh_op_call *call)
+{
+    if (call->attr->rows.limit > 0)
+        return backward_piece_limited;
+    return call->in[0].dtype == SH_BF16 && sh_wide_swiglu_row_bwd() ? backward_wide : backward_piece;
+}
+
 /* Pieces of all rows in one loop, as in act.c. */
 sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
 {
     int64_t M = call->out[0].dim[0], F = call->out[0].dim[1], pieces = sh_cpu_pieces(F);
     int64_t live = live_rows(&call->in[3], M);
-    void (*piece)(const struct sh_op_call *, int64_t, int64_t, int64_t, int64_t) =
-        call->attr->rows.limit > 0 ? forward_piece_limited : forward_piece;
+    forward_fn piece = forward_of(call);
 
     SH_REQUIRE(live >= 0 && live <= M);
 #pragma omp parallel for schedule(static)
@@ -159,8 +196,7 @@ sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
 {
     int64_t M = call->in[0].dim[0], F = call->in[0].dim[1], pieces = sh_cpu_pieces(F);
     int64_t live = live_rows(&call->in[4], M);
-    float (*piece)(const struct sh_op_call *, int64_t, int64_t, int64_t, int64_t) =
-        call->attr->rows.limit > 0 ? backward_piece_limited : backward_piece;
+    backward_fn piece = backward_of(call);
     const float *more = call->in[5].data;
     float *dweight = call->out[1].data;
 

@@ -24,16 +24,21 @@ static const struct product {
     enum sh_op_kind kind;
     const char *name;
     int wide_in, wide_out; /* operands, outputs from SH_OP_MAX_IN on; head: dims of the weight */
+    int first;             /* operand with the first row of each expert; SH_NONE: there are no experts */
 } products[] = {
-    {SH_OP_LINEAR, "forward", 0, SH_OP_MAX_IN},
-    {SH_OP_LINEAR_BWD_X, "dX", SH_OP_MAX_IN, 0},
-    {SH_OP_LINEAR_BWD_W, "dW", 1, 0},
-    {SH_OP_HEAD_LOSS, "head, loss", 0, SH_NONE},
-    {SH_OP_HEAD_LOSS_GRAD, "head, loss and gradients", 0, SH_NONE},
+    {SH_OP_LINEAR, "forward", 0, SH_OP_MAX_IN, SH_NONE},
+    {SH_OP_LINEAR_BWD_X, "dX", SH_OP_MAX_IN, 0, SH_NONE},
+    {SH_OP_LINEAR_BWD_W, "dW", 1, 0, SH_NONE},
+    {SH_OP_EXPERT_LINEAR, "experts, forward", 0, SH_OP_MAX_IN, 1},
+    {SH_OP_EXPERT_LINEAR_BWD_X, "experts, dX", SH_OP_MAX_IN, 0, 1},
+    {SH_OP_EXPERT_LINEAR_BWD_W, "experts, dW", 1, 0, 2},
+    {SH_OP_HEAD_LOSS, "head, loss", 0, SH_NONE, SH_NONE},
+    {SH_OP_HEAD_LOSS_GRAD, "head, loss and gradients", 0, SH_NONE, SH_NONE},
 };
 
 struct shape {
     struct sh_op_call call;
+    const struct product *product;
     enum sh_dtype dtype; /* of the factors */
     int64_t calls;       /* per step of this rank */
 };
@@ -122,6 +127,7 @@ static void add_call(struct bench *b, const struct product *p, const struct sh_o
     row = row_of(b, name);
     b->list.times[row].flops = sh_op_cost(call).flops;
     b->shapes[row].call = *call;
+    b->shapes[row].product = p;
     b->shapes[row].dtype = dtype;
     b->shapes[row].calls += repeat;
 }
@@ -141,8 +147,8 @@ static void find_shapes(struct bench *b)
             const struct product *kind = product_of(p->ops[i].kind);
             struct sh_op_call call;
 
-            /* Skip sections that a step does not run. */
-            if (!kind || !p->sections[s].repeat)
+            /* Skip sections that a step does not run, and rows of experts that balanced routers leave empty. */
+            if (!kind || !p->sections[s].repeat || (kind->first != SH_NONE && p->ops[i].attr.rows.expected < 0))
                 continue;
             sh_program_call(p, &p->ops[i], &(struct sh_bases){{arena}}, &call);
             call.scalars = &b->scalars;
@@ -169,6 +175,20 @@ static void fill(struct bench *b, const struct sh_operand *t)
     free(host);
 }
 
+/* Every expert has as many rows as the others, and a group as many as the others of its expert. */
+static void share_rows(struct bench *b, const struct sh_op_call *call, int operand_of_first)
+{
+    const struct sh_operand *t = &call->in[operand_of_first];
+    int64_t groups = elems(t) - 1, rows = call->in[0].dim[0], expected = call->attr->rows.expected;
+    int32_t *first = sh_calloc((size_t)groups + 1, sizeof *first);
+
+    rows = expected > 0 && expected < rows ? expected : rows;
+    for (int64_t g = 0; g <= groups; g++)
+        first[g] = (int32_t)(g * rows / groups);
+    b->r->device->put(b->rate.queue, t->data, first, (groups + 1) * (int64_t)sizeof *first);
+    free(first);
+}
+
 /* Collective. Inputs are filled again, because an earlier row may have left Inf or NaN there, which some processors
  * multiply more slowly. */
 static sh_rc time_shape(struct bench *b, int row, double *seconds)
@@ -179,6 +199,8 @@ static sh_rc time_shape(struct bench *b, int row, double *seconds)
         return sh_rate_product(&b->rate, s->dtype, seconds);
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         fill(b, &s->call.in[i]);
+    if (s->product->first != SH_NONE)
+        share_rows(b, &s->call, s->product->first);
     return sh_rate_call(&b->rate, &s->call, seconds);
 }
 
