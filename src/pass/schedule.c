@@ -395,10 +395,25 @@ static void settle(struct slices *l)
     l->alive--;
 }
 
-/* Start as many fetches as there is room for. */
+/* Whether the next fetch may start: there is room, and what it reads is at home. An update in several parts moves a
+ * slice more than once, and evictions end in the order of the fetches. */
+static bool may_fetch(const struct slices *l)
+{
+    const int *fetch = l->fetches.op;
+    int at_home = l->taken - l->evicted.n;
+
+    if (l->started == l->fetches.n || l->alive == l->limit)
+        return false;
+    for (int i = at_home; i < l->started; i++)
+        if (l->s->old[fetch[i]].in[0] == l->s->old[fetch[l->started]].in[0])
+            return false;
+    return true;
+}
+
+/* Start as many fetches as may start. */
 static void fetch_ahead(struct slices *l)
 {
-    for (; l->started < l->fetches.n && l->alive < l->limit; l->alive++)
+    for (; may_fetch(l); l->alive++)
         push(l->out, l->fetches.op[l->started++]);
 }
 
@@ -425,7 +440,7 @@ static void take_slice(struct slices *l, int i)
 {
     if (moves_slice(l->s, i, SH_OP_FETCH)) {
         for (; l->started <= l->taken; fetch_ahead(l))
-            if (l->alive == l->limit)
+            if (!may_fetch(l))
                 settle(l);
         return;
     }

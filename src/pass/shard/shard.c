@@ -97,12 +97,6 @@ static sh_rc check_whole(const struct sh_build *b)
     const struct sh_optim *optim = b->options.optim;
     bool away = o->gradients || o->parameters || (!optim->finish && (o->optimizer_16 || o->carry));
 
-    if (b->options.training && optim->finish && o->optimizer_16 && b->act == SH_BF16)
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.name: %s fetches the halves of bfloat16 masters twice in a step, which "
-                       "offload.optimizer does not allow; give offload.optimizer=none, or "
-                       "training.mixed_precision_param=float32",
-                       optim->name);
     if (!b->options.training || !optim->whole || !(away || (!optim->finish && b->options.segment_ranks)))
         return SH_OK;
     return sh_fail(SH_E_USAGE, "optimizer.name: %s updates whole matrices, which %s does not allow; give %s",
