@@ -446,11 +446,6 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
                        "parallelism.tensor_parallel_degree=%d cuts matrices, which optimizer.name=%s updates as a "
                        "whole; leave it out, or give adamw",
                        cfg->parallelism.tensor_parallel_degree, sh_optim_of(cfg->optimizer.name)->name);
-    if (purpose == SH_TO_SCORE && sh_config_gathers(cfg))
-        return sh_fail(SH_E_USAGE,
-                       "parallelism.context_parallel_degree=%d gathers keys and values, for training and validation "
-                       "only; give a degree that the heads allow, or leave it out",
-                       cfg->parallelism.context_parallel_degree);
     if (purpose == SH_TO_TRAIN && cfg->lora.rank && cfg->checkpoint.last_save_in_hf)
         return sh_fail(
             SH_E_USAGE,
@@ -758,17 +753,25 @@ sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, str
     return sh_model_check(&build->model, &build->batch);
 }
 
-/* Ranks have equal parts of a row, and of its parts if they share matrices. Only texts give places their positions: padding may lie past the last of a table. */
+/* Ranks have equal parts of a row, and of its parts if they share matrices; runs of queries are whole panels, for which
+ * kernels are fast, unless the model has no room for these. Only texts give places their positions: padding may lie past
+ * the last of a table. */
 sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build)
 {
+    enum { PANEL = 32 };
     const struct sh_mesh_shape *mesh = &build->options.mesh;
-    int parts = sh_group_size(mesh, mesh->context), cut = parts * sh_group_size(mesh, mesh->tensor);
+    int runs = build->options.gather ? 2 : 1, parts = sh_group_size(mesh, mesh->context) * runs;
+    int cut = parts * sh_group_size(mesh, mesh->tensor);
 
     build->batch.batch = score->rows;
-    build->batch.seq = (score->seq + cut - 1) / cut * cut;
     build->batch.parts = parts;
     build->batch.docs = score->docs;
     build->batch.anew |= !score->docs;
     build->batch.out = SH_MODEL_SCORE;
-    return sh_model_check(&build->model, &build->batch);
+    for (int panel = runs > 1 && score->seq >= cut * PANEL ? PANEL : 1;; panel = 1) {
+        build->batch.seq = (score->seq + cut * panel - 1) / (cut * panel) * (cut * panel);
+        if (panel == 1 || sh_model_check(&build->model, &build->batch) == SH_OK)
+            return sh_model_check(&build->model, &build->batch);
+        sh_error_clear();
+    }
 }

@@ -157,6 +157,27 @@ static int64_t begin_of(const struct part *p, int64_t run)
     return (run ? 2 * p->ranks - 1 - p->place : p->place) * p->rows;
 }
 
+/* Where a place of a sequence lies among the rows of all ranks, which come one after the other. */
+static int64_t place_of(const struct part *p, int64_t sequences, int64_t sequence, int64_t at)
+{
+    int64_t piece = at / p->rows, run = piece / p->ranks, rank = run ? 2 * p->ranks - 1 - piece : piece;
+
+    return ((rank * p->runs + run) * sequences + sequence) * p->rows + at % p->rows;
+}
+
+void sh_feed_take(struct sh_run *r, enum sh_port port, void *to)
+{
+    struct part p = part_of(r);
+    const struct sh_tensor *t = &r->p->tensors[r->p->port[port]];
+    int64_t sequences = r->build.batch.batch, T = r->build.batch.seq, bytes = sh_tensor_bytes(t) / (sequences * T);
+    char *all = sh_calloc((size_t)sh_tensor_bytes(t), 1);
+
+    sh_exec_get(r->exec, port, all);
+    for (int64_t i = 0; i < sequences * T; i++)
+        memcpy((char *)to + i * bytes, all + place_of(&p, sequences, i / T, i % T) * bytes, (size_t)bytes);
+    free(all);
+}
+
 /* Put the data of a micro-step, whose inputs lie behind those of the ones before it if a step is one section. */
 static void put(struct sh_run *r, enum sh_port port, int micro, const void *data)
 {
@@ -253,11 +274,11 @@ static void note_balance(const struct sh_run *r, const struct sh_feed *f)
 
 void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
 {
-    bool gathers = r->build.options.gather;
+    bool gathers = r->build.options.gather, has_docs = r->p->port[SH_PORT_DOCS] != SH_NONE;
 
     put_rows(r, f, SH_PORT_TOKENS, micro, f->tokens);
     put_rows(r, f, SH_PORT_TARGETS, micro, f->targets);
-    if (f->with_docs && gathers)
+    if (has_docs && gathers)
         put_rows(r, f, SH_PORT_DOCS, micro, f->docs);
     else
         put(r, SH_PORT_DOCS, micro, f->docs);

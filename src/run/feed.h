@@ -5,6 +5,7 @@
 
 #include "io/data/data.h"
 #include "src/config/config.h"
+#include "src/program/port.h"
 
 struct sh_run;
 struct sh_reference; /* reference.h */
@@ -40,5 +41,8 @@ void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked);
 /* Copy the sequences that were read into the program's tensors, as those of micro-step `micro`. Local. */
 void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro);
+/* Read a port that says something of each place, of all ranks that have parts of the sequences: to [sequences,T], with as
+ * many numbers for each place as the port has. Local. */
+void sh_feed_take(struct sh_run *r, enum sh_port port, void *to);
 
 #endif

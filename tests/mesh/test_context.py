@@ -75,6 +75,9 @@ SCORED = {
     'adapters in four bits, 2 of 2, tiles': ('adapters in four bits', 2, 2, {'training.tile_rows': 64}),
     'experts on 2 of 4 ranks': ('experts', 4, 2, {'parallelism.sharding_strategy': 'full_shard',
                                                   'parallelism.expert_parallel_degree': 2}),
+    'gathered, 2 of 2': ('three heads', 2, 2, {}),
+    'gathered, gpt2, all positions, 2 of 4': ('gpt2', 4, 2, {**GATHER, 'parallelism.sharding_strategy': 'full_shard'}),
+    'gathered, window, 2 of 4': ('three heads, window', 4, 2, INLINE),
 }
 SPREAD = MESHES['experts on 2 of 4 ranks']
 if job.FEW:
@@ -104,15 +107,24 @@ def case_balance():
     return wrong
 
 
-def case_not_scored():
-    """Scores of gathered rows are refused by the key that is in the way."""
-    job.train('plain', AXIS.config({**KINDS['gpt2'], 'model.vocab_size': 256, 'training.steps': 1, 'validation.enable': False}), 2)
+def case_longer_than_a_rank():
+    """Two ranks score a text for which one has no room, by either method."""
+    length, room = 4000, 3 << 20
+    job.train('long', AXIS.config({**tiny.MODELS['llama'], **COMMON, 'model.family': 'ministral3', 'model.rope_original_max_len': length,
+                                   'model.vocab_size': 256, 'model.max_seq_len': length,
+                                   'training.steps': 1, 'validation.enable': False}))
+    pathlib.Path('long.txt').write_bytes(pathlib.Path(__file__).read_bytes()[:length])
+    score = lambda *words, ranks=0: job.sherd('eval', '--checkpoint', 'long/out', '--text', 'long.txt', '--batch', 1, *words,
+                                              ranks=ranks).split()
+    limit, whole = f'--memory.limit_bytes={room}', score()
     try:
-        job.sherd('eval', '--checkpoint', 'plain/out', '--text', __file__, f'--{CP}=2',
-                  '--parallelism.context_parallel_method=gather', ranks=2)
-        return ['not refused']
+        return [f'one rank has room: {score(limit)}']
     except job.Failed as failed:
-        return [str(failed)] * (f'{CP}=2' not in str(failed) or 'exit 2' not in str(failed))
+        wrong = [str(failed)] * ('memory.limit_bytes' not in str(failed))
+    for method in 'ulysses', 'gather':
+        found = score(limit, f'--{CP}=2', f'--parallelism.context_parallel_method={method}', ranks=2)
+        wrong += [f'{method}: {found}, alone {whole}'] * (found[:-1] != whole[:-1])
+    return wrong
 
 
 def cases():
@@ -122,7 +134,7 @@ def cases():
             + [(f'scores: {name}', AXIS.case_scores, *row) for name, row in SCORED.items()]
             + [('checkpoints do not show the degree', AXIS.case_resume, 'llama, two kv heads, documents', 'lm_head.weight',
                 ((0, 1), (2, 2), (4, 4)), {}), ('announced', case_announced),
-               ('balance of documents', case_balance), ('what is not scored', case_not_scored)])
+               ('balance of documents', case_balance), ('a text longer than a rank holds', case_longer_than_a_rank)])
 
 
 if __name__ == '__main__':

@@ -84,9 +84,8 @@ static int64_t place_texts(const struct sh_run *r, const struct sh_score *texts,
 struct step {
     struct sh_run *r;
     int64_t first, rows, seq; /* rows [first, first + rows) of all */
-    int64_t part;             /* places of a row that are on one rank */
     struct sh_feed feed;      /* [rows,seq] */
-    int32_t *word;            /* [seq/part,rows,part] */
+    int32_t *word;            /* likewise */
     float *logprob;
 };
 
@@ -94,14 +93,6 @@ struct step {
 static int64_t elem_of(const struct step *s, const struct place *p)
 {
     return (p->row - s->first) * s->seq + p->at;
-}
-
-/* Where the answers for a place of [rows,seq] lie: those of a rank are together. */
-static int64_t answer_of(const struct step *s, int64_t e)
-{
-    int64_t row = e / s->seq, at = e % s->seq;
-
-    return (at / s->part * s->rows + row) * s->part + at % s->part;
 }
 
 /* Mask all places, and make each token a separate document; places without a text stay so. */
@@ -128,12 +119,10 @@ static void put_text(struct step *s, const struct sh_score *text, const struct p
 
 static void run_step(struct step *s)
 {
-    struct sh_exec *e = s->r->exec;
-
     sh_feed_put(s->r, &s->feed, 0);
-    sh_exec_run(e, SH_SECTION_SCORE);
-    sh_exec_get(e, SH_PORT_LOGPROB, s->logprob);
-    sh_exec_get(e, SH_PORT_LIKELIEST, s->word);
+    sh_exec_run(s->r->exec, SH_SECTION_SCORE);
+    sh_feed_take(s->r, SH_PORT_LOGPROB, s->logprob);
+    sh_feed_take(s->r, SH_PORT_LIKELIEST, s->word);
 }
 
 /* Token i is predicted at the place of the token before it. */
@@ -143,7 +132,7 @@ static void take_text(const struct step *s, struct sh_score *text, const struct 
 
     text->greedy = true;
     for (size_t i = text->first; i < text->n; i++) {
-        int64_t e = answer_of(s, at + (int64_t)i - 1);
+        int64_t e = at + (int64_t)i - 1;
 
         text->logprob += s->logprob[e];
         text->greedy = text->greedy && s->word[e] == (int32_t)text->ids[i];
@@ -195,7 +184,6 @@ static sh_rc score_all(struct sh_run *r, struct sh_score *texts, int n)
     const struct sh_mesh_shape *m = &r->mesh->shape;
     int64_t all = place_texts(r, texts, n, place), elems = s.rows * s.seq, at_once = s.rows * sh_group_size(m, m->data);
 
-    s.part = s.seq / sh_group_size(m, m->context);
     s.feed = (struct sh_feed){.sequences = s.rows, .tokens = sh_calloc(5 * (size_t)elems, sizeof *s.word)};
     s.feed.targets = s.feed.tokens + elems;
     s.feed.docs = s.feed.targets + elems;
