@@ -5,7 +5,7 @@
  *     qkv [B,n,(H+2K)D] -> SPLIT_HEADS [c,B,n,W] -> ALL_TO_ALL [c,B,n,W] -> TURN [B,c,n,W], which is [B,T,W]
  *         -> ROPE -> ATTENTION [B,T,(H/c)D] -> TURN [c,B,n,(H/c)D] -> ALL_TO_ALL -> JOIN_HEADS [B,n,HD]
  *
- * Scores of rows are gathered at the end, so that the host of each rank reads those of whole sequences.
+ * Scores of rows that the host reads are gathered at the end, so that the host of each rank has those of whole sequences.
  *
  * Positions are turned after the exchange, where a row's place is its position; so windows, documents and rotations need
  * nothing. Heads do not depend on each other, so each has the bits that it has on one rank. Jacobs et al., DeepSpeed
@@ -175,21 +175,34 @@ static void attention(struct context *c, const struct sh_op *old)
     scatter_rows(c, old, op.out[0], old->out[0]);
 }
 
-/* HEAD_SCORE of a rank's rows, and what it makes for the host gathered from all: [c,B,n], each in its port. */
+static bool is_port(const struct context *c, int tensor)
+{
+    for (int port = 0; port < SH_PORTS && tensor != SH_NONE; port++)
+        if (c->p->port[port] == tensor)
+            return true;
+    return false;
+}
+
+/* HEAD_SCORE of a rank's rows, and what it makes for the host gathered from all: [c B n, ...], each in its port. */
 static void score(struct context *c, const struct sh_op *old)
 {
     struct sh_op op = *old;
 
-    for (int k = 0; k < 2; k++) {
-        const struct sh_tensor *all = &c->p->tensors[old->out[k]];
-        struct sh_tensor here = sh_tensor_make(SH_MEM_ACT, all->dtype, 1, all->dim, "%s of rows", all->name);
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        struct sh_tensor here;
 
+        if (!is_port(c, old->out[k]))
+            continue;
+        here = c->p->tensors[old->out[k]];
+        here = sh_tensor_make(SH_MEM_ACT, here.dtype, here.ndim, here.dim, "%s of rows", here.name);
         op.out[k] = sh_program_add_tensor(c->p, &here);
     }
     sh_program_add_op(c->p, &op);
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
         struct sh_op gather = like(old, SH_OP_ALL_GATHER);
 
+        if (op.out[k] == old->out[k])
+            continue;
         c->p->tensors[old->out[k]].dim[0] *= c->ranks;
         gather.stream = c->stream;
         gather.attr.group = c->group;

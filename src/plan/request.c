@@ -350,7 +350,7 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
     return gpu && train ? check_updates_of_gpus(cfg) : SH_OK;
 }
 
-/* Words of a teacher: no more than there are, and to make them a rank needs all logits of whole rows. */
+/* Words of a teacher: no more than there are, and to make them a rank needs all logits of a row. */
 static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpose, bool gpu)
 {
     bool makes = purpose == SH_TO_TEACH,
@@ -362,11 +362,9 @@ static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpos
     if (makes && gpu)
         return sh_fail(SH_E_USAGE, "--top-k has kernels for CPUs only, but the job runs on GPUs; give "
                                    "--training.device=cpu");
-    if (makes && (cfg->parallelism.context_parallel_degree > 1 || cfg->parallelism.tensor_parallel_degree > 1 ||
-                  cfg->parallelism.pipeline_parallel_degree > 1))
-        return sh_fail(SH_E_USAGE, "--top-k needs whole sequences and matrices on each rank; leave out "
-                                   "parallelism.context_parallel_degree, tensor_parallel_degree and "
-                                   "pipeline_parallel_degree");
+    if (makes && (cfg->parallelism.tensor_parallel_degree > 1 || cfg->parallelism.pipeline_parallel_degree > 1))
+        return sh_fail(SH_E_USAGE, "--top-k needs all blocks and whole matrices on each rank; leave out "
+                                   "parallelism.tensor_parallel_degree and pipeline_parallel_degree");
     return SH_OK;
 }
 

@@ -120,7 +120,7 @@ static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int3
 
     if (!right)
         return 0;
-    sh_exec_get(r->exec, SH_PORT_TOP_WORDS, right);
+    sh_feed_take(r, SH_PORT_TOP_WORDS, right);
     for (int64_t i = 0; i < f->sequences * r->cfg.training.seq_len; i++)
         n += f->targets[i] >= 0 && f->targets[i] == right[i];
     return n;

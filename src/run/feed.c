@@ -106,7 +106,8 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
 {
     struct sh_data_options opt;
     int64_t sequences = r->cfg.training.local_batch_size;
-    size_t n = (size_t)(sequences * r->cfg.training.seq_len);
+    size_t n = (size_t)(sequences * r->cfg.training.seq_len),
+           words = r->p->port[SH_PORT_TEACHER_WORDS] == SH_NONE ? 1 : (size_t)r->cfg.objective.top_k;
 
     *f = (struct sh_feed){
         .labels = r->cfg.model.num_labels, .sequences = sequences, .with_docs = r->p->port[SH_PORT_DOCS] != SH_NONE};
@@ -114,7 +115,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
     f->targets = sh_calloc(n, sizeof *f->targets);
-    f->part = sh_calloc(n, sizeof *f->part);
+    f->part = sh_calloc(n * words, sizeof *f->part);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
     if (opt.answers)
@@ -165,7 +166,7 @@ static int64_t place_of(const struct part *p, int64_t sequences, int64_t sequenc
     return ((rank * p->runs + run) * sequences + sequence) * p->rows + at % p->rows;
 }
 
-void sh_feed_take(struct sh_run *r, enum sh_port port, void *to)
+void sh_feed_take(const struct sh_run *r, enum sh_port port, void *to)
 {
     struct part p = part_of(r);
     const struct sh_tensor *t = &r->p->tensors[r->p->port[port]];
@@ -188,15 +189,18 @@ static void put(struct sh_run *r, enum sh_port port, int micro, const void *data
         sh_exec_put_at(r->exec, (char *)sh_exec_data(r->exec, tensor) + micro % r->p->unrolled * bytes, data, bytes);
 }
 
-/* Put this rank's rows; whole: [sequences,T]. Targets and documents were made before the cut, so a row at its border
- * lacks nothing. */
-static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, int micro, const int32_t *whole)
+/* Put this rank's rows; whole: [sequences,T], `width` numbers of four bytes for each place. Targets and documents were made
+ * before the cut, so a row at its border lacks nothing. */
+static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, int micro, const void *whole,
+                     int64_t width)
 {
     struct part p = part_of(r);
+    const int32_t *from = whole;
 
     for (int64_t i = 0; i < p.runs * f->sequences; i++)
-        memcpy(f->part + i * p.rows, whole + i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences),
-               (size_t)p.rows * sizeof *whole);
+        memcpy(f->part + i * p.rows * width,
+               from + (i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences)) * width,
+               (size_t)(p.rows * width) * sizeof *from);
     put(r, port, micro, f->part);
 }
 
@@ -276,10 +280,10 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
 {
     bool gathers = r->build.options.gather, has_docs = r->p->port[SH_PORT_DOCS] != SH_NONE;
 
-    put_rows(r, f, SH_PORT_TOKENS, micro, f->tokens);
-    put_rows(r, f, SH_PORT_TARGETS, micro, f->targets);
+    put_rows(r, f, SH_PORT_TOKENS, micro, f->tokens, 1);
+    put_rows(r, f, SH_PORT_TARGETS, micro, f->targets, 1);
     if (has_docs && gathers)
-        put_rows(r, f, SH_PORT_DOCS, micro, f->docs);
+        put_rows(r, f, SH_PORT_DOCS, micro, f->docs, 1);
     else
         put(r, SH_PORT_DOCS, micro, f->docs);
     if (r->p->port[SH_PORT_REFERENCE] != SH_NONE)
@@ -287,8 +291,8 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
     if (r->p->port[SH_PORT_LABELS] != SH_NONE)
         put(r, SH_PORT_LABELS, micro, f->reference->label);
     if (f->teacher) {
-        put(r, SH_PORT_TEACHER_WORDS, micro, sh_teacher_words(f->teacher));
-        put(r, SH_PORT_TEACHER_LOGP, micro, sh_teacher_logp(f->teacher));
+        put_rows(r, f, SH_PORT_TEACHER_WORDS, micro, sh_teacher_words(f->teacher), r->cfg.objective.top_k);
+        put_rows(r, f, SH_PORT_TEACHER_LOGP, micro, sh_teacher_logp(f->teacher), r->cfg.objective.top_k);
     }
     put_positions(r, f, micro);
     if (f->with_docs && gathers && !f->noted)

@@ -16,9 +16,10 @@ struct sh_feed {
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
     struct sh_reference *reference;   /* of answers, else NULL */
     struct sh_teacher *teacher;       /* of a run that learns from one, else NULL */
-    int32_t *part;                    /* [sequences, n] the rows of this rank, if it has a part of each sequence */
-    int labels;                       /* targets must be below it; 0: they are tokens */
-    int64_t sequences;                /* of a micro-step */
+    int32_t *part;     /* the rows of this rank, if it has a part of each sequence: [sequences, n], or so many
+                                         for each word of a teacher */
+    int labels;        /* targets must be below it; 0: they are tokens */
+    int64_t sequences; /* of a micro-step */
     bool with_docs;
     bool noted; /* how the work of its first rows is shared */
 };
@@ -43,6 +44,6 @@ sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmaske
 void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro);
 /* Read a port that says something of each place, of all ranks that have parts of the sequences: to [sequences,T], with as
  * many numbers for each place as the port has. Local. */
-void sh_feed_take(struct sh_run *r, enum sh_port port, void *to);
+void sh_feed_take(const struct sh_run *r, enum sh_port port, void *to);
 
 #endif

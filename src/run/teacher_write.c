@@ -67,8 +67,8 @@ static sh_rc take(void *arg, int64_t first, int64_t n)
 
     if (!n)
         return SH_OK;
-    sh_exec_get(w->r->exec, SH_PORT_TOP_WORDS, w->words);
-    sh_exec_get(w->r->exec, SH_PORT_TOP_LOGP, w->logp);
+    sh_feed_take(w->r, SH_PORT_TOP_WORDS, w->words);
+    sh_feed_take(w->r, SH_PORT_TOP_LOGP, w->logp);
     for (int64_t i = 0; i < n; i++) {
         pack(w, i);
         SH_TRY(write_at(w, w->record, sh_teacher_record_bytes(&w->header),

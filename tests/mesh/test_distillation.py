@@ -22,7 +22,7 @@ MESHES = {
 }
 KINDS = {'gpt2': tiny.MODELS['gpt2'],
          'llama in bf16': {**tiny.MODELS['llama'], 'training.mixed_precision_param': 'bfloat16'},
-         'llama, documents': {**tiny.MODELS['llama'], 'data.packing': 'bfd'}}
+         'llama, documents': {**tiny.MODELS['llama'], 'model.n_heads': 4, 'model.n_kv_heads': 2, 'data.packing': 'bfd'}}
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets')
 HEADER, PLACE = 56, 4  # bytes of the header, and of a word with its log-probability
 
@@ -74,6 +74,23 @@ def case_resumed(kind):
     k.student('again', 2, {'training.steps': 3, 'parallelism.sharding_strategy': 'full_shard'})
     found = k.student('again', 4, {'parallelism.sharding_strategy': 'shard_optim'}, fresh=False)
     return [] if found == k.one else [f'{found}, expected {k.one}']
+
+
+def case_parts(kind, method):
+    """Ranks with parts of sequences write the same file, and learn the same from it."""
+    k, cut = kinds[kind], {'parallelism.context_parallel_degree': 2, 'parallelism.context_parallel_method': method,
+                           'training.reproducible': 'none'}
+    k.teach('again.bin', *(f'--{key}={value}' for key, value in cut.items()), ranks=2)
+    wrong = [] if (k.folder / 'again.bin').read_bytes() == k.top.read_bytes() else ['the file has other bytes']
+    return wrong + job.differ('losses and norms', *(sum((step[:3] for step in steps), []) for steps in (k.student('parts', 4, cut), k.one)), 1e-5)
+
+
+def case_leaves():
+    k, longer = kinds['llama, documents'], {'model.max_seq_len': 32, 'training.seq_len': 32}
+    k.teach('long.bin', *(f'--{key}={value}' for key, value in longer.items()))
+    longer |= {'training.row_leaves': 2, 'training.local_batch_size': 8, 'objective.teacher_path': '../long.bin'}
+    one, two = (k.student('leaves', n, {**longer, 'parallelism.context_parallel_degree': n}) for n in (1, 2))
+    return [] if one == two else [f'{two}, expected {one}']
 
 
 def case_with(changes):
@@ -159,12 +176,10 @@ def case_refused():
     wrong += refused('-o goes with', job.sherd, 'eval', '--checkpoint', k.teacher, '--data', tokens, '-o', 'x.bin')
     wrong += refused('has only 61 words', job.sherd, 'eval', '--checkpoint', k.teacher, '--data', tokens, '--top-k', 62,
                      '-o', 'x.bin')
-    wrong += refused('--top-k needs whole sequences', k.teach, 'x.bin', '--training.reproducible=none',
-                     '--parallelism.context_parallel_degree=2', ranks=2)
+    wrong += refused('--top-k needs all blocks', kinds['llama, documents'].teach, 'x.bin', '--training.reproducible=none',
+                     '--parallelism.tensor_parallel_degree=2', ranks=2)
     wrong += student_refused('has only 61 words', objective__top_k=62)
     wrong += student_refused('no rank has all words', parallelism__tensor_parallel_degree=5)
-    wrong += student_refused('tokens for whole sequences', parallelism__context_parallel_degree=5)
-    wrong += student_refused('tokens for whole sequences', training__row_leaves=2)
     wrong += student_refused('of one set', data__mix='a.bin=1', training__dataset_path='')
     for key, value in (('teacher_path', 'a.bin'), ('top_k', 5), ('temperature', 2), ('alpha', 0.5)):
         wrong += refused('has no effect without objective.name=distillation', job.sherd, 'train', 'c.yaml',
@@ -183,7 +198,9 @@ if __name__ == '__main__':
                               for ranks in (2, 4)),
                             *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in ('gpt2', 'llama, documents')),
-                            ('with adapters', case_with, {'lora.rank': 2}),
+                            *((f'{kind}: parts of sequences, {method}', case_parts, kind, method)
+                              for kind, method in (('gpt2', 'gather'), ('llama, documents', 'ulysses'))),
+                            ('leaves of parts', case_leaves), ('with adapters', case_with, {'lora.rank': 2}),
                             ('in float16', case_with, {'training.mixed_precision_param': 'float16'}),
                             ('each number matters', case_matters), ('validation', case_validation),
                             ('files that do not fit', case_files), ('refused', case_refused)]))

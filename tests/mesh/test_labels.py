@@ -63,6 +63,14 @@ def case_mesh(kind, mesh):
     return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
 
 
+def case_parts():
+    """Ranks with parts of texts count the same labels."""
+    steps, lines = train('parts', 'gpt2', 4, {'parallelism.context_parallel_degree': 2, 'parallelism.context_parallel_method': 'gather',
+                                              'training.reproducible': 'none'})
+    wrong = [f'{lines}, expected {one["gpt2"][1]}'] * ([line[1:] for line in lines] != [line[1:] for line in one['gpt2'][1]])
+    return wrong + job.differ('losses and norms', *(sum((step[1:3] for step in found), []) for found in (steps, one['gpt2'][0])), 1e-5)
+
+
 def case_resumed(kind):
     train('again', kind, 2, {'training.steps': 3})
     found = train('again', kind, 4, fresh=False)
@@ -124,7 +132,8 @@ def case_refused():
             ('adapters freeze the matrix', '--model.num_labels=1', '--objective.name=reward', '--lora.rank=2'),
             ('those of one set', '--model.num_labels=1', '--objective.name=reward', f'--data.mix={scored}=1', '--training.dataset_path='),
             ('an output matrix of words', '--parallelism.tensor_parallel_degree=5', '--training.reproducible=none'),
-            ('over whole sequences', '--parallelism.context_parallel_degree=5', '--training.reproducible=none')]
+            ('no rank has whole sequences', '--model.num_labels=1', '--objective.name=regression',
+             '--parallelism.context_parallel_degree=5', '--training.reproducible=none')]
     wrong = [line for says, *words in rows for line in refused(says, 'train', 'c.yaml', *words, folder='refused')]
     job.prepare('olmoe', {key: value for key, value in {**config('llama in bf16', {}), **tiny.EXPERTS, 'model.family': 'olmoe'}.items()
                           if key not in ('model.first_dense_layers', 'model.shared_ffn_dim', 'model.n_kv_heads')})
@@ -218,5 +227,5 @@ if __name__ == '__main__':
                             *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in VALUES for mesh in [*MESHES][::2]),
                             *((f'{kind}: evaluated and exported', case_values, kind) for kind in VALUES),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
-                            ('the rule is learned', case_learned), ('refused', case_refused),
+                            ('parts of sequences', case_parts), ('the rule is learned', case_learned), ('refused', case_refused),
                             ('sherd tokenize', case_tokenize)]))

@@ -121,12 +121,8 @@ static sh_rc refuse_beside_teacher(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
     const struct bar rows[] = {
-        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
-         "objective.name=distillation reads a teacher's tokens for whole sequences; leave it out"},
         {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
          "objective.name=distillation compares all words with the teacher's, and no rank has all words; leave it out"},
-        {c->training.row_leaves > 1, "training.row_leaves",
-         "objective.name=distillation reads a teacher's tokens for whole sequences; leave it out"},
         {c->data.mix[0], "data.mix",
          "objective.name=distillation has a teacher's tokens of one set; give training.dataset_path"},
     };
@@ -160,8 +156,8 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "data.excess_length_strategy", "cuts the label off a text, which is its last token; give drop, or raise"},
         {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
          "cuts an output matrix of words, and model.num_labels has one of labels; leave it out"},
-        {c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
-         "model.num_labels counts right answers over whole sequences; leave it out"},
+        {value && c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
+         "the values of whole texts are compared, and no rank has whole sequences; leave it out"},
         {c->parallelism.pipeline_parallel_degree > 1, "parallelism.pipeline_parallel_degree",
          "stages train on the next token; leave out model.num_labels"},
         {value && c->training.row_leaves > 1, "training.row_leaves",
