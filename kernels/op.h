@@ -207,7 +207,7 @@ extern "C" {
     KERNEL(JOIN_KV, join_kv)                /* back */                                                                \
     KERNEL(FROM_PIECES, from_pieces)        /* rows as ranks have them to whole sequences; see above */               \
     KERNEL(TO_PIECES, to_pieces)            /* back */                                                                \
-    KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above. CPUs only */              \
+    KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above */                          \
     KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
     KERNEL(ADAMW_CODED, adamw_coded)        /* as ADAMW, with states in blocks of 64 codes (code8.h). CPUs only */       \
     KERNEL(LION_CODED, lion_coded)                                                                                    \

@@ -24,6 +24,7 @@ static work_bytes_function *const work_of[SH_OP_ROOM] = {
     [SH_OP_GELU_BWD_BIAS] = sh_cuda_bias_bwd_work_bytes,
     [SH_OP_ATTENTION] = sh_cuda_attention_work_bytes,
     [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd_work_bytes,
+    [SH_OP_ATTENTION_ROWS_BWD] = sh_cuda_attention_bwd_work_bytes,
     [SH_OP_HEAD_LOSS] = sh_cuda_head_work_bytes,
     [SH_OP_HEAD_LOSS_GRAD] = sh_cuda_head_work_bytes,
     [SH_OP_HEAD_SCORE] = sh_cuda_head_work_bytes,
@@ -68,7 +69,9 @@ static sh_rc prepare_kernel(const struct sh_op_call *call)
 {
     switch (call->kind) {
     case SH_OP_ATTENTION:
-    case SH_OP_ATTENTION_BWD: return sh_cuda_attention_prepare(call);
+    case SH_OP_ATTENTION_BWD:
+    case SH_OP_ATTENTION_ROWS:
+    case SH_OP_ATTENTION_ROWS_BWD: return sh_cuda_attention_prepare(call);
     case SH_OP_LINEAR:
     case SH_OP_LINEAR_BWD_X:
     case SH_OP_LINEAR_BWD_W:

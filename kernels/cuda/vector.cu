@@ -204,6 +204,60 @@ template <class T> sh_rc run_turn(const struct sh_op_call *call)
                      call->queue);
 }
 
+/* Index i is in the rows of q and kv side by side; back: from these. */
+template <class T> struct halves {
+    T *x, *q, *kv;
+    int64_t left, row; /* elements of q's row, of both */
+    bool back;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t n = i / row, at = i % row;
+        T *half = at < left ? q + n * left + at : kv + n * (row - left) + at - left, v[N];
+        sh_load_raw(v, back ? half : x + i);
+        sh_store_raw(back ? x + i : half, v);
+    }
+};
+
+template <class T>
+sh_rc run_halves(const struct sh_op_call *call, const struct sh_operand *x, const struct sh_operand *q, bool back)
+{
+    constexpr int N = SH_WIDTH<T>;
+    halves<T> f = {sh_data<T>(x), sh_data<T>(&q[0]), sh_data<T>(&q[1]), q[0].dim[1], x->dim[1], back};
+    bool vectors = sh_aligned<N>(f.x, f.row) && sh_aligned<N>(f.q, f.left) && sh_aligned<N>(f.kv, f.left);
+    return sh_map<N>(back ? "join_kv" : "split_kv", f, sh_elems(x), vectors, call->queue);
+}
+
+/* Index i is in pieces [P,2B,M,W] as ranks have them, `elems` long; back: from whole sequences. */
+template <class T> struct pieces {
+    T *in_ranks, *in_sequences;
+    int64_t P, B, elems;
+    bool back;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t n = i / elems, p = n / (2 * B), piece = n / B % 2 ? 2 * P - 1 - p : p;
+        T *there = in_sequences + (n % B * 2 * P + piece) * elems + i % elems, v[N];
+        sh_load_raw(v, back ? there : in_ranks + i);
+        sh_store_raw(back ? in_ranks + i : there, v);
+    }
+};
+
+template <class T>
+sh_rc run_pieces(const struct sh_op_call *call, const struct sh_operand *in_ranks, const struct sh_operand *whole,
+                 bool back)
+{
+    constexpr int N = SH_WIDTH<T>;
+    pieces<T> f = {sh_data<T>(in_ranks),
+                   sh_data<T>(whole),
+                   in_ranks->dim[0],
+                   whole->dim[0],
+                   in_ranks->dim[2] * in_ranks->dim[3],
+                   back};
+    return sh_map<N>(back ? "to_pieces" : "from_pieces", f, sh_elems(whole),
+                     sh_aligned<N>(f.in_ranks, f.elems) && sh_aligned<N>(f.in_sequences, f.elems), call->queue);
+}
+
 template <class Y, class A> struct cast {
     Y *y;
     const A *a;
@@ -312,6 +366,30 @@ extern "C" sh_rc sh_cuda_join_heads(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_turn(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_turn<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_split_kv(const struct sh_op_call *call)
+{
+    return sh_by_act(call->in[0].dtype,
+                     [&](auto zero) { return run_halves<decltype(zero)>(call, &call->in[0], &call->out[0], false); });
+}
+
+extern "C" sh_rc sh_cuda_join_kv(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_halves<decltype(zero)>(call, &call->out[0], &call->in[0], true); });
+}
+
+extern "C" sh_rc sh_cuda_from_pieces(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_pieces<decltype(zero)>(call, &call->in[0], &call->out[0], false); });
+}
+
+extern "C" sh_rc sh_cuda_to_pieces(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_pieces<decltype(zero)>(call, &call->out[0], &call->in[0], true); });
 }
 
 extern "C" sh_rc sh_cuda_accumulate(const struct sh_op_call *call)

@@ -324,13 +324,6 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
             "model.family=%s: rotary positions of neighbours have a kernel for CPUs only, but the job runs on "
             "GPUs; give training.device=cpu",
             sh_family_of(cfg->model.family)->name);
-    if (gpu && sh_config_gathers(cfg))
-        return sh_fail(
-            SH_E_USAGE,
-            "parallelism.context_parallel_degree=%d gathers keys and values, which has kernels for CPUs only; "
-            "give a degree that divides model.n_heads %d and fits model.n_kv_heads %d, and "
-            "context_parallel_method=auto",
-            cfg->parallelism.context_parallel_degree, cfg->model.n_heads, cfg->model.n_kv_heads);
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);

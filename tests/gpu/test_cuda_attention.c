@@ -18,12 +18,17 @@
 static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
+    if (call->kind == SH_OP_ATTENTION_ROWS)
+        return 0;
     return call->kind == SH_OP_ATTENTION ? sh_cuda_attention_work_bytes(call) : sh_cuda_attention_bwd_work_bytes(call);
 }
 
 static const struct sh_kernel_table table = {
     .name = "cuda",
-    .run = {[SH_OP_ATTENTION] = sh_cuda_attention, [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd},
+    .run = {[SH_OP_ATTENTION] = sh_cuda_attention,
+            [SH_OP_ATTENTION_BWD] = sh_cuda_attention_bwd,
+            [SH_OP_ATTENTION_ROWS] = sh_cuda_attention_rows,
+            [SH_OP_ATTENTION_ROWS_BWD] = sh_cuda_attention_rows_bwd},
     .prepare = sh_cuda_attention_prepare,
     .work_bytes = work_bytes,
 };
@@ -149,6 +154,31 @@ static void test_tensor_cores(void **state)
     optest_seed(33);
     for (size_t i = 0; i < n_tensor; i++)
         check_shape(SH_BF16, tensor_shapes[i]);
+}
+
+/* Runs that begin and end within tiles, each place, more sequences, shared heads, windows, documents; by tensor cores if
+ * the type is bf16 and the head size one of theirs. */
+static void test_runs(void **state)
+{
+    static const struct runs_shape some[] = {
+        {2, 2, 1, 70, 2, 1, 64, 0, true},   {1, 3, 2, 33, 3, 3, 32, 40, false}, {2, 1, 0, 65, 4, 2, 32, 0, false},
+        {1, 2, 0, 80, 2, 1, 96, 9, true},   {1, 2, 1, 64, 1, 1, 128, 0, false}, {2, 2, 0, 17, 2, 1, 10, 0, true},
+        {1, 4, 1, 20, 4, 2, 80, 33, false},
+    };
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
+    (void)state;
+    optest_seed(37);
+    for (size_t i = 0; i < 2 * sizeof some / sizeof some[0] && i < 2 * n_any; i++) {
+        struct runs_shape s = some[i / 2];
+        double keys = 2 * s.ranks * s.rows;
+        struct optest t;
+        runs_forward(&t, acts[i % 2], s);
+        check(&t, 2, s.dim + keys);
+        optest_end(&t);
+        runs_backward(&t, acts[i % 2], s);
+        check(&t, 2, 4 * s.dim + keys * s.heads / s.kv_heads);
+        optest_end(&t);
+    }
 }
 
 /* Scores of hundreds: exponentials overflow without the maximum, and rows' maxima grow from tile to tile. A row then
@@ -281,13 +311,10 @@ static void test_head_too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_any_bf16),
-        cmocka_unit_test(test_tensor_cores),
-        cmocka_unit_test(test_large_scores),
-        cmocka_unit_test(test_nan_stays_in_its_row),
-        cmocka_unit_test(test_full_size),
-        cmocka_unit_test(test_head_too_large),
+        cmocka_unit_test(test_f32),          cmocka_unit_test(test_any_bf16),
+        cmocka_unit_test(test_tensor_cores), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_large_scores), cmocka_unit_test(test_nan_stays_in_its_row),
+        cmocka_unit_test(test_full_size),    cmocka_unit_test(test_head_too_large),
     };
     if (!optest_device_there())
         return 0;

@@ -321,7 +321,9 @@ def main():
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
               ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi),
               ('experts', '1x1', 'float32', {}), ('experts', '2x2', 'float32', {'moe.z_loss_coeff': 0.1}),
-              ('experts', '1x2', 'bfloat16', EVEN), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi})]
+              ('experts', '1x2', 'bfloat16', EVEN), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi}),
+              ('llama', 'halves', 'float32', {'model.n_heads': 4}), ('gpt2', 'gathered halves', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
+              ('llama', 'gathered halves', 'bfloat16', {'model.head_dim': 32})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]

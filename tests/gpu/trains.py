@@ -30,6 +30,9 @@ SPREAD = {
     'two': (2, {**MESHES['1x2'][1], 'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 1}),
     'two pairs of': (4, {**HYBRID, 'parallelism.expert_parallel_degree': 2}),
 }
+# With sequences cut over ranks.
+CUT = {'parallelism.sharding_strategy': 'full_shard', 'parallelism.context_parallel_degree': 2}
+PARTS = {'halves': (2, CUT), 'gathered halves': (2, {**CUT, 'parallelism.context_parallel_method': 'gather'})}
 
 
 def config(model, **more):
@@ -39,7 +42,7 @@ def config(model, **more):
 
 
 def run(name, model, device, mesh='1x1', **more):
-    ranks, axes = {**MESHES, **SPREAD}[mesh]
+    ranks, axes = {**MESHES, **SPREAD, **PARTS}[mesh]
     return job.train(name, config(model, **device, **axes, **more), ranks)
 
 

@@ -52,6 +52,59 @@ void attention_backward(struct optest *t, enum sh_dtype act, struct attention_sh
     optest_end(&fwd);
 }
 
+static void begin_runs(struct optest *t, enum sh_op_kind kind, struct runs_shape s)
+{
+    begin(t, kind,
+          (struct attention_shape){.heads = s.heads, .kv_heads = s.kv_heads, .dim = s.dim, .window = s.window});
+    t->attr.attn.runs = 2;
+    t->attr.attn.first[0] = s.place * s.rows;
+    t->attr.attn.first[1] = (2 * s.ranks - 1 - s.place) * s.rows;
+}
+
+/* First positions of documents, which no row of a run precedes. */
+static void runs_docs(struct optest *t, int i, struct runs_shape s)
+{
+    optest_in_ints(t, i, 0, 1, DIMS(2 * s.batch, s.rows));
+    for (int64_t n = 0; n < 2L * s.batch * s.rows; n++) {
+        int64_t at = t->attr.attn.first[n / s.rows / s.batch] + n % s.rows;
+        optest_set(&t->call.in[i], n, (double)(at - at % 19));
+    }
+}
+
+void runs_forward(struct optest *t, enum sh_dtype act, struct runs_shape s)
+{
+    begin_runs(t, SH_OP_ATTENTION_ROWS, s);
+    optest_in(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
+    optest_in(t, 1, act, DIMS(s.batch, 2 * s.ranks * s.rows, 2 * s.kv_heads * s.dim));
+    if (s.docs)
+        runs_docs(t, 2, s);
+    optest_out(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
+    optest_out(t, 1, SH_F32, DIMS(2 * s.batch, s.heads, s.rows));
+}
+
+void runs_backward(struct optest *t, enum sh_dtype act, struct runs_shape s)
+{
+    struct optest fwd;
+
+    runs_forward(&fwd, act, s);
+    optest_run(&fwd, &sh_kernels_ref, 1);
+    begin_runs(t, SH_OP_ATTENTION_ROWS_BWD, s);
+    optest_in(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
+    optest_in(t, 1, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
+    optest_in(t, 2, act, DIMS(s.batch, 2 * s.ranks * s.rows, 2 * s.kv_heads * s.dim));
+    optest_in(t, 3, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
+    optest_in(t, 4, SH_F32, DIMS(2 * s.batch, s.heads, s.rows));
+    copy_data(&t->call.in[1], &fwd.call.in[0]);
+    copy_data(&t->call.in[2], &fwd.call.in[1]);
+    copy_data(&t->call.in[3], &fwd.call.out[0]);
+    copy_data(&t->call.in[4], &fwd.call.out[1]);
+    if (s.docs)
+        runs_docs(t, 5, s);
+    optest_out(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
+    optest_out(t, 1, act, DIMS(s.batch, 2 * s.ranks * s.rows, 2 * s.kv_heads * s.dim));
+    optest_end(&fwd);
+}
+
 void attention_backward_of(struct optest *t, const struct optest *fwd, struct attention_shape s)
 {
     enum sh_dtype act = fwd->call.in[0].dtype;

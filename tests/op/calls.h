@@ -18,6 +18,15 @@ void attention_backward(struct optest *t, enum sh_dtype act, struct attention_sh
 /* The backward for the results of a forward that has run. */
 void attention_backward_of(struct optest *t, const struct optest *fwd, struct attention_shape s);
 
+/* Runs of queries of a place among P, of all sequences: two pieces of `rows` rows each, from either half. */
+struct runs_shape {
+    int batch, ranks, place, rows, heads, kv_heads, dim, window;
+    bool docs;
+};
+void runs_forward(struct optest *t, enum sh_dtype act, struct runs_shape s);
+/* For the results of the reference's forward. */
+void runs_backward(struct optest *t, enum sh_dtype act, struct runs_shape s);
+
 struct head_shape {
     int64_t batch, seq, dim, vocab, chunk_rows;
     bool add_loss, add_dw; /* continue from earlier values */

@@ -560,6 +560,34 @@ void elem_heads(void **state)
     }
 }
 
+/* Queries apart from keys and values, and pieces of sequences in the order of ranks, there and back. */
+void elem_pieces(void **state)
+{
+    static const int shapes[][4] = {{3, 2, 5, 6}, {2, 1, 4, 64}, {1, 3, 2, 16}}; /* P, B, M and D */
+    enum { H = 3, K = 2 };
+
+    (void)state;
+    optest_seed(33);
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes) * ACTS * 4; i++) {
+        int P = shapes[i / 8][0], B = shapes[i / 8][1], M = shapes[i / 8][2], D = shapes[i / 8][3], back = i & 1;
+        enum sh_dtype act = acts[i / 2 % 2];
+        struct optest t;
+
+        if (i & 4) {
+            optest_begin(&t, back ? SH_OP_TO_PIECES : SH_OP_FROM_PIECES);
+            (back ? optest_out : optest_in)(&t, 0, act, DIMS(P, 2 * B, M, D));
+            (back ? optest_in : optest_out)(&t, 0, act, DIMS(B, 2 * P * M, D));
+        } else {
+            optest_begin(&t, back ? SH_OP_JOIN_KV : SH_OP_SPLIT_KV);
+            t.attr.attn.heads = H, t.attr.attn.kv_heads = K, t.attr.attn.head_dim = D;
+            (back ? optest_out : optest_in)(&t, 0, act, DIMS(M, (H + 2 * K) * D));
+            (back ? optest_in : optest_out)(&t, 0, act, DIMS(M, H * D));
+            (back ? optest_in : optest_out)(&t, 1, act, DIMS(M, 2 * K * D));
+        }
+        elem_check(&t, TERMS(0, 0));
+    }
+}
+
 /* y from one or two vectors of n, of the given types. terms 0: no rounding at all. */
 static void check_vector(enum sh_op_kind kind, enum sh_dtype in, enum sh_dtype out, int64_t n, double terms)
 {

@@ -57,78 +57,10 @@ static void check_backward(enum sh_dtype act, struct attention_shape s)
     optest_end(&t);
 }
 
-/* Runs of queries of a place among P, of all sequences: two pieces of `rows` rows each, from either half. */
-struct runs {
-    int batch, ranks, place, rows, heads, kv_heads, dim, window;
-    bool docs;
-};
-
-static void begin_runs(struct optest *t, enum sh_op_kind kind, struct runs s)
-{
-    optest_begin(t, kind);
-    t->attr.attn.heads = s.heads;
-    t->attr.attn.kv_heads = s.kv_heads;
-    t->attr.attn.head_dim = s.dim;
-    t->attr.attn.window = s.window;
-    t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
-    t->attr.attn.runs = 2;
-    t->attr.attn.first[0] = s.place * s.rows;
-    t->attr.attn.first[1] = (2 * s.ranks - 1 - s.place) * s.rows;
-}
-
-/* First positions of documents, which no row of a run precedes. */
-static void runs_docs(struct optest *t, int i, struct runs s)
-{
-    optest_in_ints(t, i, 0, 1, DIMS(2 * s.batch, s.rows));
-    for (int64_t n = 0; n < 2L * s.batch * s.rows; n++) {
-        int64_t at = t->attr.attn.first[n / s.rows / s.batch] + n % s.rows;
-        optest_set(&t->call.in[i], n, (double)(at - at % 19));
-    }
-}
-
-static void runs_forward(struct optest *t, enum sh_dtype act, struct runs s)
-{
-    begin_runs(t, SH_OP_ATTENTION_ROWS, s);
-    optest_in(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
-    optest_in(t, 1, act, DIMS(s.batch, 2 * s.ranks * s.rows, 2 * s.kv_heads * s.dim));
-    if (s.docs)
-        runs_docs(t, 2, s);
-    optest_out(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
-    optest_out(t, 1, SH_F32, DIMS(2 * s.batch, s.heads, s.rows));
-}
-
-static void copy_operand(const struct sh_operand *to, const struct sh_operand *from)
-{
-    memcpy(to->data, from->data, (size_t)optest_elems(from) * (size_t)sh_dtype_bytes(from->dtype));
-}
-
-static void runs_backward(struct optest *t, enum sh_dtype act, struct runs s)
-{
-    struct optest fwd;
-
-    runs_forward(&fwd, act, s);
-    optest_run(&fwd, &sh_kernels_ref, 1);
-    begin_runs(t, SH_OP_ATTENTION_ROWS_BWD, s);
-    optest_in(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
-    optest_in(t, 1, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
-    optest_in(t, 2, act, DIMS(s.batch, 2 * s.ranks * s.rows, 2 * s.kv_heads * s.dim));
-    optest_in(t, 3, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
-    optest_in(t, 4, SH_F32, DIMS(2 * s.batch, s.heads, s.rows));
-    copy_operand(&t->call.in[1], &fwd.call.in[0]);
-    copy_operand(&t->call.in[2], &fwd.call.in[1]);
-    copy_operand(&t->call.in[3], &fwd.call.out[0]);
-    copy_operand(&t->call.in[4], &fwd.call.out[1]);
-    if (s.docs)
-        runs_docs(t, 5, s);
-    optest_out(t, 0, act, DIMS(2 * s.batch, s.rows, s.heads * s.dim));
-    optest_out(t, 1, act, DIMS(s.batch, 2 * s.ranks * s.rows, 2 * s.kv_heads * s.dim));
-    optest_end(&fwd);
-}
-
 /* Pieces of whole panels and others, each place, more sequences, shared key-value heads, windows, documents. */
 static void runs_of_queries(void **state)
 {
-    static const struct runs some[] = {
+    static const struct runs_shape some[] = {
         {1, 2, 0, 32, 3, 1, 16, 0, false},  {2, 2, 1, 64, 4, 2, 64, 0, true}, {2, 3, 2, 17, 3, 3, 10, 0, true},
         {1, 4, 1, 96, 7, 1, 32, 40, true},  {3, 3, 1, 33, 2, 1, 8, 5, false}, {1, 1, 0, 130, 2, 2, 40, 0, false},
         {2, 2, 0, 160, 2, 1, 128, 7, true}, {1, 2, 1, 1, 5, 5, 12, 0, false},
@@ -138,7 +70,7 @@ static void runs_of_queries(void **state)
     (void)state;
     optest_seed(31);
     for (int i = 0; i < 2 * (int)(sizeof some / sizeof *some); i++) {
-        struct runs s = some[i / 2];
+        struct runs_shape s = some[i / 2];
         enum sh_dtype act = acts[i % 2];
         double keys = 2 * s.ranks * s.rows, sharing = (double)s.heads / s.kv_heads;
         struct sh_bound o = weighted(sh_bound_sum(act, s.dim + keys), act, 2), d;
@@ -171,7 +103,7 @@ static void runs_are_sequences(void **state)
         for (int place = 0; place < P; place++) {
             struct optest t;
 
-            runs_forward(&t, acts[a], (struct runs){B, P, place, M, H, 1, D, 9, false});
+            runs_forward(&t, acts[a], (struct runs_shape){B, P, place, M, H, 1, D, 9, false});
             for (int64_t n = 0; n < 2 * B * M; n++) {
                 int64_t row = n / M % B * T + t.attr.attn.first[n / M / B] + n % M;
                 memcpy((char *)t.call.in[0].data + n * H * D * size,
@@ -189,43 +121,6 @@ static void runs_are_sequences(void **state)
             optest_end(&t);
         }
         optest_end(&all);
-    }
-}
-
-/* Queries apart from keys and values, and pieces of sequences in the order of ranks, there and back. */
-static void pieces_and_halves(void **state)
-{
-    enum { P = 3, B = 2, M = 5, N = 7, H = 3, K = 2, D = 4, W = 6 };
-    static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
-
-    (void)state;
-    optest_seed(33);
-    for (int i = 0; i < 8; i++) {
-        static const enum sh_op_kind kinds[] = {SH_OP_SPLIT_KV, SH_OP_JOIN_KV, SH_OP_FROM_PIECES, SH_OP_TO_PIECES};
-        enum sh_op_kind kind = kinds[i / 2];
-        enum sh_dtype act = acts[i % 2];
-        struct optest t;
-
-        optest_begin(&t, kind);
-        if (i < 4)
-            t.attr.attn.heads = H, t.attr.attn.kv_heads = K, t.attr.attn.head_dim = D;
-        if (kind == SH_OP_SPLIT_KV) {
-            optest_in(&t, 0, act, DIMS(N, (H + 2 * K) * D));
-            optest_out(&t, 0, act, DIMS(N, H * D));
-            optest_out(&t, 1, act, DIMS(N, 2 * K * D));
-        } else if (kind == SH_OP_JOIN_KV) {
-            optest_in(&t, 0, act, DIMS(N, H * D));
-            optest_in(&t, 1, act, DIMS(N, 2 * K * D));
-            optest_out(&t, 0, act, DIMS(N, (H + 2 * K) * D));
-        } else if (kind == SH_OP_FROM_PIECES) {
-            optest_in(&t, 0, act, DIMS(P, 2 * B, M, W));
-            optest_out(&t, 0, act, DIMS(B, 2 * P * M, W));
-        } else {
-            optest_in(&t, 0, act, DIMS(B, 2 * P * M, W));
-            optest_out(&t, 0, act, DIMS(P, 2 * B, M, W));
-        }
-        agree(&t, kind == SH_OP_SPLIT_KV ? 2 : 1, (struct sh_bound[]){{0, 0}, {0, 0}}, -1, -1);
-        optest_end(&t);
     }
 }
 
@@ -341,7 +236,6 @@ int main(void)
         cmocka_unit_test(test_heads_apart),
         cmocka_unit_test(runs_of_queries),
         cmocka_unit_test(runs_are_sequences),
-        cmocka_unit_test(pieces_and_halves),
     };
     return cmocka_run_group_tests_name("cpu_attention", tests, NULL, NULL);
 }

@@ -2,17 +2,29 @@
 
 #include "kernels/cuda/cuda.h"
 
+static bool is_packed(const struct sh_op_call *call)
+{
+    return call->kind == SH_OP_ATTENTION || call->kind == SH_OP_ATTENTION_BWD;
+}
+
+/* Runs of queries go to Sherd's own kernels. */
+static bool cudnn_takes(const struct sh_op_call *call)
+{
+    return is_packed(call) && sh_attention_cudnn_takes(call);
+}
+
 /* What no kernel can do on this GPU is refused before the first step; the text names the limit. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
     if (call->attr->attn.head_dim > SH_ATTENTION_MAX_DIM)
         return sh_fail(SH_E_USAGE, "attention on a GPU: head size %d is too large, the limit is %d",
                        call->attr->attn.head_dim, SH_ATTENTION_MAX_DIM);
-    SH_TRY(sh_attention_cudnn_prepare(call));
-    if (sh_attention_cudnn_takes(call))
+    if (is_packed(call))
+        SH_TRY(sh_attention_cudnn_prepare(call));
+    if (cudnn_takes(call))
         return SH_OK;
     struct sh_attention a = sh_attention_of(call);
-    bool backward = call->kind == SH_OP_ATTENTION_BWD;
+    bool backward = call->kind == SH_OP_ATTENTION_BWD || call->kind == SH_OP_ATTENTION_ROWS_BWD;
     return sh_attention_tensor_takes(&a) ? sh_attention_tensor_check(&a, backward)
                                          : sh_attention_any_check(&a, backward);
 }
@@ -21,7 +33,7 @@ sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
  * each step is computed the same way. */
 sh_rc sh_cuda_attention(const struct sh_op_call *call)
 {
-    if (sh_attention_cudnn_takes(call))
+    if (cudnn_takes(call))
         return sh_attention_cudnn(call);
     struct sh_attention a = sh_attention_of(call);
     return sh_attention_tensor_takes(&a) ? sh_attention_tensor(&a, call->queue) : sh_attention_any(&a, call->queue);
@@ -30,7 +42,7 @@ sh_rc sh_cuda_attention(const struct sh_op_call *call)
 /* A separate kernel computes delta = sum over D of do * o; cuDNN does it inside its graph. */
 sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
 {
-    if (sh_attention_cudnn_takes(call))
+    if (cudnn_takes(call))
         return sh_attention_cudnn(call);
     struct sh_attention a = sh_attention_of(call);
     SH_REQUIRE(call->work_bytes >= sh_cuda_attention_bwd_work_bytes(call));
@@ -39,16 +51,12 @@ sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
                                          : sh_attention_any_bwd(&a, call->queue);
 }
 
-/* ---- gathered keys and values: src/plan/request.c refuses them on GPUs ---- */
+sh_rc sh_cuda_attention_rows(const struct sh_op_call *call)
+{
+    return sh_cuda_attention(call);
+}
 
-#define ON_CPUS(kernel)                                                                       \
-    sh_rc sh_cuda_##kernel(const struct sh_op_call *call)                                     \
-    {                                                                                         \
-        return sh_fail(SH_E_USAGE, "%s has no kernel on GPUs", sh_op_info(call->kind)->name); \
-    }
-ON_CPUS(split_kv)
-ON_CPUS(join_kv)
-ON_CPUS(from_pieces)
-ON_CPUS(to_pieces)
-ON_CPUS(attention_rows)
-ON_CPUS(attention_rows_bwd)
+sh_rc sh_cuda_attention_rows_bwd(const struct sh_op_call *call)
+{
+    return sh_cuda_attention_bwd(call);
+}

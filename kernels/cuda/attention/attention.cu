@@ -42,24 +42,47 @@ __device__ __forceinline__ int lane_column(int n, int i)
     return n * 8 + threadIdx.x % 4 * 2 + i;
 }
 
-/* Head `head` of sequence b in qkv [B,T,(H+2K)D]: query heads first, then key heads, then value heads. */
-__device__ __forceinline__ rows heads_of_qkv(const sh_attention &a, int64_t b, int head)
+/* Head `head` of number i in a tensor, each of which has `count` rows. */
+__device__ __forceinline__ rows heads_at(const sh_attention &a, const void *x, int64_t i, int head, int64_t stride,
+                                         int64_t count)
 {
-    int64_t stride = (a.heads + 2 * a.kv_heads) * (int64_t)a.dim;
-    return {static_cast<const sh_bf16 *>(a.qkv) + b * a.seq * stride + head * (int64_t)a.dim, stride, (int)a.seq};
+    return {static_cast<const sh_bf16 *>(x) + i * count * stride + head * (int64_t)a.dim, stride, (int)count};
 }
 
-/* The same in a tensor [B,T,H D]. */
-__device__ __forceinline__ rows heads_of_out(const sh_attention &a, const void *x, int64_t b, int head)
+/* s: a run of a sequence */
+__device__ __forceinline__ rows heads_of_q(const sh_attention &a, int64_t s, int head)
 {
-    int64_t stride = a.heads * (int64_t)a.dim;
-    return {static_cast<const sh_bf16 *>(x) + b * a.seq * stride + head * (int64_t)a.dim, stride, (int)a.seq};
+    return heads_at(a, a.q, s, head, a.q_row, a.rows);
 }
 
-/* Positions are 32 bits wide, to save registers. */
-__device__ __forceinline__ int first_key(const sh_attention &a, int64_t b, int t)
+/* Values have the heads after those of the keys. */
+__device__ __forceinline__ rows heads_of_kv(const sh_attention &a, int64_t b, int head)
 {
-    int first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
+    return heads_at(a, a.kv, b, head, a.kv_row, a.seq);
+}
+
+/* In o or dout. */
+__device__ __forceinline__ rows heads_of_out(const sh_attention &a, const void *x, int64_t s, int head)
+{
+    return heads_at(a, x, s, head, a.heads * (int64_t)a.dim, a.rows);
+}
+
+/* The sequence of a run, and the position of its first row. RUNS: queries are apart from keys, in two runs of each
+ * sequence; else a query's row is its position, and kernels are as small as if there were no runs. */
+template <bool RUNS> __device__ __forceinline__ int64_t sequence_of(const sh_attention &a, int64_t s)
+{
+    return RUNS ? s % a.batch : s;
+}
+
+template <bool RUNS> __device__ __forceinline__ int begin_of(const sh_attention &a, int64_t s)
+{
+    return !RUNS ? 0 : s < a.batch ? a.first[0] : a.first[1];
+}
+
+/* Of row t of a run that begins at position `begin`. Positions are 32 bits wide, to save registers. */
+__device__ __forceinline__ int first_key(const sh_attention &a, int64_t s, int begin, int t)
+{
+    int first = a.docs && t < a.rows ? a.docs[s * a.rows + t] : 0, near = a.window ? begin + t - a.window + 1 : 0;
     return near > first ? near : first;
 }
 
@@ -69,23 +92,25 @@ __device__ __forceinline__ bool limited(const sh_attention &a)
     return a.docs || a.window;
 }
 
-/* The queries that a block owns, and the tiles of keys that it sees. */
+/* The queries that a block owns, of run s, and the tiles of keys that it sees. */
 struct queries {
-    int64_t b;
+    int64_t s, b;
     int head, kv_head;
-    int from, first_tile, end; /* end: one past the last key seen */
+    int begin, from, first_tile, end; /* position of row 0; the block's first row; end: one past the last key seen */
 };
 
 /* Blocks are numbered so that those with the most keys start first. */
-template <int OWN> __device__ __forceinline__ queries queries_of(const sh_attention &a)
+template <int OWN, bool RUNS> __device__ __forceinline__ queries queries_of(const sh_attention &a)
 {
     queries q;
     q.head = (int)(blockIdx.x % a.heads);
     q.kv_head = q.head / (a.heads / a.kv_heads);
-    q.b = blockIdx.x / a.heads;
+    q.s = blockIdx.x / a.heads;
+    q.b = sequence_of<RUNS>(a, q.s);
+    q.begin = begin_of<RUNS>(a, q.s);
     q.from = (int)(gridDim.y - 1 - blockIdx.y) * OWN; /* the last queries see the most keys, so they go first */
-    q.first_tile = first_key(a, q.b, q.from) / TILE * TILE;
-    q.end = q.from + OWN < a.seq ? q.from + OWN : (int)a.seq;
+    q.first_tile = first_key(a, q.s, q.begin, q.from) / TILE * TILE;
+    q.end = q.begin + (q.from + OWN < a.rows ? q.from + OWN : (int)a.rows);
     return q;
 }
 
@@ -175,35 +200,34 @@ __device__ __forceinline__ void put_queries(const sh_attention &a, const queries
     for (int half = 0; half < 2; half++) {
         float sum = over_quad(run.sum[m][half], false);
         int t = own + lane_row(m, half);
-        if (t >= a.seq)
+        if (t >= a.rows)
             continue;
-        sh_bf16 *to = static_cast<sh_bf16 *>(a.o) + ((q.b * a.seq + t) * a.heads + q.head) * D;
+        sh_bf16 *to = static_cast<sh_bf16 *>(a.o) + ((q.s * a.rows + t) * a.heads + q.head) * D;
         sh_tile::put<D>(to, o[m], half, 1 / sum);
         if (threadIdx.x % 4 == 0)
-            a.lse[(q.b * a.heads + q.head) * a.seq + t] = run.top[m][half] * a.scale + logf(sum);
+            a.lse[(q.s * a.heads + q.head) * a.rows + t] = run.top[m][half] * a.scale + logf(sum);
     }
 }
 
 /* One block: 16 M rows per warp, all tiles of keys from the first one that the block sees. */
-template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
+template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
-    queries q = queries_of<16 * M * WARPS>(a);
-    rows keys = heads_of_qkv(a, q.b, a.heads + q.kv_head),
-         values = heads_of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head);
-    int own = q.from + (int)(threadIdx.x / 32) * 16 * M;
+    queries q = queries_of<16 * M * WARPS, RUNS>(a);
+    rows keys = heads_of_kv(a, q.b, q.kv_head), values = heads_of_kv(a, q.b, a.kv_heads + q.kv_head);
+    int own = q.from + (int)(threadIdx.x / 32) * 16 * M, at = q.begin + own; /* its row, and its position */
     uint32_t query[M][D / 16][4];
     float o[M][D / 8][4], s[TILE / 16][M][2][4];
     int first[M][2];
     running<M> run;
 
-    take_own<D, M>(query, shared, heads_of_qkv(a, q.b, q.head), q.from);
+    take_own<D, M>(query, shared, heads_of_q(a, q.s, q.head), q.from);
     sh_tile::clear<D, M>(o);
     SH_UNROLL
     for (int i = 0; i < 2 * M; i++) {
         run.top[i / 2][i % 2] = -INFINITY;
         run.sum[i / 2][i % 2] = 0;
-        first[i / 2][i % 2] = first_key(a, q.b, own + lane_row(i / 2, i % 2));
+        first[i / 2][i % 2] = first_key(a, q.s, q.begin, own + lane_row(i / 2, i % 2));
     }
     fetch_pair<D>(shared, 0, keys, values, q.first_tile);
     int buffer = 0;
@@ -214,19 +238,19 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
         if (k0 + TILE < q.end)
             fetch_pair<D>(shared, buffer ^ 1, keys, values, k0 + TILE);
         /* The whole tile is after this warp's last query. */
-        if (k0 > own + 16 * M - 1)
+        if (k0 > at + 16 * M - 1)
             continue;
         SH_UNROLL
         for (int j = 0; j < TILE / 16; j++)
             sh_tile::dot<D, M>(s[j], query, shared + buffer * TILE_ELEMS<D>, 16 * j);
         /* Only tiles on the diagonal, or with documents or a window, need the mask. */
-        if (limited(a) || k0 + TILE - 1 > own) {
+        if (limited(a) || k0 + TILE - 1 > at) {
             SH_UNROLL
             for (int j = 0; j < TILE / 16; j++)
                 SH_UNROLL
             for (int i = 0; i < 8 * M; i++) {
                 int m = i / 8, n = i / 4 % 2, c = i % 4;
-                if (!seen(k0 + 16 * j + lane_column(n, c % 2), own + lane_row(m, c / 2), first[m][c / 2]))
+                if (!seen(k0 + 16 * j + lane_column(n, c % 2), at + lane_row(m, c / 2), first[m][c / 2]))
                     s[j][m][n][c] = -INFINITY;
             }
         }
@@ -239,27 +263,26 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) forward(sh_at
 }
 
 /* dq [t] = scale * sum over s of p (dp - delta) k[s], where dp = dout[t] . v[s] */
-template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_queries(sh_attention a)
+template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) backward_queries(sh_attention a)
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
-    queries q = queries_of<16 * M * WARPS>(a);
-    rows keys = heads_of_qkv(a, q.b, a.heads + q.kv_head),
-         values = heads_of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head);
-    int own = q.from + (int)(threadIdx.x / 32) * 16 * M;
+    queries q = queries_of<16 * M * WARPS, RUNS>(a);
+    rows keys = heads_of_kv(a, q.b, q.kv_head), values = heads_of_kv(a, q.b, a.kv_heads + q.kv_head);
+    int own = q.from + (int)(threadIdx.x / 32) * 16 * M, place = q.begin + own; /* its row, and its position */
     uint32_t query[M][D / 16][4], dout[M][D / 16][4];
     float dq[M][D / 8][4], lse2[M][2], delta[M][2];
     int first[M][2];
 
-    take_own<D, M>(query, shared, heads_of_qkv(a, q.b, q.head), q.from);
-    take_own<D, M>(dout, shared, heads_of_out(a, a.dout, q.b, q.head), q.from);
+    take_own<D, M>(query, shared, heads_of_q(a, q.s, q.head), q.from);
+    take_own<D, M>(dout, shared, heads_of_out(a, a.dout, q.s, q.head), q.from);
     sh_tile::clear<D, M>(dq);
     SH_UNROLL
     for (int i = 0; i < 2 * M; i++) {
         int t = own + lane_row(i / 2, i % 2);
-        int64_t at = (q.b * a.heads + q.head) * a.seq + t;
-        lse2[i / 2][i % 2] = t < a.seq ? a.lse[at] * LOG2E : 0;
-        delta[i / 2][i % 2] = t < a.seq ? a.delta[at] : 0;
-        first[i / 2][i % 2] = first_key(a, q.b, t);
+        int64_t at = (q.s * a.heads + q.head) * a.rows + t;
+        lse2[i / 2][i % 2] = t < a.rows ? a.lse[at] * LOG2E : 0;
+        delta[i / 2][i % 2] = t < a.rows ? a.delta[at] : 0;
+        first[i / 2][i % 2] = first_key(a, q.s, q.begin, t);
     }
     fetch_pair<D>(shared, 0, keys, values, q.first_tile);
     int buffer = 0;
@@ -268,11 +291,11 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
         __syncthreads();
         if (k0 + TILE < q.end)
             fetch_pair<D>(shared, buffer ^ 1, keys, values, k0 + TILE);
-        bool whole = !limited(a) && k0 + TILE - 1 <= own;
+        bool whole = !limited(a) && k0 + TILE - 1 <= place;
         SH_UNROLL
         for (int j = 0; j < TILE / 16; j++) {
             float s[M][2][4], dp[M][2][4];
-            if (k0 + 16 * j > own + 16 * M - 1)
+            if (k0 + 16 * j > place + 16 * M - 1)
                 continue;
             sh_tile::dot<D, M>(s, query, shared + buffer * TILE_ELEMS<D>, 16 * j);
             sh_tile::dot<D, M>(dp, dout, shared + (2 + buffer) * TILE_ELEMS<D>, 16 * j);
@@ -280,7 +303,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
             for (int i = 0; i < 8 * M; i++) {
                 int m = i / 8, n = i / 4 % 2, c = i % 4, half = c / 2;
                 float p = sh_mma::exp2_of(s[m][n][c] * (a.scale * LOG2E) - lse2[m][half]);
-                bool on = whole || seen(k0 + 16 * j + lane_column(n, c % 2), own + lane_row(m, half), first[m][half]);
+                bool on = whole || seen(k0 + 16 * j + lane_column(n, c % 2), place + lane_row(m, half), first[m][half]);
                 s[m][n][c] = on ? p * (dp[m][n][c] - delta[m][half]) : 0;
             }
             sh_tile::add<D, M>(dq, s, shared + buffer * TILE_ELEMS<D>, 16 * j);
@@ -289,9 +312,8 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_quer
     SH_UNROLL
     for (int i = 0; i < 2 * M; i++) {
         int t = own + lane_row(i / 2, i % 2);
-        int64_t stride = (a.heads + 2 * a.kv_heads) * (int64_t)D;
-        if (t < a.seq)
-            sh_tile::put<D>(static_cast<sh_bf16 *>(a.dqkv) + (q.b * a.seq + t) * stride + q.head * D, dq[i / 2], i % 2,
+        if (t < a.rows)
+            sh_tile::put<D>(static_cast<sh_bf16 *>(a.dq) + (q.s * a.rows + t) * a.q_row + q.head * D, dq[i / 2], i % 2,
                             a.scale);
     }
 }
@@ -302,26 +324,26 @@ struct of_queries {
     int32_t first[2][TILE];
 };
 
-__device__ __forceinline__ void fetch_of_queries(const sh_attention &a, of_queries *to, int buffer, int64_t b, int head,
+__device__ __forceinline__ void fetch_of_queries(const sh_attention &a, of_queries *to, int buffer, int64_t s, int head,
                                                  int from)
 {
     int i = threadIdx.x % TILE;
-    bool there = from + i < a.seq, upper = threadIdx.x >= TILE;
+    bool there = from + i < a.rows, upper = threadIdx.x >= TILE;
     int t = there ? from + i : 0;
-    int64_t at = (b * a.heads + head) * a.seq + t;
+    int64_t at = (s * a.heads + head) * a.rows + t;
     static_assert(THREADS == 2 * TILE, "half of the threads copy lse, half delta");
     sh_mma::copy<4>(upper ? &to->delta[buffer][i] : &to->lse[buffer][i], upper ? &a.delta[at] : &a.lse[at], there);
     if (a.docs && !upper)
-        sh_mma::copy<4>(&to->first[buffer][i], &a.docs[b * a.seq + t], there);
+        sh_mma::copy<4>(&to->first[buffer][i], &a.docs[s * a.rows + t], there);
 }
 
-/* One past the last tile of queries that see keys up to `last`: first keys never decrease. */
-__device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t b, int first_tile, int last)
+/* One past the last tile of a run's queries that see keys up to `last`: first keys never decrease. */
+__device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t s, int begin, int first_tile, int last)
 {
-    int low = first_tile, high = (int)((a.seq + TILE - 1) / TILE);
+    int low = first_tile, high = (int)((a.rows + TILE - 1) / TILE);
     while (limited(a) && low < high) {
         int mid = (low + high) / 2;
-        if (first_key(a, b, mid * TILE) <= last)
+        if (first_key(a, s, begin, mid * TILE) <= last)
             low = mid + 1;
         else
             high = mid;
@@ -329,21 +351,69 @@ __device__ __forceinline__ int end_of_queries(const sh_attention &a, int64_t b, 
     return high;
 }
 
+/* The tiles of queries that see keys [from, from + own): of run 0, then of run 1. */
+struct seen_tiles {
+    int first[2], count[2];
+};
+
+template <bool RUNS> __device__ __forceinline__ seen_tiles tiles_of(const sh_attention &a, int64_t b, int from, int own)
+{
+    seen_tiles t = {};
+    SH_UNROLL
+    for (int run = 0; run < (RUNS ? 2 : 1); run++) {
+        int64_t s = run * a.batch + b;
+        int begin = begin_of<RUNS>(a, s);
+        t.first[run] = (RUNS && from < begin ? 0 : from - begin) / TILE;
+        t.count[run] = end_of_queries(a, s, begin, t.first[run], from + own - 1) - t.first[run];
+        if (RUNS && t.count[run] < 0) /* all of the run lies before these keys */
+            t.count[run] = 0;
+    }
+    return t;
+}
+
+/* The run of tile i of them, and its first row there. */
+struct tile_of_run {
+    bool second;
+    int row;
+};
+
+template <bool RUNS> __device__ __forceinline__ tile_of_run tile_at(const seen_tiles &t, int i)
+{
+    bool second = RUNS && i >= t.count[0];
+    return {second, (second ? t.first[1] + i - t.count[0] : t.first[0] + i) * TILE};
+}
+
+template <int D, int M>
+__device__ __forceinline__ void put_keys(const sh_attention &a, int b, int kv_head, int own,
+                                         const float dk[M][D / 8][4], const float dv[M][D / 8][4])
+{
+    SH_UNROLL
+    for (int i = 0; i < 2 * M; i++) {
+        int s = own + lane_row(i / 2, i % 2);
+        sh_bf16 *to = static_cast<sh_bf16 *>(a.dkv) + (b * a.seq + s) * a.kv_row + kv_head * D;
+        if (s < a.seq) {
+            sh_tile::put<D>(to, dk[i / 2], i % 2, a.scale);
+            sh_tile::put<D>(to + a.kv_heads * D, dv[i / 2], i % 2, 1);
+        }
+    }
+}
+
 /* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], over all heads that share s.
  * The products are those of backward_queries, transposed: rows are keys. */
-template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
+template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* queries 0, 1, dout 0, 1, of_queries */
     of_queries *of = reinterpret_cast<of_queries *>(shared + 4 * TILE_ELEMS<D>);
     constexpr int OWN = 16 * M * WARPS;
     int kv_head = (int)(blockIdx.x % a.kv_heads), group = a.heads / a.kv_heads;
     int b = (int)(blockIdx.x / a.kv_heads), from = (int)blockIdx.y * OWN, own = from + (int)(threadIdx.x / 32) * 16 * M;
-    int first_tile = from / TILE, tiles = end_of_queries(a, b, first_tile, from + OWN - 1) - first_tile;
+    seen_tiles by = tiles_of<RUNS>(a, b, from, OWN);
+    int tiles = by.count[0] + (RUNS ? by.count[1] : 0);
     uint32_t key[M][D / 16][4], value[M][D / 16][4];
     float dk[M][D / 8][4], dv[M][D / 8][4];
 
-    take_own<D, M>(key, shared, heads_of_qkv(a, b, a.heads + kv_head), from);
-    take_own<D, M>(value, shared, heads_of_qkv(a, b, a.heads + a.kv_heads + kv_head), from);
+    take_own<D, M>(key, shared, heads_of_kv(a, b, kv_head), from);
+    take_own<D, M>(value, shared, heads_of_kv(a, b, a.kv_heads + kv_head), from);
     sh_tile::clear<D, M>(dk);
     sh_tile::clear<D, M>(dv);
     for (int i = -1; i < tiles * group; i++) {
@@ -354,13 +424,15 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys
         /* Loads of the next tile run while this one is multiplied. */
         if (i + 1 < tiles * group) {
             int head = kv_head * group + (i + 1) / tiles, next = (i + 1) % 2;
-            int q0 = (first_tile + (i + 1) % tiles) * TILE;
-            fetch_pair<D>(shared, next, heads_of_qkv(a, b, head), heads_of_out(a, a.dout, b, head), q0);
-            fetch_of_queries(a, of, next, b, head, q0);
+            tile_of_run t = tile_at<RUNS>(by, (i + 1) % tiles);
+            int64_t s = t.second ? a.batch + b : b;
+            fetch_pair<D>(shared, next, heads_of_q(a, s, head), heads_of_out(a, a.dout, s, head), t.row);
+            fetch_of_queries(a, of, next, s, head, t.row);
         }
         if (i < 0)
             continue;
-        int buffer = i % 2, q0 = (first_tile + i % tiles) * TILE;
+        tile_of_run t = tile_at<RUNS>(by, i % tiles);
+        int buffer = i % 2, q0 = begin_of<RUNS>(a, t.second ? a.batch : 0) + t.row; /* position of its first query */
         sh_bf16 *query = shared + buffer * TILE_ELEMS<D>, *dout = shared + (2 + buffer) * TILE_ELEMS<D>;
         bool whole = !limited(a) && q0 >= own + 16 * M - 1;
         SH_NO_UNROLL
@@ -384,16 +456,7 @@ template <int D, int M> __global__ void __launch_bounds__(THREADS) backward_keys
             sh_tile::add<D, M>(dk, ds, query, 16 * j);
         }
     }
-    SH_UNROLL
-    for (int i = 0; i < 2 * M; i++) {
-        int s = own + lane_row(i / 2, i % 2);
-        int64_t stride = (a.heads + 2 * a.kv_heads) * (int64_t)D;
-        sh_bf16 *to = static_cast<sh_bf16 *>(a.dqkv) + (b * a.seq + s) * stride + (a.heads + kv_head) * D;
-        if (s < a.seq) {
-            sh_tile::put<D>(to, dk[i / 2], i % 2, a.scale);
-            sh_tile::put<D>(to + a.kv_heads * D, dv[i / 2], i % 2, 1);
-        }
-    }
+    put_keys<D, M>(a, b, kv_head, own, dk, dv);
 }
 
 /* Blocks of `own` rows each. */
@@ -406,18 +469,28 @@ unsigned blocks(int64_t seq, int own)
 template <int D> constexpr size_t SHARED = 4 * TILE_ELEMS<D> * sizeof(sh_bf16);
 template <int D> constexpr size_t SHARED_KEYS = SHARED<D> + sizeof(of_queries); /* of dk and dv */
 
-template <int D, int M> sh_rc run_forward(const sh_attention &a, void *queue)
+template <int D, int M, bool RUNS> sh_rc run_forward(const sh_attention &a, void *queue)
 {
-    dim3 grid((unsigned)(a.batch * a.heads), blocks(a.seq, 16 * M * WARPS));
-    return SH_LAUNCH((forward<D, M>), grid, dim3(THREADS), SHARED<D>, queue, a);
+    dim3 grid((unsigned)(a.runs * a.batch * a.heads), blocks(a.rows, 16 * M * WARPS));
+    return SH_LAUNCH((forward<D, M, RUNS>), grid, dim3(THREADS), SHARED<D>, queue, a);
 }
 
-template <int D, int M, int M_KEYS> sh_rc run_backward(const sh_attention &a, void *queue)
+template <int D, int M, int M_KEYS, bool RUNS> sh_rc run_backward(const sh_attention &a, void *queue)
 {
-    dim3 queries((unsigned)(a.batch * a.heads), blocks(a.seq, 16 * M * WARPS));
+    dim3 queries((unsigned)(a.runs * a.batch * a.heads), blocks(a.rows, 16 * M * WARPS));
     dim3 keys((unsigned)(a.batch * a.kv_heads), blocks(a.seq, 16 * M_KEYS * WARPS));
-    SH_TRY(SH_LAUNCH((backward_queries<D, M>), queries, dim3(THREADS), SHARED<D>, queue, a));
-    return SH_LAUNCH((backward_keys<D, M_KEYS>), keys, dim3(THREADS), SHARED_KEYS<D>, queue, a);
+    SH_TRY(SH_LAUNCH((backward_queries<D, M, RUNS>), queries, dim3(THREADS), SHARED<D>, queue, a));
+    return SH_LAUNCH((backward_keys<D, M_KEYS, RUNS>), keys, dim3(THREADS), SHARED_KEYS<D>, queue, a);
+}
+
+template <int D, int M> sh_rc forward_of(const sh_attention &a, void *queue)
+{
+    return a.runs > 1 ? run_forward<D, M, true>(a, queue) : run_forward<D, M, false>(a, queue);
+}
+
+template <int D, int M, int M_KEYS> sh_rc backward_of(const sh_attention &a, void *queue)
+{
+    return a.runs > 1 ? run_backward<D, M, M_KEYS, true>(a, queue) : run_backward<D, M, M_KEYS, false>(a, queue);
 }
 
 /* Rows per warp, in units of 16: as many as its registers hold. */
@@ -427,10 +500,10 @@ const struct {
     sh_rc (*forward)(const sh_attention &a, void *queue);
     sh_rc (*backward)(const sh_attention &a, void *queue);
 } kernels[] = {
-    {32, {SHARED<32>, SHARED_KEYS<32>}, run_forward<32, 2>, run_backward<32, 2, 2>},
-    {64, {SHARED<64>, SHARED_KEYS<64>}, run_forward<64, 2>, run_backward<64, 2, 1>},
-    {96, {SHARED<96>, SHARED_KEYS<96>}, run_forward<96, 1>, run_backward<96, 1, 1>},
-    {128, {SHARED<128>, SHARED_KEYS<128>}, run_forward<128, 1>, run_backward<128, 1, 1>},
+    {32, {SHARED<32>, SHARED_KEYS<32>}, forward_of<32, 2>, backward_of<32, 2, 2>},
+    {64, {SHARED<64>, SHARED_KEYS<64>}, forward_of<64, 2>, backward_of<64, 2, 1>},
+    {96, {SHARED<96>, SHARED_KEYS<96>}, forward_of<96, 1>, backward_of<96, 1, 1>},
+    {128, {SHARED<128>, SHARED_KEYS<128>}, forward_of<128, 1>, backward_of<128, 1, 1>},
 };
 
 /* -1: no kernel for this type or head size. */

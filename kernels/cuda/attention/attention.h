@@ -19,38 +19,56 @@
 extern "C" {
 #endif
 
-/* One call of either direction, in the form that the kernels take. Rows of qkv and dqkv are (H+2K)*D elements, rows
- * of o and dout H*D. */
+/* One call of either direction, in the form that the kernels take. Queries are in one run for each sequence, packed
+ * with its keys and values, or apart from these in U runs (kernels/op.h), where sequence b of run u is number u B + b;
+ * rows of o and dout are H*D elements. */
 struct sh_attention {
-    int64_t batch, seq;
+    int64_t batch, seq; /* sequences, and the keys of each */
+    int64_t rows;       /* queries of a run */
+    int runs;           /* U */
+    int first[2];       /* positions where they begin */
     int heads, kv_heads, dim;
     int window; /* a query sees itself and the window - 1 keys before it; 0: all */
     enum sh_dtype dtype;
     float scale;
-    const void *qkv;
-    const int32_t *docs; /* [B,T] first position of the document of each position; NULL: 0 */
-    void *o;             /* [B,T,H*D]: output of the forward, input of the backward */
-    float *lse;          /* [B,H,T]: likewise */
-    const void *dout;    /* this and the rest: backward only */
-    void *dqkv;
-    float *delta; /* [B,H,T] scratch: sum over d of dout * o */
+    const void *q, *kv;    /* the first query; the first key, with all keys of a row before its values */
+    int64_t q_row, kv_row; /* elements from one row to the next */
+    const int32_t *docs;   /* [UB,rows] first position of the document of each query; NULL: 0 */
+    void *o;               /* [UB,rows,H*D]: output of the forward, input of the backward */
+    float *lse;            /* [UB,H,rows]: likewise */
+    const void *dout;      /* this and the rest: backward only */
+    void *dq, *dkv;        /* with the rows of q and kv */
+    float *delta;          /* [UB,H,rows] scratch: sum over d of dout * o */
 };
+
+/* Where keys begin in rows that begin with queries. */
+static inline void *sh_attention_after_queries(const struct sh_attention *a, const struct sh_operand *packed)
+{
+    int64_t bytes = a->heads * (int64_t)a->dim * sh_dtype_bytes(a->dtype);
+    return packed->data ? (char *)packed->data + bytes : 0;
+}
 
 static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
 {
-    bool forward = call->kind == SH_OP_ATTENTION;
-    const struct sh_operand *qkv = &call->in[forward ? 0 : 1];
+    bool forward = call->kind == SH_OP_ATTENTION || call->kind == SH_OP_ATTENTION_ROWS;
+    bool apart = call->kind == SH_OP_ATTENTION_ROWS || call->kind == SH_OP_ATTENTION_ROWS_BWD;
+    const struct sh_operand *q = &call->in[forward ? 0 : 1], *kv = apart ? q + 1 : q;
     struct sh_attention a;
-    a.batch = qkv->dim[0], a.seq = qkv->dim[1];
+    a.batch = kv->dim[0], a.seq = kv->dim[1], a.rows = q->dim[1];
+    a.runs = apart ? call->attr->attn.runs : 1;
+    for (int i = 0; i < 2; i++)
+        a.first[i] = apart && i < a.runs ? (int)call->attr->attn.first[i] : 0;
     a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
     a.window = call->attr->attn.window;
-    a.dtype = qkv->dtype, a.scale = call->attr->attn.scale;
-    a.qkv = qkv->data;
-    a.docs = (const int32_t *)call->in[forward ? 1 : 4].data;
-    a.o = forward ? call->out[0].data : call->in[2].data;
-    a.lse = (float *)(forward ? call->out[1].data : call->in[3].data);
+    a.dtype = q->dtype, a.scale = call->attr->attn.scale;
+    a.q = q->data, a.q_row = q->dim[2], a.kv_row = kv->dim[2];
+    a.kv = apart ? kv->data : sh_attention_after_queries(&a, q);
+    a.docs = (const int32_t *)kv[forward ? 1 : 3].data;
+    a.o = forward ? call->out[0].data : kv[1].data;
+    a.lse = (float *)(forward ? call->out[1].data : kv[2].data);
     a.dout = forward ? 0 : call->in[0].data;
-    a.dqkv = forward ? 0 : call->out[0].data;
+    a.dq = forward ? 0 : call->out[0].data;
+    a.dkv = forward ? 0 : apart ? call->out[1].data : sh_attention_after_queries(&a, &call->out[0]);
     a.delta = (float *)call->work;
     return a;
 }

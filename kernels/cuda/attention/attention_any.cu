@@ -21,26 +21,36 @@ struct rows {
     bool bf16;
 };
 
-__device__ __forceinline__ rows rows_at(const sh_attention &a, const void *x, int64_t b, int head, int heads)
+/* Head `head` of number i, each of which has `count` rows. */
+__device__ __forceinline__ rows rows_at(const sh_attention &a, const void *x, int64_t i, int head, int64_t stride,
+                                        int64_t count)
 {
-    int64_t stride = heads * (int64_t)a.dim, at = b * a.seq * stride + head * (int64_t)a.dim;
+    int64_t at = i * count * stride + head * (int64_t)a.dim;
     bool bf16 = a.dtype == SH_BF16;
-    return {static_cast<char *>(const_cast<void *>(x)) + at * (bf16 ? 2 : 4), stride, a.seq, bf16};
+    return {static_cast<char *>(const_cast<void *>(x)) + at * (bf16 ? 2 : 4), stride, count, bf16};
 }
 
-__device__ __forceinline__ rows of_qkv(const sh_attention &a, int64_t b, int head)
+/* x: q or dq; s: a run of a sequence */
+__device__ __forceinline__ rows of_queries(const sh_attention &a, const void *x, int64_t s, int head)
 {
-    return rows_at(a, a.qkv, b, head, a.heads + 2 * a.kv_heads);
+    return rows_at(a, x, s, head, a.q_row, a.rows);
 }
 
-__device__ __forceinline__ rows of_dqkv(const sh_attention &a, int64_t b, int head)
+/* x: kv or dkv; values have the heads after those of the keys */
+__device__ __forceinline__ rows of_keys(const sh_attention &a, const void *x, int64_t b, int head)
 {
-    return rows_at(a, a.dqkv, b, head, a.heads + 2 * a.kv_heads);
+    return rows_at(a, x, b, head, a.kv_row, a.seq);
 }
 
-__device__ __forceinline__ rows of_out(const sh_attention &a, const void *x, int64_t b, int head)
+__device__ __forceinline__ rows of_out(const sh_attention &a, const void *x, int64_t s, int head)
 {
-    return rows_at(a, x, b, head, a.heads);
+    return rows_at(a, x, s, head, a.heads * (int64_t)a.dim, a.rows);
+}
+
+/* Position of the first row of a run of a sequence. */
+__device__ __forceinline__ int64_t begin_of(const sh_attention &a, int64_t s)
+{
+    return s < a.batch ? a.first[0] : a.first[1];
 }
 
 __device__ __forceinline__ float get(const rows &r, int64_t i)
@@ -130,16 +140,18 @@ __device__ __forceinline__ void write(rows to, int64_t row, const float sum[C], 
             set(to, row * to.stride + lane + LANES * c, sum[c] * factor);
 }
 
-/* 0 without documents and window: every query then sees all positions from the first on. */
-__device__ __forceinline__ int64_t first_key(const sh_attention &a, int64_t b, int64_t t)
+/* Of row t of a run. 0 without documents and window: every query then sees all positions from the first on. */
+__device__ __forceinline__ int64_t first_key(const sh_attention &a, int64_t s, int64_t t)
 {
-    int64_t first = a.docs && t < a.seq ? a.docs[b * a.seq + t] : 0, near = a.window ? t - a.window + 1 : 0;
+    int64_t first = a.docs && t < a.rows ? a.docs[s * a.rows + t] : 0;
+    int64_t near = a.window ? begin_of(a, s) + t - a.window + 1 : 0;
     return near > first ? near : first;
 }
 
-/* The queries that a block owns; `own` is the first of this warp's rows. */
+/* The queries that a block owns, of run s of sequence b, which begins at position `begin`; `own` is the first of this
+ * warp's rows; first_tile, end: of the keys that they see. */
 struct queries {
-    int64_t b, from, own, first_tile, end;
+    int64_t s, b, begin, from, own, first_tile, end;
     int head, kv_head;
 };
 
@@ -148,12 +160,14 @@ __device__ __forceinline__ queries queries_of(const sh_attention &a)
     queries q;
     q.head = (int)(blockIdx.x % a.heads);
     q.kv_head = q.head / (a.heads / a.kv_heads);
-    q.b = blockIdx.x / a.heads;
+    q.s = blockIdx.x / a.heads;
+    q.b = q.s % a.batch;
+    q.begin = begin_of(a, q.s);
     /* The last queries see the most keys, so their blocks start first. */
     q.from = (int64_t)(gridDim.y - 1 - blockIdx.y) * OWN;
     q.own = q.from + threadIdx.x / LANES * ROWS;
-    q.first_tile = first_key(a, q.b, q.from) / LANES * LANES;
-    q.end = q.from + OWN < a.seq ? q.from + OWN : a.seq;
+    q.first_tile = first_key(a, q.s, q.from) / LANES * LANES;
+    q.end = q.begin + (q.from + OWN < a.rows ? q.from + OWN : a.rows);
     return q;
 }
 
@@ -181,19 +195,19 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
 
     for (int i = 0; i < ROWS; i++) {
         top[i] = -INFINITY;
-        first[i] = first_key(a, q.b, q.own + i);
+        first[i] = first_key(a, q.s, q.own + i);
     }
-    read(shared + layout(a.dim).floats(0), a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
+    read(shared + layout(a.dim).floats(0), a.dim, of_queries(a, a.q, q.s, q.head), q.from, OWN, a.dim);
     /* All warps of the block share the tile of 32 keys and 32 values. */
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
         __syncthreads();
-        read(s.tile[0], a.dim + 1, of_qkv(a, q.b, a.heads + q.kv_head), k0, LANES, a.dim);
-        read(s.tile[1], a.dim + 1, of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head), k0, LANES, a.dim);
+        read(s.tile[0], a.dim + 1, of_keys(a, a.kv, q.b, q.kv_head), k0, LANES, a.dim);
+        read(s.tile[1], a.dim + 1, of_keys(a, a.kv, q.b, a.kv_heads + q.kv_head), k0, LANES, a.dim);
         __syncthreads();
         float score[ROWS];
         dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
-            bool seen = k0 + lane <= q.own + i && k0 + lane >= first[i];
+            bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
             s.weights[i * LANES + lane] = take_scores<C>(seen ? score[i] * a.scale : -INFINITY, top[i], sum[i], o[i]);
         }
         __syncwarp();
@@ -201,27 +215,27 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
     }
     for (int i = 0; i < ROWS; i++) {
         float all = sh_warp_reduce(sum[i], sh_add());
-        write<C>(of_out(a, a.o, q.b, q.head), q.own + i, o[i], 1 / all, a.dim);
-        if (lane == 0 && q.own + i < a.seq)
-            a.lse[(q.b * a.heads + q.head) * a.seq + q.own + i] = top[i] + logf(all);
+        write<C>(of_out(a, a.o, q.s, q.head), q.own + i, o[i], 1 / all, a.dim);
+        if (lane == 0 && q.own + i < a.rows)
+            a.lse[(q.s * a.heads + q.head) * a.rows + q.own + i] = top[i] + logf(all);
     }
 }
 
-/* delta [B,H,T]: one warp per row */
+/* delta [UB,H,rows]: one warp per row */
 __global__ void __launch_bounds__(THREADS) row_sums(sh_attention a)
 {
     int lane = threadIdx.x % LANES;
-    int64_t i = blockIdx.x * (int64_t)WARPS + threadIdx.x / LANES; /* (b T + t) H + h */
+    int64_t i = blockIdx.x * (int64_t)WARPS + threadIdx.x / LANES; /* (s rows + t) H + h */
     float sum = 0;
-    if (i >= a.batch * a.seq * a.heads)
+    if (i >= a.runs * a.batch * a.rows * a.heads)
         return;
     rows dout = of_out(a, a.dout, 0, 0), o = of_out(a, a.o, 0, 0);
     for (int d = lane; d < a.dim; d += LANES)
         sum += get(dout, i * a.dim + d) * get(o, i * a.dim + d);
     sum = sh_warp_reduce(sum, sh_add());
-    int64_t head = i % a.heads, t = i / a.heads % a.seq, b = i / a.heads / a.seq;
+    int64_t head = i % a.heads, t = i / a.heads % a.rows, s = i / a.heads / a.rows;
     if (lane == 0)
-        a.delta[(b * a.heads + head) * a.seq + t] = sum;
+        a.delta[(s * a.heads + head) * a.rows + t] = sum;
 }
 
 /* dq [t] = scale * sum over s of p (dp - delta) k[s], where dp = dout[t] . v[s] */
@@ -236,30 +250,30 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
     int64_t first[ROWS];
 
     for (int i = 0; i < ROWS; i++) {
-        int64_t t = q.own + i, at = (q.b * a.heads + q.head) * a.seq + t;
-        lse[i] = t < a.seq ? a.lse[at] : 0;
-        delta[i] = t < a.seq ? a.delta[at] : 0;
-        first[i] = first_key(a, q.b, t);
+        int64_t t = q.own + i, at = (q.s * a.heads + q.head) * a.rows + t;
+        lse[i] = t < a.rows ? a.lse[at] : 0;
+        delta[i] = t < a.rows ? a.delta[at] : 0;
+        first[i] = first_key(a, q.s, t);
     }
-    read(shared + l.floats(0), a.dim, of_qkv(a, q.b, q.head), q.from, OWN, a.dim);
-    read(shared + l.floats(1), a.dim, of_out(a, a.dout, q.b, q.head), q.from, OWN, a.dim);
+    read(shared + l.floats(0), a.dim, of_queries(a, a.q, q.s, q.head), q.from, OWN, a.dim);
+    read(shared + l.floats(1), a.dim, of_out(a, a.dout, q.s, q.head), q.from, OWN, a.dim);
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
         __syncthreads();
-        read(s.tile[0], a.dim + 1, of_qkv(a, q.b, a.heads + q.kv_head), k0, LANES, a.dim);
-        read(s.tile[1], a.dim + 1, of_qkv(a, q.b, a.heads + a.kv_heads + q.kv_head), k0, LANES, a.dim);
+        read(s.tile[0], a.dim + 1, of_keys(a, a.kv, q.b, q.kv_head), k0, LANES, a.dim);
+        read(s.tile[1], a.dim + 1, of_keys(a, a.kv, q.b, a.kv_heads + q.kv_head), k0, LANES, a.dim);
         __syncthreads();
         float score[ROWS], dp[ROWS];
         dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
         dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
-            bool seen = k0 + lane <= q.own + i && k0 + lane >= first[i];
+            bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
             s.weights[i * LANES + lane] = seen ? expf(score[i] * a.scale - lse[i]) * (dp[i] - delta[i]) : 0;
         }
         __syncwarp();
         add<C>(dq, s.weights, s.tile[0], a.dim);
     }
     for (int i = 0; i < ROWS; i++)
-        write<C>(of_dqkv(a, q.b, q.head), q.own + i, dq[i], a.scale, a.dim);
+        write<C>(of_queries(a, a.dq, q.s, q.head), q.own + i, dq[i], a.scale, a.dim);
 }
 
 /* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s, in
@@ -273,45 +287,48 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
     int64_t b = blockIdx.x / a.kv_heads, from = (int64_t)blockIdx.y * OWN, own = from + threadIdx.x / LANES * ROWS;
     float dk[ROWS][C] = {}, dv[ROWS][C] = {};
 
-    read(shared + l.floats(0), a.dim, of_qkv(a, b, a.heads + kv_head), from, OWN, a.dim);
-    read(shared + l.floats(1), a.dim, of_qkv(a, b, a.heads + a.kv_heads + kv_head), from, OWN, a.dim);
-    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-        for (int64_t q0 = from / LANES * LANES; q0 < a.seq; q0 += LANES) {
-            int64_t t = q0 + lane, at = (b * a.heads + head) * a.seq + t, first = first_key(a, b, t);
+    read(shared + l.floats(0), a.dim, of_keys(a, a.kv, b, kv_head), from, OWN, a.dim);
+    read(shared + l.floats(1), a.dim, of_keys(a, a.kv, b, a.kv_heads + kv_head), from, OWN, a.dim);
+    for (int i = 0; i < group * a.runs; i++) {
+        int head = kv_head * group + i / a.runs;
+        int64_t s_run = i % a.runs * a.batch + b, begin = begin_of(a, s_run), start = from > begin ? from - begin : 0;
+        for (int64_t q0 = start / LANES * LANES; q0 < a.rows; q0 += LANES) {
+            int64_t t = q0 + lane, at = (s_run * a.heads + head) * a.rows + t, first = first_key(a, s_run, t);
             /* First keys never decrease, so no later tile sees any of these keys. */
-            if (first_key(a, b, q0) >= from + OWN)
+            if (first_key(a, s_run, q0) >= from + OWN)
                 break;
             __syncthreads();
-            read(s.tile[0], a.dim + 1, of_qkv(a, b, head), q0, LANES, a.dim);
-            read(s.tile[1], a.dim + 1, of_out(a, a.dout, b, head), q0, LANES, a.dim);
+            read(s.tile[0], a.dim + 1, of_queries(a, a.q, s_run, head), q0, LANES, a.dim);
+            read(s.tile[1], a.dim + 1, of_out(a, a.dout, s_run, head), q0, LANES, a.dim);
             __syncthreads();
-            float score[ROWS], dp[ROWS], lse = t < a.seq ? a.lse[at] : 0, delta = t < a.seq ? a.delta[at] : 0;
+            float score[ROWS], dp[ROWS], lse = t < a.rows ? a.lse[at] : 0, delta = t < a.rows ? a.delta[at] : 0;
             dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
             dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
-            for (int i = 0; i < ROWS; i++) {
-                bool seen = t < a.seq && own + i <= t && own + i >= first;
-                float p = seen ? expf(score[i] * a.scale - lse) : 0;
-                s.weights[i * LANES + lane] = p;
-                dp[i] = seen ? p * (dp[i] - delta) : 0;
+            for (int j = 0; j < ROWS; j++) {
+                bool seen = t < a.rows && own + j <= begin + t && own + j >= first;
+                float p = seen ? expf(score[j] * a.scale - lse) : 0;
+                s.weights[j * LANES + lane] = p;
+                dp[j] = seen ? p * (dp[j] - delta) : 0;
             }
             __syncwarp();
             add<C>(dv, s.weights, s.tile[1], a.dim);
             __syncwarp(); /* all lanes have read p */
-            for (int i = 0; i < ROWS; i++)
-                s.weights[i * LANES + lane] = dp[i];
+            for (int j = 0; j < ROWS; j++)
+                s.weights[j * LANES + lane] = dp[j];
             __syncwarp();
             add<C>(dk, s.weights, s.tile[0], a.dim);
         }
+    }
     for (int i = 0; i < ROWS; i++) {
-        write<C>(of_dqkv(a, b, a.heads + kv_head), own + i, dk[i], a.scale, a.dim);
-        write<C>(of_dqkv(a, b, a.heads + a.kv_heads + kv_head), own + i, dv[i], 1, a.dim);
+        write<C>(of_keys(a, a.dkv, b, kv_head), own + i, dk[i], a.scale, a.dim);
+        write<C>(of_keys(a, a.dkv, b, a.kv_heads + kv_head), own + i, dv[i], 1, a.dim);
     }
 }
 
 /* Blocks of OWN rows of each head. */
-dim3 grid_of(const sh_attention &a, int heads)
+dim3 grid_of(int64_t heads, int64_t rows)
 {
-    return dim3((unsigned)(a.batch * heads), (unsigned)((a.seq + OWN - 1) / OWN));
+    return dim3((unsigned)heads, (unsigned)((rows + OWN - 1) / OWN));
 }
 
 size_t shared_bytes(const sh_attention &a, int owned)
@@ -321,10 +338,11 @@ size_t shared_bytes(const sh_attention &a, int owned)
 
 template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
 {
+    dim3 queries = grid_of(a.runs * a.batch * a.heads, a.rows), keys = grid_of(a.batch * a.kv_heads, a.seq);
     if (!backward)
-        return SH_LAUNCH(forward<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a, 1), queue, a);
-    SH_TRY(SH_LAUNCH(backward_queries<C>, grid_of(a, a.heads), dim3(THREADS), shared_bytes(a, 2), queue, a));
-    return SH_LAUNCH(backward_keys<C>, grid_of(a, a.kv_heads), dim3(THREADS), shared_bytes(a, 2), queue, a);
+        return SH_LAUNCH(forward<C>, queries, dim3(THREADS), shared_bytes(a, 1), queue, a);
+    SH_TRY(SH_LAUNCH(backward_queries<C>, queries, dim3(THREADS), shared_bytes(a, 2), queue, a));
+    return SH_LAUNCH(backward_keys<C>, keys, dim3(THREADS), shared_bytes(a, 2), queue, a);
 }
 
 /* By columns per lane: head sizes up to 64, 128 and 256. */
@@ -366,6 +384,6 @@ sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue)
 
 sh_rc sh_attention_delta(const struct sh_attention *a, void *queue)
 {
-    dim3 blocks((unsigned)sh_ceil_div(a->batch * a->seq * a->heads, WARPS));
+    dim3 blocks((unsigned)sh_ceil_div(a->runs * a->batch * a->rows * a->heads, WARPS));
     return SH_LAUNCH(row_sums, blocks, dim3(THREADS), 0, queue, *a);
 }

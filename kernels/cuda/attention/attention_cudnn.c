@@ -157,7 +157,7 @@ static void bind(const struct sh_op_call *call, const struct sh_cudnn_shape *s, 
     int64_t h = k * (a.heads / a.kv_heads), row = (a.heads + 2 * a.kv_heads) * s->dim, out = a.heads * s->dim, bf16 = 2;
     int64_t q_at = (b * s->seq * row + h * s->dim) * bf16, k_at = (b * s->seq * row + (a.heads + k) * s->dim) * bf16;
     int64_t v_at = k_at + a.kv_heads * s->dim * bf16, o_at = (b * s->seq * out + h * s->dim) * bf16;
-    char *qkv = (char *)(uintptr_t)a.qkv, *dout = (char *)(uintptr_t)a.dout, *dqkv = a.dqkv;
+    char *qkv = (char *)(uintptr_t)a.q, *dout = (char *)(uintptr_t)a.dout, *dqkv = a.dq;
 
     at[T_Q] = qkv + q_at, at[T_K] = qkv + k_at, at[T_V] = qkv + v_at, at[T_O] = (char *)a.o + o_at;
     at[T_STATS] = a.lse + (b * a.heads + h) * s->seq;

@@ -157,11 +157,12 @@ int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call)
     return sh_cuda_cudnn_work(call).bytes;
 }
 
-/* The other kernels need the row sums of all heads. */
+/* The other kernels need the row sums of all heads, as many as lse has. cuDNN takes no runs of queries. */
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call)
 {
-    const struct sh_operand *qkv = qkv_of(call);
-    int64_t sums = qkv->dim[0] * call->attr->attn.heads * qkv->dim[1] * (int64_t)sizeof(float);
-    int64_t cudnn = sh_cuda_cudnn_work(call).bytes;
+    bool packed = call->kind == SH_OP_ATTENTION_BWD;
+    const struct sh_operand *lse = &call->in[packed ? 3 : 4];
+    int64_t sums = lse->dim[0] * lse->dim[1] * lse->dim[2] * (int64_t)sizeof(float);
+    int64_t cudnn = packed ? sh_cuda_cudnn_work(call).bytes : 0;
     return sums > cudnn ? sums : cudnn;
 }
