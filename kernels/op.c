@@ -174,7 +174,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32, "
                   "words [N,K] i32 opt, best [N,K] f32 opt",
          .flops = "2NCV", .stops = true, .attrs = head_attrs, APART},
-    [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,V] f32", .flops = "2BCV", APART},
+    [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,W] f32", .flops = "2BCV",
+                      .attrs = embed_attrs, APART},
     [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},
     [SH_OP_COPY] = {.shape = "a [n] any -> y [n] any", APART},
     [SH_OP_ACCUMULATE] = {.shape = "a [n] f32 -> y [n] f32 inout", .flops = "n", APART},

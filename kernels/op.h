@@ -49,7 +49,7 @@
  * LOSS_PART makes the largest logit, the sum of exponentials relative to it, and the target's logit if the target is
  * among these words, else 0; and the first word with the largest logit, counted over all ranks. With those of all ranks, in the order of their words, LOSS_REST makes the gradient of z, and
  * the losses of all rows if this rank has the first word, else 0; SCORE_REST makes what HEAD_SCORE does. EMBED takes 0 for the rows of words that other ranks have, so
- * the ranks' results add up to the whole; EMBED_BWD has no gradient of them.
+ * the ranks' results add up to the whole; EMBED_BWD has no gradient of them. So does LOGITS, which has columns for all words.
  *
  * HEAD_LOSS may learn from a teacher, by the K words of each row that it found most probable, and their log-probabilities.
  * With T = attr->head.temperature, q the softmax of these divided by T, and p that of all logits divided by T, the loss of
@@ -352,8 +352,8 @@ struct sh_op_attr {
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {
             int64_t first;                         /* this rank's first word */
-            int64_t all;                           /* EMBED*: words of all ranks; 0: the table has them all */
-        } part;                                    /* EMBED*, LOSS_PART, LOSS_REST */
+            int64_t all;                           /* EMBED*, LOGITS: words of all ranks; 0: the table has all */
+        } part;                                    /* EMBED*, LOGITS, LOSS_PART, LOSS_REST */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */

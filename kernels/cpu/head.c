@@ -98,7 +98,7 @@ static struct sh_gemm logits_of_last(const struct sh_op_call *call)
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = sh_cpu_at(x->data, x->dtype, position * dim), .lda = seq * dim,
         .b = w->data, .ldb = dim, .trans_b = true,
-        .c = y->data, .ldc = w->dim[0],
+        .c = (float *)y->data + call->attr->part.first, .ldc = y->dim[1],
     };
     /* clang-format on */
 }
@@ -345,6 +345,8 @@ sh_rc sh_cpu_logits(const struct sh_op_call *call)
 {
     struct sh_gemm g = logits_of_last(call);
 
+    if (g.n < g.ldc) /* other ranks have the other words */
+        memset(call->out[0].data, 0, (size_t)(g.m * g.ldc) * sizeof(float));
     if (sh_gemv_takes(&g)) {
         sh_gemv_run(&g);
         return SH_OK;

@@ -305,14 +305,18 @@ sh_rc sh_ref_head_score(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* The logits of one position of every sequence, for generation. */
+/* The logits of one position of every sequence, for generation; 0 for words of other ranks. */
 sh_rc sh_ref_logits(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call);
-    int64_t B = call->in[0].dim[0], T = call->in[0].dim[1];
+    int64_t B = call->in[0].dim[0], T = call->in[0].dim[1], all = call->out[0].dim[1], first = call->attr->part.first;
 
     for (int64_t b = 0; b < B; b++)
-        for (int64_t v = 0; v < z.V; v++)
-            sh_ref_set(&call->out[0], b * z.V + v, logit(call, z, b * T + call->scalars->position, v));
+        for (int64_t v = 0; v < all; v++) {
+            bool here = v >= first && v < first + z.V;
+
+            sh_ref_set(&call->out[0], b * all + v,
+                       here ? logit(call, z, b * T + call->scalars->position, v - first) : 0);
+        }
     return SH_OK;
 }

@@ -729,7 +729,7 @@ static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
     x = norm(d, x, (struct weights){.w = d->final_norm_w, .b = d->final_norm_b});
     x = scaled(d, x, m->logits_scaling == 0 ? 0 : 1 / m->logits_scaling);
     if (b->out == SH_MODEL_LOGITS)
-        sh_emit_logits(&d->e, x, d->head);
+        sh_emit_logits(&d->e, x, d->head, m->vocab_size);
     else if (b->out == SH_MODEL_SCORE)
         sh_emit_head_score(&d->e, x, d->head, chunk_rows);
     else

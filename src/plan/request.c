@@ -412,18 +412,18 @@ static sh_rc check_stages(const struct sh_config *cfg, int micro_steps)
 }
 
 /* Refuse what only some commands can do. */
-static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose)
+static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose, bool gpu)
 {
     if (cfg->model.num_labels && purpose != SH_TO_TRAIN && purpose != SH_TO_EVALUATE)
         return sh_fail(SH_E_USAGE,
                        "the model has model.num_labels %d and does not predict tokens; `sherd eval --data` "
                        "evaluates it",
                        cfg->model.num_labels);
-    if (purpose == SH_TO_GENERATE && cfg->parallelism.tensor_parallel_degree > 1)
+    if (purpose == SH_TO_GENERATE && gpu && cfg->parallelism.tensor_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,
-            "parallelism.tensor_parallel_degree=%d cuts matrices for training, validation and scores only; leave it "
-            "out here, where any number of ranks loads the checkpoint",
+            "parallelism.tensor_parallel_degree=%d: logits of a part of the words have kernels for CPUs only, but the "
+            "job runs on GPUs; leave it out, or give --training.device=cpu",
             cfg->parallelism.tensor_parallel_degree);
     if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.pipeline_parallel_degree > 1)
         return sh_fail(
@@ -692,7 +692,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     struct sh_pass_options steps = {.micro_steps = 1};
 
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
-    SH_TRY(check_purpose(cfg, purpose));
+    SH_TRY(check_purpose(cfg, purpose, gpu));
     SH_TRY(check_top_words(cfg, purpose, gpu));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)

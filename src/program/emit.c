@@ -801,13 +801,13 @@ void sh_emit_no_loss(struct sh_emit *e)
     sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, 1);
 }
 
-/* For generation: logits [B,V] of one position. */
-void sh_emit_logits(struct sh_emit *e, int x, int w)
+/* For generation: logits [B,V] of one position, of all words, of which w may have a part. */
+void sh_emit_logits(struct sh_emit *e, int x, int w, int words)
 {
     struct sh_op op = make_op(e, SH_OP_LOGITS);
 
     op.in[0] = view3(e, x);
     op.in[1] = w;
-    op.out[0] = sh_program_add_port(e->p, SH_PORT_LOGITS, e->batch, e->seq, tensor(e, w)->dim[0]);
+    op.out[0] = sh_program_add_port(e->p, SH_PORT_LOGITS, e->batch, e->seq, words);
     sh_program_add_op(e->p, &op);
 }

@@ -144,7 +144,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
 /* Makes SH_PORT_TOP_WORDS and TOP_LOGP, top_k of each row. */
 void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, int64_t chunk_rows);
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */
-void sh_emit_logits(struct sh_emit *e, int x, int w);                         /* makes the logits */
+void sh_emit_logits(struct sh_emit *e, int x, int w, int words);              /* makes the logits */
 
 /* Messages [N,C] from and to a rank `peer` places further on the axis of stages, between chunk `border` of
  * the model's blocks and the next one. */

@@ -62,12 +62,12 @@ class Cut:
 
     def config(self, changes):
         data = {'training.dataset_path': self.tokens, 'validation.dataset_path': self.tokens}
-        start = {'checkpoint.initial_load_path': self.base(changes['model.family'])} if 'lora.rank' in changes else {}
+        start = {'checkpoint.initial_load_path': self.base(changes['model.family'], changes['model.vocab_size'])} if 'lora.rank' in changes else {}
         return {**data, **changes, **start}
 
-    def base(self, family):
-        folder = 'base-' + family
-        job.train(folder, self.config({**self.wide, 'model.family': family, 'training.steps': 1}))
+    def base(self, family, words):
+        folder = f'base-{family}-{words}'
+        job.train(folder, self.config({**self.wide, 'model.family': family, 'model.vocab_size': words, 'training.steps': 1}))
         return str(pathlib.Path(folder, 'out').resolve())
 
     def one_rank(self, kind):

@@ -5,6 +5,7 @@ Losses, norms and validation are those of one rank to LOSS_BOUND; memory is what
 repeats operations on the same mesh changes no bit. A checkpoint is loaded and saved by 4 ranks with a part of each
 matrix, then by one, then by 2, with the same bytes. SHERD_TEST_FEW=1 leaves out most rows.
 """
+import json
 import pathlib
 import sys
 
@@ -71,7 +72,17 @@ SCORED = {
     'adapters in four bits, 2 of 2': ('adapters in four bits', 2, 2, {'training.tile_rows': 64}),
     'adapters of some, 4 of 4': ('adapters of some', 4, 4, FLAT),
 }
+# Texts: the kind, the ranks, the degree and more. No degree divides the words.
+TEXTS = {'model.vocab_size': 257, 'model.max_seq_len': 20, 'training.steps': 1, 'validation.enable': False}
+CONTINUED = {
+    '2 of 2': ('llama', 2, 2, {}),
+    'gpt2, sampled, 4 of 4': ('gpt2', 4, 4, {'--temperature': 1, '--parallel': 'shard', **APART}),
+    'gemma3, others on other ranks, 2 of 4': ('gemma3', 4, 2, INLINE),
+    'adapters of some, 4 of 4': ('adapters of some', 4, 4, {}),
+    'starcoder2, 2 of 2': ('starcoder2', 2, 2, {}),
+}
 if job.FEW:
+    CONTINUED = dict(list(CONTINUED.items())[1::4])
     SCORED = dict(list(SCORED.items())[1::4])
     MESHES = dict(list(MESHES.items())[::5])
     MOVED = MOVED[:1]
@@ -113,6 +124,19 @@ def case_blocks():
     return [] if 'packs 64 neighbours of a matrix together, but these ranks have 32 of 128' in said else [said]
 
 
+def case_texts(kind, ranks, degree, changes):
+    """Texts of other lengths, more than a batch and longer than the cache, are those of one rank."""
+    folder, lines = 'texts-' + kind.replace(' ', '-'), [{'prompt': '12 3'[:n % 5] * n or '-'} for n in (1, 4, 2, 9, 3)]
+    job.train(folder, config({**KINDS[kind], **TEXTS}))
+    prompts = pathlib.Path(folder, 'prompts.jsonl').absolute()
+    prompts.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    words = {'--tokenizer': 'byte', '--batch': 3, '--tokens': 14, '--temperature': 0, **{key if key[0] == '-' else '--' + key: value
+                                                                                  for key, value in changes.items()}}
+    words = ['generate', '--checkpoint', saved(folder, 1), '--prompts', prompts, *(x for word in words.items() for x in word)]
+    found = job.sherd(*words, f'--{TP}', degree, ranks=ranks)
+    return [] if found == job.sherd(*words) else [f'other texts: {found}']
+
+
 def case_announced():
     """The lines that announce a run and its plan say what is cut over its ranks."""
     changes = config({**LLAMA, TP: 2, 'training.steps': 1, 'validation.enable': False})
@@ -127,6 +151,7 @@ def cases():
     return ([(name, AXIS.case_mesh, name, *row) for name, row in MESHES.items()]
             + [(f'moved, {number}', AXIS.case_moved, 'llama, wide', number, moved) for number, moved in enumerate(MOVED)]
             + [(f'scores: {name}', AXIS.case_scores, *row) for name, row in SCORED.items()]
+            + [(f'texts: {name}', case_texts, *row) for name, row in CONTINUED.items()]
             + [(f'checkpoints do not show the degree: {kind}', AXIS.case_resume, kind, large,
                 ((0, 1), (2, 2), (4, 2), (4, 4)), {'model.n_kv_heads': 4})
                for kind, large in (('phi3', 'lm_head.weight'), ('gpt2', 'transformer.wte.weight'))]

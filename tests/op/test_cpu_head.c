@@ -65,6 +65,23 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
     optest_end(&t);
 }
 
+/* Of some words: those of others are 0. */
+static void check_logits_of_part(enum sh_dtype act, struct head_shape s)
+{
+    struct optest t;
+
+    struct sh_bound bound = sh_bound_sum(SH_F32, (double)s.dim);
+
+    optest_begin(&t, SH_OP_LOGITS);
+    t.attr.part.first = 3;
+    t.attr.part.all = s.vocab + 5;
+    optest_in(&t, 0, act, DIMS(s.batch, s.seq, s.dim));
+    optest_in(&t, 1, act, DIMS(s.vocab, s.dim));
+    optest_out(&t, 0, SH_F32, DIMS(s.batch, s.vocab + 5));
+    agree(&t, 1, &bound, -1, -1);
+    optest_end(&t);
+}
+
 /* The likeliest word must not depend on rounding: the largest of normal logits is well separated. */
 static void check_score(enum sh_dtype act, struct head_shape s)
 {
@@ -84,6 +101,8 @@ static void check_shapes(enum sh_dtype act)
         check_gradients(act, shapes[i], true);
         check_score(act, shapes[i]);
         check_logits(act, shapes[i], 0);
+        if (i < 4)
+            check_logits_of_part(act, shapes[i]);
         check_logits(act, shapes[i], shapes[i].seq - 1);
     }
 }

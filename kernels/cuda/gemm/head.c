@@ -208,7 +208,7 @@ sh_rc sh_cuda_logits(const struct sh_op_call *call)
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = sh_cuda_at(x, call->scalars->position * dim), .lda = seq * dim,
         .b = w->data, .ldb = dim, .trans_b = true,
-        .c = y->data, .ldc = w->dim[0],
+        .c = (float *)y->data + call->attr->part.first, .ldc = y->dim[1],
     };
     /* clang-format on */
     return sh_cublaslt_run(&p, call->work, call->work_bytes, call->queue);

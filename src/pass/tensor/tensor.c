@@ -14,7 +14,11 @@
  * with other sequences. So its unit is cut over the ranks of tensor as it is over those of shard; its gradient is summed
  * over both at once, and each element has one owner that counts it in the norm and updates it. Blocks have few of them,
  * norms, biases and halves of adapters: they are one unit for all blocks, which stays gathered. Each rank's gradient of
- * such a half, of all rows and of its part of the product, is a part of the sum too. */
+ * such a half, of all rows and of its part of the product, is a part of the sum too.
+ *
+ * A program that continues texts has few rows, one of each text after its prompt. Its ranks all have all of them outside of
+ * the products too: parts are summed in place, ALL_REDUCE, and nothing is gathered. So are logits, which are 0 for the
+ * words of other ranks. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
 #include "src/program/saved.h"
@@ -26,6 +30,7 @@ struct tensor_pass {
     struct sh_program *p;
     const struct sh_mesh_shape *mesh;
     int ranks, place, stream;
+    bool whole;    /* each rank has all rows everywhere */
     int n_tensors; /* of the model */
     bool *own;     /* [n_tensors] by storage root: it has the rank's rows only */
     int *gathered; /* [n_tensors] all rows of it, SH_NONE */
@@ -65,6 +70,8 @@ static void exchange(struct tensor_pass *c, const struct sh_op *of, enum sh_op_k
 /* All rows of t. What several products read is gathered once. */
 static int gather(struct tensor_pass *c, const struct sh_op *of, int t)
 {
+    if (c->whole)
+        return t;
     if (c->gathered[t] == SH_NONE) {
         c->gathered[t] = activation(c, of, t, "gathered");
         exchange(c, of, SH_OP_ALL_GATHER, t, c->gathered[t]);
@@ -102,30 +109,51 @@ static const struct sh_param *param_of(const struct tensor_pass *c, int t)
     return &c->p->params[c->p->tensors[sh_tensor_root(c->p, t)].param];
 }
 
+/* Where a rank's part of y is before it is summed. */
+static int part_of(struct tensor_pass *c, const struct sh_op *of, int y, const char *what)
+{
+    return c->whole ? y : activation(c, of, y, what);
+}
+
+static void sum_into(struct tensor_pass *c, const struct sh_op *of, int part, int y)
+{
+    exchange(c, of, c->whole ? SH_OP_ALL_REDUCE : SH_OP_REDUCE_SCATTER, c->whole ? SH_NONE : part, y);
+}
+
+/* A tensor like y, which has all rows, for the rows of a sum. */
+static int sum_like(struct tensor_pass *c, const struct sh_op *of, int y)
+{
+    int sum = activation(c, of, y, "sum");
+
+    if (!c->whole)
+        cut_rows(c, &c->p->tensors[sum]);
+    return sum;
+}
+
 /* The sum of all ranks' parts, of which each gets its rows; then the bias, which is added once. An adapter adds to the
  * part of its rank, for it is linear too. */
 static void sum_parts(struct tensor_pass *c, struct sh_op op, const struct sh_op *adapter)
 {
     int bias = op.in[2], y = adapter ? adapter->out[0] : op.out[0];
+    int sum = bias != SH_NONE && c->whole ? sum_like(c, &op, y) : y;
     struct sh_op add = like(&op, SH_OP_BIAS), adapt;
 
     op.in[2] = SH_NONE;
-    op.out[0] = activation(c, &op, y, "part");
+    op.out[0] = adapter ? activation(c, &op, y, "part") : part_of(c, &op, sum, "part");
     sh_program_add_op(c->p, &op);
     if (adapter) {
         adapt = *adapter;
         adapt.in[0] = op.out[0];
-        op.out[0] = adapt.out[0] = activation(c, &op, y, "adapted part");
+        op.out[0] = adapt.out[0] = part_of(c, &op, sum, "adapted part");
         sh_program_add_op(c->p, &adapt);
     }
-    c->own[y] = true;
-    if (bias == SH_NONE) {
-        exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], y);
+    c->own[y] = !c->whole;
+    if (bias != SH_NONE && !c->whole)
+        sum = sum_like(c, &op, y);
+    sum_into(c, &op, op.out[0], sum);
+    if (bias == SH_NONE)
         return;
-    }
-    add.in[0] = activation(c, &op, y, "sum");
-    cut_rows(c, &c->p->tensors[add.in[0]]);
-    exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], add.in[0]);
+    add.in[0] = sum;
     add.in[1] = bias;
     add.out[0] = y;
     sh_program_add_op(c->p, &add);
@@ -165,21 +193,32 @@ static void embed_words(struct tensor_pass *c, struct sh_op op)
 
     op.attr.part.first = table->band[0].first;
     op.attr.part.all = sh_saved_of(c->p, table)->dim[0];
-    op.out[0] = activation(c, &op, x, "embedded part");
+    op.out[0] = part_of(c, &op, x, "embedded part");
     sh_program_add_op(c->p, &op);
-    exchange(c, &op, SH_OP_REDUCE_SCATTER, op.out[0], x);
-    c->own[x] = true;
+    sum_into(c, &op, op.out[0], x);
+    c->own[x] = !c->whole;
+}
+
+/* A rank has the logits of its words. */
+static void logits_of_words(struct tensor_pass *c, struct sh_op op)
+{
+    const struct sh_param *head = param_of(c, op.in[1]);
+
+    op.attr.part.first = head->band[0].first;
+    op.attr.part.all = sh_saved_of(c->p, head)->dim[0];
+    sh_program_add_op(c->p, &op);
+    sum_into(c, &op, op.out[0], op.out[0]);
 }
 
 /* An operation between products, or outside of them: its results have the rows that its operands have. Positions are
  * looked up outside, and stages send their own rows. */
 static void other(struct tensor_pass *c, struct sh_op op)
 {
-    bool outside = op.kind == SH_OP_EMBED || op.kind == SH_OP_RECEIVE;
+    bool outside = !c->whole && (op.kind == SH_OP_EMBED || op.kind == SH_OP_RECEIVE);
 
     for (int k = 0; k < SH_OP_MAX_IN; k++)
         outside = outside || is_own(c, op.in[k]);
-    if (op.kind == SH_OP_EMBED)
+    if (op.kind == SH_OP_EMBED && outside)
         op.in[0] = rows_of(c, op.in[0]);
     for (int k = 0; k < SH_OP_MAX_OUT && outside; k++)
         if (op.out[k] != SH_NONE)
@@ -204,6 +243,8 @@ static void rewrite(struct tensor_pass *c)
             from_all_rows(c, old[i]);
         } else if (old[i].kind == SH_OP_EMBED && param_of(c, old[i].in[1])->n_bands) {
             embed_words(c, old[i]);
+        } else if (old[i].kind == SH_OP_LOGITS) {
+            logits_of_words(c, old[i]);
         } else {
             other(c, old[i]);
         }
@@ -277,6 +318,7 @@ sh_rc sh_pass_tensor(const struct sh_build *b, struct sh_program *p)
                             .mesh = mesh,
                             .ranks = sh_group_size(mesh, mesh->tensor),
                             .place = sh_group_index(mesh, mesh->tensor),
+                            .whole = b->logits,
                             .n_tensors = p->n_tensors};
 
     if (c.ranks == 1)

@@ -170,17 +170,18 @@ out:
     return rc;
 }
 
-/* Write the results in the order of the file, whichever rank has them. */
+/* Write the results in the order of the file, whichever rank has them: of ranks with parts of the same matrices, which
+ * continue the same texts, the first. */
 static sh_rc share_results(const struct sh_run *r, const struct texts *of, const struct sh_prompts *prompts, int first,
                            int n, FILE *out)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
-    int owners = sh_group_size(m, m->data);
+    int owners = sh_group_size(m, m->data), parts = sh_group_size(m, m->tensor);
     sh_rc wrote = SH_OK;
 
     for (int i = 0; i < n; i++)
-        SH_TRY(share_result(r, of, i / owners, sh_group_member(m, m->data, i % owners), &prompts->p[first + i], out,
-                            &wrote));
+        SH_TRY(share_result(r, of, i / owners, sh_group_member(m, m->tensor | m->data, i % owners * parts),
+                            &prompts->p[first + i], out, &wrote));
     return sh_agree(wrote);
 }
 
