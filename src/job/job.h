@@ -89,6 +89,25 @@ bool sh_job_is_gone(const struct sh_job_record *r);
  * are; if there is no such majority (two that differ), all are outliers. Returns the number of outliers. Cost: O(n). */
 int sh_job_outliers(int n, const uint64_t *hash, bool *outlier);
 
+/* replay.c: ranks compute each other's data again (src/run/watch/replay.h). next[i] is the rank whose data rank i computes
+ * besides its own: one with the same kind, on another node if that can be; -1: no other has this kind. third[i] is yet
+ * another one's, or rank i's own if only two have this kind. All ranks of a kind are the next, and the third, of exactly one.
+ * Local. */
+struct sh_job_ring {
+    int n, *next, *third; /* [n] */
+};
+void sh_job_ring_make(int n, const long long *kind, const long long *node, struct sh_job_ring *ring);
+void sh_job_ring_free(struct sh_job_ring *ring);
+
+/* What a rank computes in each round: its own data, that of the next and of the third, and the first two again. */
+enum sh_job_round { SH_JOB_OWN, SH_JOB_NEXT, SH_JOB_THIRD, SH_JOB_OWN_AGAIN, SH_JOB_NEXT_AGAIN, SH_JOB_ROUNDS };
+
+/* sums: [SH_JOB_ROUNDS][n] of what each rank found. No next[i] is -1. differs: whether any two disagree in the first two
+ * rounds. blame, with all rounds: marks who is to blame and returns how many: ranks that disagree with themselves
+ * (*unstable), else those that disagree with two others, else both of a pair. Local. */
+bool sh_job_replay_differs(const struct sh_job_ring *ring, const long long *sums);
+int sh_job_replay_blame(const struct sh_job_ring *ring, const long long *sums, bool *blamed, bool *unstable);
+
 /* pace.c: how evenly the ranks work. One struct over the life of a run; feed it each rank's own seconds per step
  * (without waiting), as a mean over `steps` steps. */
 #define SH_JOB_SLOW 1.5          /* times the median: a straggler */

@@ -200,7 +200,19 @@ static sh_rc go_back(struct sh_train *t)
     return SH_OK;
 }
 
-/* First of all that is due: what follows may take long, and a rank may die in it. */
+/* Numbers that may be wrong are neither saved nor kept in memory. */
+static sh_rc replay(struct sh_train *t)
+{
+    int64_t begun = sh_now_ns();
+    sh_rc rc = sh_train_replay(t);
+
+    if (rc == SH_E_REPLICA)
+        sh_kept_forget(t->r);
+    t->check_seconds += sh_seconds_since(begun);
+    return rc;
+}
+
+/* First of all that is due and long: a rank may die in what follows. */
 static sh_rc keep_near(struct sh_train *t)
 {
     char guard[SH_SAVING_GUARD];
@@ -216,6 +228,8 @@ static sh_rc after_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
 
+    if (sh_replay_due(r, r->step))
+        SH_TRY(replay(t));
     SH_TRY(keep_near(t));
     if (sh_train_compares(t, r->step))
         SH_TRY(compare_replicas(t));
@@ -380,6 +394,7 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(load_guard(&t));
     SH_TRY_OUT(sh_run_can_save(r));
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_run_can_save_hf(r) : SH_OK));
+    SH_TRY_OUT(sh_replay_open(&t.replay, r));
     SH_TRY_OUT(sh_gpus_open(r));
     SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
@@ -396,6 +411,7 @@ out:
     sh_stopping_close(&t.stopping, r, rc);
     sh_stragglers_close(&t.stragglers);
     sh_routers_close(&t.routers);
+    sh_replay_close(&t.replay);
     sh_gpus_unwatch();
     sh_fingerprint_close(&t.fingerprint);
     sh_norms_close(&t.norms);

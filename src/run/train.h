@@ -9,6 +9,7 @@
 #include "src/run/save/rollback.h"
 #include "src/run/save/saving.h"
 #include "src/run/watch/fingerprint.h"
+#include "src/run/watch/replay.h"
 #include "src/run/watch/routers.h"
 #include "src/run/watch/stopping.h"
 #include "src/run/watch/stragglers.h"
@@ -28,6 +29,7 @@ struct sh_train {
     struct sh_stopping stopping;
     struct sh_stragglers stragglers;
     struct sh_routers routers;
+    struct sh_replay replay;
     bool undo;        /* the step just done was bad, and the run must go back */
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
@@ -61,6 +63,10 @@ sh_rc sh_train_open_outputs(struct sh_train *t);
  * t->undo that the run has to go back. */
 sh_rc sh_train_step(struct sh_train *t);
 
+/* Run the first micro-step of the step just done again, on this rank and on others. Collective, agreed. Errors:
+ * SH_E_REPLICA. */
+sh_rc sh_train_replay(struct sh_train *t);
+
 /* Ask all ranks between two steps whether to stop, as each step does: sets t->stopping.asked. Collective. */
 sh_rc sh_train_ask(struct sh_train *t);
 
@@ -68,7 +74,7 @@ sh_rc sh_train_ask(struct sh_train *t);
 void sh_train_say_doing(const struct sh_train *t, int64_t step);
 
 /* Whether something is due after a step that stays: a comparison of replicas, a validation, a save; sh_train_looks():
- * whether any of these, norms, a claim, or the end of the run, looks at the state that the step leaves. Local, the same on all
+ * whether any of these, norms, a claim, a replay, or the end of the run, looks at the state that the step leaves. Local, the same on all
  * ranks. */
 bool sh_train_compares(const struct sh_train *t, int64_t step);
 bool sh_train_validates(const struct sh_train *t, int64_t step);

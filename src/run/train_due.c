@@ -28,7 +28,8 @@ bool sh_train_saves(const struct sh_train *t, int64_t step)
 bool sh_train_looks(const struct sh_train *t, int64_t step)
 {
     return step == t->r->cfg.training.steps || sh_train_compares(t, step) || sh_train_validates(t, step) ||
-           sh_train_saves(t, step) || sh_kept_due(t->r, step) || sh_norms_due(t->r, step) || sh_claims_due(t->r, step);
+           sh_train_saves(t, step) || sh_kept_due(t->r, step) || sh_norms_due(t->r, step) ||
+           sh_claims_due(t->r, step) || sh_replay_due(t->r, step);
 }
 
 void sh_train_say_doing(const struct sh_train *t, int64_t step)

@@ -14,14 +14,20 @@
 
 #include <math.h>
 
-/* This rank's contiguous part of a global batch of `batch` sequences from `samples` on. */
+/* A rank's contiguous part of a global batch of `batch` sequences from `samples` on. */
+static int64_t part_of(const struct sh_train *t, int rank, int64_t samples, int64_t batch, int64_t *first)
+{
+    struct sh_mesh_shape m = t->r->mesh->shape;
+    int64_t share = batch / sh_group_size(&m, m.data);
+
+    m.rank = rank;
+    *first = samples + sh_group_index(&m, m.data) * share;
+    return share;
+}
+
 static int64_t own_part(const struct sh_train *t, int64_t samples, int64_t batch, int64_t *first)
 {
-    const struct sh_mesh_shape *m = &t->r->mesh->shape;
-    int64_t share = batch / sh_group_size(m, m->data);
-
-    *first = samples + sh_group_index(m, m->data) * share;
-    return share;
+    return part_of(t, t->r->mesh->rank, samples, batch, first);
 }
 
 /* Of this step. */
@@ -197,6 +203,26 @@ static sh_rc find_nan(struct sh_train *t)
         sh_exec_run_section(t->r->exec, section_of(t, m));
     }
     return sh_hunt_end(&hunt);
+}
+
+/* The sh_replay_run of a step that is done: r->samples is past it. */
+static void run_first_of(void *arg, int rank, const struct sh_section *section)
+{
+    struct sh_train *t = arg;
+    int64_t unmasked, first;
+    sh_rc rc;
+
+    part_of(t, rank, t->r->samples - t->global_batch, t->global_batch, &first);
+    rc = sh_feed_read(&t->feed, first, t->feed.sequences, &unmasked);
+    if (rc != SH_OK)
+        sh_stop(rc);
+    sh_feed_put(t->r, &t->feed, 0);
+    sh_exec_run_section(t->r->exec, section);
+}
+
+sh_rc sh_train_replay(struct sh_train *t)
+{
+    return sh_replay_step(&t->replay, section_of(t, 0), run_first_of, t);
 }
 
 /* Leaves the sum over this rank's micro-steps in the program's loss; with tree_sums, summed in the same tree as their

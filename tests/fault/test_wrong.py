@@ -33,14 +33,14 @@ NAMED = 0.95  # of the mutants, at least
 LATER = {'gradient': ('bwd_w', 'bias_bwd', 'embed_bwd', 'accumulate', 'lora_bwd'), 'next step': ('adamw', 'sumsq', 'exact_round', 'cast', 'copy')}
 
 
-def run(folder, ranks, config, words=('train', 'c.yaml'), **env):
+def run(folder, ranks, config, words=('train', 'c.yaml'), statuses=(0, 6), more=None, **env):
     """Standard error of a run that is meant to end well, with the guard's status, or with that of wrong operations."""
     folder = job.prepare(folder, {'job.dump_folder': 'out', 'training.dataset_path': tokens, **config})
     words = job.command(ranks, list(words))
     words[words.index(os.environ['SHERD'])] = str(PROGRAM)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, timeout=job.SECONDS,
-                          env={**job.environment(ranks), **{f'WRONG_{name}': str(value) for name, value in env.items()}})
-    if done.returncode not in (0, 6):
+                          env={**job.environment(ranks), **(more or {}), **{f'WRONG_{name}': str(value) for name, value in env.items()}})
+    if done.returncode not in statuses:
         raise job.Failed(f'{env}: exit {done.returncode}\n{done.stderr}')
     return done.stderr
 

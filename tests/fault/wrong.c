@@ -66,6 +66,11 @@ static float get(const struct sh_operand *o, int64_t i)
     return o->dtype == SH_F32 ? ((const float *)o->data)[i] : sh_bf16_to_f32(((const sh_bf16 *)o->data)[i]);
 }
 
+static void flip(const struct sh_operand *o, int64_t i)
+{
+    *((unsigned char *)o->data + i * sh_dtype_bytes(o->dtype)) ^= 1;
+}
+
 static void damage(const struct sh_operand *o, int64_t n, const char *how)
 {
     for (int64_t i = 0; i < n; i++)
@@ -79,6 +84,8 @@ static void damage(const struct sh_operand *o, int64_t n, const char *how)
             put(o, i, 2 * get(o, i) + 1e-3F);
         else if (!strcmp(how, "nan") && i == n / 3)
             put(o, i, NAN);
+        else if (!strcmp(how, "flip") && i == n / 3)
+            flip(o, i);
 }
 
 static void say(FILE *out, bool changed)

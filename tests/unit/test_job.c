@@ -121,6 +121,85 @@ static void the_odd_ones_are_found(void **state)
     }
 }
 
+enum { RANKS = 24 };
+
+/* What a rank finds on the data of a rank in a round: of a broken one, something else for all data, or each time. */
+static long long found(int rank, int data, int round, int broken, bool unstable)
+{
+    return data + (rank == broken ? 1000 + (unstable ? round : 0) : 0);
+}
+
+static int blame(const struct sh_job_ring *ring, int broken, bool unstable, bool *blamed)
+{
+    long long sums[SH_JOB_ROUNDS * RANKS];
+    bool said;
+    int n;
+
+    for (int i = 0; i < ring->n; i++) {
+        const int data[SH_JOB_ROUNDS] = {i, ring->next[i], ring->third[i], i, ring->next[i]};
+
+        for (int k = 0; k < SH_JOB_ROUNDS; k++)
+            sums[k * ring->n + i] = found(i, data[k], k, broken, unstable);
+    }
+    assert_true(sh_job_replay_differs(ring, sums) == (broken >= 0));
+    n = sh_job_replay_blame(ring, sums, blamed, &said);
+    assert_true(said == unstable);
+    return n;
+}
+
+/* Of three and more ranks the broken one is named, of two both, unless it is at odds with itself. */
+static void a_broken_rank_is_named(const struct sh_job_ring *ring, const long long *kind)
+{
+    for (int broken = 0; broken < ring->n; broken++)
+        for (int unstable = 0; unstable < 2; unstable++) {
+            bool blamed[RANKS];
+            int alike = 0, n = blame(ring, broken, unstable, blamed);
+
+            for (int i = 0; i < ring->n; i++)
+                alike += kind[i] == kind[broken];
+            assert_true(blamed[broken]);
+            assert_int_equal(n, alike > 2 || unstable ? 1 : 2);
+        }
+}
+
+/* Nodes of `each` ranks, dealt to them in blocks or by turns, with processors of two kinds. */
+static void ranks_on_other_nodes_are_compared(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= RANKS; n++)
+        for (int each = 1; each <= n; each++)
+            for (int way = 0; way < 4; way++) {
+                long long kind[RANKS], node[RANKS];
+                int nodes = (n + each - 1) / each;
+                struct sh_job_ring ring;
+                bool blamed[RANKS];
+
+                for (int i = 0; i < n; i++) {
+                    node[i] = way & 1 ? i % nodes : i / each;
+                    kind[i] = way & 2 && n > 3 ? i * 2 / n : 7;
+                }
+                sh_job_ring_make(n, kind, node, &ring);
+                for (int i = 0; i < n; i++)
+                    assert_true(ring.next[i] != i && kind[ring.next[i]] == kind[i]);
+                for (int i = 0; i < n && n % each == 0 && nodes > 1 && kind[n - 1] == kind[0]; i++)
+                    assert_true(node[ring.next[i]] != node[i]);
+                assert_int_equal(blame(&ring, -1, false, blamed), 0);
+                a_broken_rank_is_named(&ring, kind);
+                sh_job_ring_free(&ring);
+            }
+}
+
+static void a_lone_kind_has_no_other(void **state)
+{
+    const long long kind[] = {5, 6, 5}, node[] = {0, 0, 1};
+    struct sh_job_ring ring;
+
+    (void)state;
+    sh_job_ring_make(3, kind, node, &ring);
+    assert_true(ring.next[0] == 2 && ring.next[1] == -1 && ring.next[2] == 0);
+    sh_job_ring_free(&ring);
+}
+
 static void a_straggler_is_told_once_when_it_lasts(void **state)
 {
     static const double even[] = {1, 1.1, 0.9, 1.2}, late[] = {1, 1.1, 1.9, 1.2}, other[] = {2.1, 1.1, 1, 1.2};
@@ -333,6 +412,8 @@ int main(void)
         cmocka_unit_test(the_margin_covers_a_step_and_a_save),
         cmocka_unit_test(a_long_step_counts_for_a_while),
         cmocka_unit_test(the_odd_ones_are_found),
+        cmocka_unit_test(ranks_on_other_nodes_are_compared),
+        cmocka_unit_test(a_lone_kind_has_no_other),
         cmocka_unit_test(a_straggler_is_told_once_when_it_lasts),
         cmocka_unit_test(what_costs_nothing_is_not_told),
         cmocka_unit_test(the_slower_of_two_can_be_a_straggler),

@@ -114,6 +114,7 @@ static const struct row machine[] = {
     {"debug.fingerprint", "f.jsonl", NULL},
     {"debug.fingerprint_steps", "5", "debug.fingerprint=f.jsonl"},
     {"fault.replica_check_every", "7", NULL},
+    {"fault.replay_every", "7", NULL},
     {"comm.train_timeout_seconds", "60", NULL},
     {"comm.trace_buf_size", "64", NULL},
     {"comm.backend", "mpi", NULL},

@@ -287,6 +287,7 @@ ROWS = {
     'guard.max_skips': Row(0, 'says', needs=GUARD),
     'guard.max_rollbacks': Row(1, 'mesh/test_rollback.py'),
     'fault.replica_check_every': Row(2, 'mpi/test_harm.c'),
+    'fault.replay_every': Row(2, 'fault/test_replay.py'),
     'comm.train_timeout_seconds': Row(3, 'mesh/test_stall.py'),
     'comm.progress': Row('inline', 'mesh/test_inline.py'),
     'comm.trace_buf_size': Row(16, 'mesh/test_stall.py'),

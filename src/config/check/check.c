@@ -739,6 +739,30 @@ static sh_rc check_fingerprint(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* A micro-step is then one rank's work, from its tokens to its gradients. */
+static sh_rc check_replay(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        const char *name;
+        int degree;
+    } rows[] = {
+        {"parallelism.tensor_parallel_degree", c->parallelism.tensor_parallel_degree},
+        {"parallelism.context_parallel_degree", c->parallelism.context_parallel_degree},
+        {"parallelism.expert_parallel_degree", c->parallelism.expert_parallel_degree},
+        {"parallelism.pipeline_parallel_degree", c->parallelism.pipeline_parallel_degree},
+    };
+
+    for (size_t i = 0; c->fault.replay_every && i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].degree > 1)
+            return sh_config_refuse(
+                state, "fault.replay_every",
+                "ranks compare what each makes of its own sequences, but with %s=%d several make it "
+                "together; leave one of them out",
+                rows[i].name, rows[i].degree);
+    return SH_OK;
+}
+
 /* check_idle comes last: that a key is wrong in itself is a better message than that it has no effect. */
 sh_rc sh_config_check(struct sh_config_state *state)
 {
@@ -771,6 +795,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         sh_config_check_leaves_of_ranks,
         check_tiles,
         check_fingerprint,
+        check_replay,
         sh_config_check_tensor,
         sh_config_check_pipeline,
         check_groups,

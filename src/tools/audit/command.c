@@ -125,6 +125,7 @@ static sh_rc prepare(struct audit *a, const json_t *head)
     cfg->training.steps = a->to;
     cfg->training.local_batch_size = (int)local_batch;
     cfg->metrics.state_digest_every = 1;
+    cfg->fault.replay_every = 0;
     cfg->metrics.progress = false;
     cfg->checkpoint.enable = false;
     cfg->checkpoint.resume = SH_RESUME_NEVER;

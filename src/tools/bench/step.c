@@ -95,6 +95,7 @@ static void prepare(struct sh_config *cfg, const struct sh_bench_options *option
     cfg->validation.enable = false;
     cfg->guard.action = SH_GUARD_SKIP;
     cfg->guard.z_score = 0;
+    cfg->fault.replay_every = 0;
     cfg->metrics.progress = false;
     cfg->metrics.log_freq = cfg->training.steps;
 }

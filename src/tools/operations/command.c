@@ -93,6 +93,7 @@ static void prepare(struct sh_config *cfg)
     cfg->checkpoint.initial_load_path[0] = '\0';
     cfg->validation.enable = false;
     cfg->guard.z_score = 0;
+    cfg->fault.replay_every = 0;
     cfg->metrics.progress = false;
     cfg->metrics.norms = SH_NORMS_OFF;
     cfg->debug.find_nan = false;

@@ -239,6 +239,16 @@ static void say_phases(const struct sh_predict *l)
         sh_str_say(stdout, "batches", "%s; this plan is of the largest", text);
 }
 
+/* Both micro-steps of a replay are as long as one of a step. */
+static void say_replays(const struct sh_predict *l)
+{
+    int64_t every = l->cfg.fault.replay_every;
+
+    if (every)
+        sh_str_say(stdout, "replays", "2 micro-steps of each rank every %lld steps: %.2g %% of its micro-steps",
+                   (long long)every, 200 / ((double)every * l->build.options.micro_steps));
+}
+
 /* The request and what follows from it: the mesh, the strategy, the batch. */
 static void print_request(const struct sh_predict *l)
 {
@@ -253,6 +263,7 @@ static void print_request(const struct sh_predict *l)
     say_strategy(l);
     say_batch(l);
     say_phases(l);
+    say_replays(l);
     sh_predict_say_updates(l);
     if (loss_rows(l->p) || sh_group_size(&l->mesh, l->mesh.pipeline) == 1)
         sh_str_say(stdout, "loss", "logits computed in chunks of %lld rows (training.loss_chunk_rows)",

@@ -1,0 +1,372 @@
+#include "src/run/watch/replay.h"
+
+#include "src/base/file.h"
+#include "src/base/hash.h"
+#include "src/base/isa.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/time.h"
+#include "src/run/run.h"
+#include "src/run/watch/fingerprint_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool sh_replay_due(const struct sh_run *r, int64_t step)
+{
+    int64_t every = r->cfg.fault.replay_every;
+
+    return every && step % every == 0;
+}
+
+/* ---- what is compared ---- */
+
+/* Mark the storage that each rank has for itself. */
+static void mark_own(const struct sh_program *p, bool *own)
+{
+    for (int i = 0; i < p->n_tensors; i++)
+        own[i] = p->tensors[i].persistent && p->tensors[i].mem != SH_MEM_DATA && p->tensors[i].mem != SH_MEM_CONST;
+    for (int i = 0; i < p->n_units; i++)
+        if (p->units[i].full != SH_NONE)
+            own[sh_tensor_root(p, p->units[i].full)] = false;
+}
+
+/* Whether output k is computed from a rank's own storage, directly or not. A gather brings the same to all. */
+static bool depends(const struct sh_program *p, const struct sh_op *op, int k, const bool *own)
+{
+    bool found = (op->attr.accumulate >> k & 1) && own[sh_tensor_root(p, op->out[k])];
+
+    if (op->kind == SH_OP_ALL_GATHER)
+        return false;
+    for (int i = 0; i < SH_OP_MAX_IN; i++)
+        found = found || (op->in[i] != SH_NONE && own[sh_tensor_root(p, op->in[i])]);
+    return found || op->kind == SH_OP_REDUCE_SCATTER || op->kind == SH_OP_ALL_REDUCE;
+}
+
+/* Parts of parameters that a rank keeps for itself are not compared, nor rows that may never be written. */
+static bool can_count(const struct sh_program *p, const struct sh_op *op, int tensor)
+{
+    enum sh_mem mem = p->tensors[sh_tensor_root(p, tensor)].mem;
+
+    return p->streams[op->stream].runs == SH_RUNS_KERNELS && !sh_op_info(op->kind)->marker &&
+           !sh_print_sorts_rows(op->kind) && op->phase != SH_PHASE_UPDATE &&
+           (mem == SH_MEM_ACT || mem == SH_MEM_ACT_GRAD || mem == SH_MEM_GRAD || mem == SH_MEM_GRAD_FULL ||
+            mem == SH_MEM_CONST);
+}
+
+static void mark_section(const struct sh_program *p, const struct sh_section *section, bool *counts)
+{
+    bool *own = sh_calloc((size_t)p->n_tensors, sizeof *own);
+
+    mark_own(p, own);
+    for (int i = section->first_op; i < section->first_op + section->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        for (int k = 0; k < SH_OP_MAX_OUT; k++)
+            if (op->out[k] != SH_NONE) {
+                bool is_own = depends(p, op, k, own);
+
+                counts[i * SH_OP_MAX_OUT + k] = !is_own && can_count(p, op, op->out[k]);
+                own[sh_tensor_root(p, op->out[k])] = is_own;
+            }
+    }
+    free(own);
+}
+
+/* ---- who is compared ---- */
+
+/* Of what decides on the bits of a kernel: the GPU, or the processor and the instructions that are used. */
+static long long kind_of(const struct sh_run *r)
+{
+    char instructions[SH_ISA_TEXT], *text = NULL;
+    const char *line = NULL;
+    uint64_t hash;
+
+    if (r->device->gpu)
+        return (long long)sh_hash64(r->gpu.info.name, strlen(r->gpu.info.name));
+    sh_isa_describe(instructions);
+    hash = sh_hash64(instructions, strlen(instructions));
+    if (sh_read_file("/proc/cpuinfo", 1 << 24, &text, NULL) == SH_OK)
+        line = strstr(text, "model name");
+    else
+        sh_error_clear();
+    hash = sh_mix64(hash ^ (line ? sh_hash64(line, strcspn(line, "\n")) : 0));
+    free(text);
+    return (long long)hash;
+}
+
+static sh_rc check(const struct sh_replay *s)
+{
+    const struct sh_run *r = s->r;
+
+    if (r->build.batch.any_order)
+        return sh_fail(SH_E_USAGE,
+                       "fault.replay_every: with training.deterministic=false a GPU's bits change from run to "
+                       "run; leave one of them out");
+    if (s->ring.next[r->mesh->rank] < 0)
+        return sh_fail(SH_E_USAGE,
+                       "fault.replay_every: no other rank has a processor like that of %s, so nobody can compute the "
+                       "same bits; start more ranks, or leave it out",
+                       r->mesh->host);
+    return SH_OK;
+}
+
+static sh_rc pair(struct sh_replay *s)
+{
+    const struct sh_run *r = s->r;
+    int n = r->mesh->world;
+    long long *all = sh_calloc(2 * (size_t)n, sizeof *all);
+    sh_rc rc;
+
+    all[r->mesh->rank] = kind_of(r);
+    all[n + r->mesh->rank] = r->mesh->node;
+    rc = sh_mesh_sum_i64(all, 2 * n);
+    if (rc == SH_OK)
+        sh_job_ring_make(n, all, all + n, &s->ring);
+    free(all);
+    return rc;
+}
+
+sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
+{
+    const struct sh_program *p = r->p;
+    int most = 0;
+    int64_t bytes = 0;
+
+    if (!r->cfg.fault.replay_every)
+        return SH_OK;
+    *s = (struct sh_replay){.r = r, .good = r->step, .began = sh_now_ns()};
+    SH_TRY(pair(s));
+    SH_TRY(sh_agree(check(s)));
+    s->counts = sh_calloc((size_t)p->n_ops * SH_OP_MAX_OUT, sizeof *s->counts);
+    for (int i = 0; i < p->n_sections; i++)
+        if (sh_program_is_micro_step(&p->sections[i])) {
+            mark_section(p, &p->sections[i], s->counts);
+            most = p->sections[i].n_ops > most ? p->sections[i].n_ops : most;
+        }
+    for (int i = 0; i < p->n_ops * SH_OP_MAX_OUT; i++)
+        if (s->counts[i]) {
+            int64_t here = sh_tensor_bytes(&p->tensors[p->ops[i / SH_OP_MAX_OUT].out[i % SH_OP_MAX_OUT]]);
+
+            bytes = here > bytes ? here : bytes;
+        }
+    s->own = sh_calloc((size_t)most, sizeof *s->own);
+    s->other = sh_calloc((size_t)most, sizeof *s->other);
+    s->copy = r->device->gpu ? sh_calloc((size_t)bytes, 1) : NULL;
+    return SH_OK;
+}
+
+void sh_replay_close(struct sh_replay *s)
+{
+    sh_job_ring_free(&s->ring);
+    free(s->counts);
+    free(s->own);
+    free(s->other);
+    free(s->copy);
+    *s = (struct sh_replay){0};
+}
+
+/* ---- a round ---- */
+
+static void add_output(struct sh_replay *s, int op, int k)
+{
+    const struct sh_program *p = s->r->p;
+    int tensor = p->ops[op].out[k];
+    int64_t bytes = sh_tensor_bytes(&p->tensors[tensor]);
+    const void *data = sh_exec_data(s->r->exec, tensor);
+    long long *sum = &s->now[op - s->section->first_op];
+
+    if (s->copy) {
+        sh_exec_get_at(s->r->exec, s->copy, data, bytes);
+        data = s->copy;
+    }
+    *sum = (long long)(sh_mix64((uint64_t)*sum ^ sh_hash64(data, (size_t)bytes)) + 1);
+}
+
+/* Called by the executor around each operation. */
+static void look(void *arg, int op, bool done)
+{
+    struct sh_replay *s = arg;
+
+    for (int k = 0; done && k < SH_OP_MAX_OUT; k++)
+        if (s->counts[op * SH_OP_MAX_OUT + k])
+            add_output(s, op, k);
+}
+
+struct rounds {
+    sh_replay_run *run;
+    void *arg;
+    long long *sums; /* [SH_JOB_ROUNDS][world], of all ranks once they are collected */
+};
+
+/* The operations' sums stay in `to`. */
+static void run_round(struct sh_replay *s, const struct rounds *r, enum sh_job_round round, int rank, long long *to)
+{
+    uint64_t all = 0;
+
+    memset(to, 0, (size_t)s->section->n_ops * sizeof *to);
+    s->now = to;
+    sh_exec_set_look(s->r->exec, look, s);
+    r->run(r->arg, rank, s->section);
+    sh_exec_set_look(s->r->exec, NULL, NULL);
+    for (int i = 0; i < s->section->n_ops; i++)
+        all = sh_mix64(all ^ (uint64_t)to[i]) + 1;
+    r->sums[(int64_t)round * s->ring.n + s->r->mesh->rank] = (long long)all;
+}
+
+/* ---- a difference ---- */
+
+enum { HOST = sizeof((struct sh_mesh *)0)->host };
+
+struct verdict {
+    bool *blamed, unstable;
+    int n_blamed;
+    long long *first; /* [world] 1 + the first operation in which a rank differs from the next one on that one's data */
+    char *host;       /* [world][HOST] */
+};
+
+/* What the next rank found on its own data comes from there. */
+static sh_rc find_first(struct sh_replay *s, struct verdict *v)
+{
+    int n = s->ring.n, me = s->r->mesh->rank, before = 0;
+    size_t bytes = (size_t)s->section->n_ops * sizeof *s->own;
+    long long *theirs = sh_calloc(bytes, 1);
+    sh_rc rc;
+
+    while (s->ring.next[before] != me)
+        before++;
+    rc = sh_mesh_shift(s->own, (int64_t)bytes, before, theirs, (int64_t)bytes, s->ring.next[me]);
+    for (int i = s->section->n_ops - 1; i >= 0; i--)
+        if (theirs[i] != s->other[i])
+            v->first[me] = i + 1;
+    free(theirs);
+    SH_TRY(rc);
+    SH_TRY(sh_mesh_gather(s->r->mesh->host, HOST, v->host));
+    SH_TRY(sh_mesh_bcast(v->host, (long)n * HOST, 0));
+    return sh_mesh_sum_i64(v->first, n);
+}
+
+/* The first operation of all differences that a blamed rank has a part in; SH_NONE: it did not show in the first rounds. */
+static int first_of(const struct sh_replay *s, const struct verdict *v)
+{
+    long long first = 0;
+
+    for (int i = 0; i < s->ring.n; i++)
+        if (v->first[i] && (v->blamed[i] || v->blamed[s->ring.next[i]]) && (!first || v->first[i] < first))
+            first = v->first[i];
+    return first ? s->section->first_op + (int)first - 1 : SH_NONE;
+}
+
+/* At most four ranks by name. */
+static void print_ranks(const struct sh_replay *s, const struct verdict *v, FILE *out)
+{
+    enum { SHOWN = 4 };
+    int n = 0;
+
+    for (int i = 0; i < s->ring.n; i++)
+        if (v->blamed[i] && n++ < SHOWN)
+            fprintf(out, "%srank %d on %s", n > 1 ? ", " : "", i, v->host + (int64_t)i * HOST);
+    if (n > SHOWN)
+        fprintf(out, " and %d more", n - SHOWN);
+}
+
+static sh_rc report(const struct sh_replay *s, const struct verdict *v)
+{
+    bool pair = v->n_blamed == 2 && s->ring.n == 2;
+    char label[SH_OP_LABEL] = "", *text = NULL;
+    size_t bytes;
+    int first = first_of(s, v);
+    FILE *out = open_memstream(&text, &bytes);
+    sh_rc rc;
+
+    if (!out)
+        return sh_fail(SH_E_REPLICA, "step %lld: replays differ; no memory to say more", (long long)s->r->step);
+    if (first != SH_NONE)
+        sh_program_label(s->r->p, &s->r->p->ops[first], label);
+    fprintf(out, "step %lld, run again: from the same sequences ", (long long)s->r->step);
+    print_ranks(s, v, out);
+    fprintf(out, v->n_blamed == 1 ? " makes other numbers" : " make other numbers");
+    fprintf(out, v->unstable ? " each time" : pair ? " than each other" : " than others");
+    fprintf(out, label[0] ? ", first in %s" : "", label);
+    fprintf(out, "; %s has failed silently: leave %s out and ",
+            pair ? "memory or a processor of one of them" : "memory or a processor",
+            v->n_blamed == 1 ? "that node" : "those nodes");
+    if (s->good)
+        fprintf(out, "continue from a checkpoint of step %lld or before", (long long)s->good);
+    else
+        fprintf(out, "start again: no checkpoint is sure to be right");
+    fclose(out);
+    rc = sh_fail(SH_E_REPLICA, "%s", text);
+    free(text);
+    return rc;
+}
+
+/* Those to blame fail, so that the line comes from one of them. Collective, agreed. */
+static sh_rc judge(struct sh_replay *s, const long long *sums)
+{
+    size_t n = (size_t)s->ring.n;
+    struct verdict v = {
+        .blamed = sh_calloc(n, sizeof *v.blamed), .first = sh_calloc(n, sizeof *v.first), .host = sh_calloc(n, HOST)};
+    sh_rc rc = find_first(s, &v);
+
+    v.n_blamed = sh_job_replay_blame(&s->ring, sums, v.blamed, &v.unstable);
+    if (rc == SH_OK)
+        rc = sh_agree(v.blamed[s->r->mesh->rank] ? report(s, &v) : SH_OK);
+    free(v.blamed);
+    free(v.first);
+    free(v.host);
+    return rc;
+}
+
+/* A third rank computes the same, and the two again. The sums of the first rounds' operations are needed later. */
+static sh_rc ask_a_third(struct sh_replay *s, const struct rounds *r)
+{
+    int me = s->r->mesh->rank;
+    int64_t first = (int64_t)SH_JOB_THIRD * s->ring.n;
+    long long *now = sh_calloc((size_t)s->section->n_ops, sizeof *now);
+    sh_rc rc;
+
+    run_round(s, r, SH_JOB_THIRD, s->ring.third[me], now);
+    run_round(s, r, SH_JOB_OWN_AGAIN, me, now);
+    run_round(s, r, SH_JOB_NEXT_AGAIN, s->ring.next[me], now);
+    free(now);
+    rc = sh_mesh_sum_i64(r->sums + first, (SH_JOB_ROUNDS - SH_JOB_THIRD) * s->ring.n);
+    return rc == SH_OK ? judge(s, r->sums) : rc;
+}
+
+/* ---- all ---- */
+
+/* Once, so that the user knows what it costs. */
+static void say_cost(struct sh_replay *s, int64_t begun)
+{
+    double seconds = sh_seconds_since(begun), all = sh_seconds_since(s->began);
+
+    if (s->began && s->r->mesh->rank == 0)
+        sh_log_info(
+            "step %lld  run again by two ranks each, equal to the last bit; %.2f s, %.1f %% of the time since the "
+            "start",
+            (long long)s->r->step, seconds, 100 * seconds / all);
+    s->began = 0;
+}
+
+sh_rc sh_replay_step(struct sh_replay *s, const struct sh_section *section, sh_replay_run *run, void *arg)
+{
+    int n = s->ring.n, me = s->r->mesh->rank;
+    struct rounds r = {run, arg, sh_calloc((size_t)n * SH_JOB_ROUNDS, sizeof *r.sums)};
+    int64_t begun = sh_now_ns();
+    sh_rc rc;
+
+    s->section = section;
+    run_round(s, &r, SH_JOB_OWN, me, s->own);
+    run_round(s, &r, SH_JOB_NEXT, s->ring.next[me], s->other);
+    sh_exec_take_time(s->r->exec);
+    rc = sh_mesh_sum_i64(r.sums, SH_JOB_THIRD * n);
+    if (rc == SH_OK && sh_job_replay_differs(&s->ring, r.sums))
+        rc = ask_a_third(s, &r);
+    else if (rc == SH_OK) {
+        s->good = s->r->step;
+        say_cost(s, begun);
+    }
+    free(r.sums);
+    return rc;
+}

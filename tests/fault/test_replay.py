@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""fault.replay_every: a kernel that from some call on flips one bit of what one operation makes, on one rank: the rank is
+named and the run ends before it saves; without it nothing is said, and no number changes. Prints TAP."""
+import os
+import pathlib
+import random
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
+import job
+import test_wrong as wrong
+import tiny
+
+RANKS, EACH = 4, 2  # on nodes of so many ranks
+LONG = bool(os.environ.get('SHERD_LONG'))
+FLIPS = 100 if LONG else 4
+REPLAYS = 625 if LONG else 20  # of a rank on each mesh, without a flip
+BASE = {**tiny.MODELS['llama'], 'training.global_batch_size': 8, 'comm.shared_memory': 'off', 'checkpoint.interval': 2,
+        'checkpoint.keep_latest_k': 0, 'training.steps': 4, 'fault.replay_every': 2, 'lr_scheduler.total_steps': 10}
+EXPERTS = {name: value for name, value in tiny.EXPERTS.items() if name.startswith(('model.', 'moe.'))}
+MESHES = [
+    {'parallelism.sharding_strategy': 'full_shard', 'training.mixed_precision_param': 'bfloat16', 'activation_checkpoint.mode': 'full'},
+    {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'training.reproducible': 'mesh'},
+    {'parallelism.sharding_strategy': 'no_shard', 'training.local_batch_size': 2},
+    {**EXPERTS, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.reproducible': 'mesh'},
+]
+# Sums over ranks, and what an update reads and writes, are not replayed.
+ELSEWHERE = re.compile(r'(update|init) |(accumulate|sumsq|exact_round|cast|copy|unpack)$')
+NODES = {'LD_PRELOAD': job.launcher.preload(pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/nodes.so'),
+         'SHERD_TEST_NODE': str(EACH)}
+
+
+def run(folder, config, statuses=(0,), ranks=RANKS, **env):
+    return wrong.run(folder, ranks, {**BASE, **config}, statuses=statuses, more=NODES, **env)
+
+
+def count_calls(config, ranks=RANKS):
+    return [int(word) for word in re.search(r'^calls (.*)', run('count', config, ranks=ranks, CALL='count'), re.M)[1].split()]
+
+
+def case_flips():
+    """Damage begins in step 1 or 2 and is found by the replay of step 2: no checkpoint of step 2 is there."""
+    draw, bad, found, tried = random.Random(11), [], 0, 0
+    calls = {}
+    while tried < FLIPS:
+        mesh, rank = draw.randrange(len(MESHES)), draw.randrange(RANKS)
+        if mesh not in calls:
+            calls[mesh] = count_calls({**MESHES[mesh], 'fault.replay_every': 0})
+        call = draw.randrange(calls[mesh][1], calls[mesh][2])
+        said = run('flip', MESHES[mesh], (0, 7), CALL=call, HOW='flip', RANK=rank, AGAIN=True)
+        label, change = re.search(r'^wrong: (.*): (\w+)$', said, re.M).groups()
+        if change == 'nothing' or ELSEWHERE.search(label):
+            continue
+        tried += 1
+        named = re.search(rf'step 2, run again: from the same sequences rank {rank} on \S+ makes other numbers than others, first in '
+                          r'(.*); memory or a processor has failed silently: leave that node out and start again', said)
+        saved = (pathlib.Path('flip/out/checkpoint') / 'step-00000002.h5').exists()
+        bad += [f'{MESHES[mesh]}: call {call}, {label} on rank {rank}: {said[-900:]}'] * (not named or saved)
+        found += bool(named) and named[1] == label
+    print(f'# {tried - len(bad)} of {tried} right ranks, {found} with the operation itself')
+    return bad
+
+
+def case_pair():
+    """Of two ranks both are named; one that is wrong only once is named alone."""
+    calls = count_calls({'fault.replay_every': 0}, 2)
+    said = run('two', {}, (7,), 2, CALL=calls[1] + 2, HOW='flip', RANK=1, AGAIN=True)
+    bad = [said] * (not re.search(r'rank 0 on \S+, rank 1 on \S+ make other numbers than each other, first in forward .*; memory or a '
+                                  r'processor of one of them', said))
+    short = {'training.steps': 2, 'checkpoint.interval': 10}
+    last = count_calls(short, 2)[-1]  # of the last replay
+    once = run('two', short, (7,), 2, CALL=last - 30, HOW='flip', RANK=1, AGAIN=False)
+    label = re.search(r'^wrong: (.*): changed$', once, re.M)[1]
+    bad += [said] * ('step 2 or before' not in run('two', {'training.steps': 4}, (7,), 2, CALL=count_calls({'training.steps': 4}, 2)[-1] - 30,
+                                                   HOW='flip', RANK=0, AGAIN=True))
+    return bad + [once] * ('rank 1 on' not in once or f' makes other numbers each time, first in {label};' not in once)
+
+
+def case_clean():
+    """Nothing is said, and the losses are those of a run without replays."""
+    bad = []
+    for mesh in MESHES:
+        config = {**BASE, **mesh, 'training.dataset_path': wrong.tokens, 'training.steps': REPLAYS, 'checkpoint.interval': 10 * REPLAYS}
+        plain = job.losses(job.train('plain', {**config, 'fault.replay_every': 0}, ranks=RANKS))
+        twice = job.losses(job.train('twice', {**config, 'fault.replay_every': 1}, ranks=RANKS))
+        bad += job.differ(f'{mesh}', twice, plain, 0)
+    return bad
+
+
+def case_refused():
+    """What cannot be replayed is refused; sherd plan says what a replay costs."""
+    bad = []
+    for ranks, config, text in ((0, {}, 'start more ranks'), (2, {'parallelism.tensor_parallel_degree': 2, 'model.n_heads': 2,
+                                                                  'model.n_kv_heads': 2}, 'tensor_parallel_degree=2')):
+        said = wrong.run('no', ranks, {**BASE, **config}, statuses=(2,))
+        bad += [said] * ('fault.replay_every' not in said or text not in said)
+    job.prepare('no', {**BASE, 'fault.replay_every': 20})
+    said = job.sherd('plan', 'c.yaml', '--ranks=2', folder='no')
+    return bad + [said] * ('2 micro-steps of each rank every 20 steps: 2.5 % of its micro-steps' not in said)
+
+
+if __name__ == '__main__':
+    wrong.tokens = tiny.write_tokens()
+    sys.exit(job.run_cases([('one bit, lasting', case_flips), ('of two ranks', case_pair), ('no flip', case_clean),
+                            ('what cannot be replayed', case_refused)] if job.can_launch() else [('skipped', list)]))
