@@ -25,6 +25,11 @@ MODELS = {
                                               'activation_checkpoint.mode': 'full'}),
 }
 WAYS = ('scale', 'tile', 'shift', 'element', 'skip')
+# Objectives with data of their own, and operations that only these have.
+OBJECTIVES = {'--objective.name=dpo': 'pair_loss head_score', '--objective.name=dpo --objective.loss_type=kto': 'pair_loss',
+              '--model.num_labels=3': 'head_loss_grad', '--model.num_labels=1 --objective.name=reward': 'pair_loss',
+              '--model.num_labels=1 --objective.name=regression': 'pair_loss', '--data.packing=bfd': 'attention',
+              '--objective.name=distillation --objective.top_k=4 --objective.teacher_path=no': 'head_loss_grad'}
 MUTANTS = 6 if job.FEW else 20
 NANS = 8 if job.FEW else 30
 CHECKED = 6 if job.FEW else 15
@@ -141,9 +146,12 @@ def case_right():
         wrong += [f'{dtype}: not in {list(kinds)}'] * (not {'embed', 'linear_bwd_w', 'swiglu', 'adamw', 'head_loss_grad'} <= set(kinds))
     status, said, _ = check('--operations', '--full')
     wrong += [f'in full: exit {status}: {said}'] * (status != 0 or '3 of 3 layers, 1 sequence of 80 of 80 tokens' not in said)
+    for words, kinds in OBJECTIVES.items():
+        status, said, error = check('--operations', *words.split())
+        wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or not all(f'\n{kind} ' in said for kind in kinds.split()))
     left = sorted(path.name for path in pathlib.Path('right').iterdir())
     wrong += [f'left behind: {left}'] * (left != ['c.yaml'])
-    for words, status, text in (((), 2, '--operations'), (('--operations', '--model.num_labels=2'), 2, 'num_labels=0'),
+    for words, status, text in (((), 2, '--operations'), (('--operations', '--objective.name=dpo', '--training.seq_len=8'), 2, 'training.seq_len of 10'),
                                 (('--operations', '--folder=no/such'), 3, 'no/such')):
         found, _, error = check(*words)
         wrong += [f'{words}: exit {found}: {error}'] * (found != status or text not in error)

@@ -22,6 +22,13 @@ struct sh_operations {
     char text[SH_OPERATIONS_LISTED][SH_OPERATIONS_TEXT]; /* ... what is wrong, and where */
 };
 
+/* Turn a configuration into one for made-up data; then write them, on rank 0, once the run is open: training.dataset_path,
+ * and objective.teacher_path if the objective has a teacher. Local. Errors: SH_E_USAGE: sequences are too short for answers;
+ * SH_E_DATA. */
+struct sh_config;
+void sh_made_up_prepare(struct sh_config *cfg);
+sh_rc sh_made_up_write(const struct sh_run *r);
+
 /* Compare each operation that the executor runs from now on, on what it reads: one after the other, so a wrong result
  * is not the fault of those after it. End before the run is closed. Local. */
 void sh_operations_begin(struct sh_operations *c, struct sh_run *r);
