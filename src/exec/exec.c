@@ -32,9 +32,11 @@ struct sh_exec {
     bool pending;                        /* an update was put off */
     int64_t step;
     struct sh_exec_watch *watch;
-    bool sync;                                  /* wait after each operation */
-    void (*look)(void *arg, int op, bool done); /* NULL: nobody looks */
-    void *look_arg;
+    bool sync; /* wait after each operation */
+    struct {
+        void (*look)(void *arg, int op, bool done); /* NULL: nobody looks */
+        void *arg;
+    } looks[SH_EXEC_LOOKS];
 };
 
 /* Two queues, so that a snapshot travels to the host alongside the operations. Two events order them: copies begin when
@@ -351,18 +353,23 @@ static sh_rc make_ready(struct sh_exec *e, const struct sh_section *s)
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, sh_section_name(s->kind));
 }
 
+static void call_looks(const struct sh_exec *e, int op, bool done)
+{
+    for (int i = 0; i < SH_EXEC_LOOKS; i++)
+        if (e->looks[i].look)
+            e->looks[i].look(e->looks[i].arg, op, done);
+}
+
 static sh_rc run_ops(struct sh_exec *e, const struct sh_section *s)
 {
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         if (!runs_now(e, s, i))
             continue;
-        if (e->look)
-            e->look(e->look_arg, i, false);
+        call_looks(e, i, false);
         sh_exec_watch_begin(e->watch, e->step, i);
         SH_TRY(run_and_check(e, s, i));
         sh_exec_watch_end(e->watch, i);
-        if (e->look)
-            e->look(e->look_arg, i, true);
+        call_looks(e, i, true);
     }
     return sh_exec_watch_leave(e->watch, e->pending, e->tickets);
 }
@@ -624,10 +631,10 @@ void sh_exec_copies_wait(struct sh_exec *e)
     e->device->event_wait(e->copied);
 }
 
-void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op, bool done), void *arg)
+void sh_exec_set_look(struct sh_exec *e, enum sh_exec_looks who, void (*look)(void *arg, int op, bool done), void *arg)
 {
-    e->look = look;
-    e->look_arg = arg;
+    e->looks[who].look = look;
+    e->looks[who].arg = arg;
 }
 
 const struct sh_op_call *sh_exec_call(const struct sh_exec *e, int op)

@@ -98,8 +98,10 @@ void *sh_exec_host(struct sh_exec *e, int64_t bytes);
 void sh_exec_copies_wait(struct sh_exec *e);
 
 /* Call `look` with the number of each operation of the program before it is run, and when it has been run; NULL: nothing.
- * The outputs of a kernel and of a wait can then be read with sh_exec_get_at(), and what they read before. */
-void sh_exec_set_look(struct sh_exec *e, void (*look)(void *arg, int op, bool done), void *arg);
+ * The outputs of a kernel and of a wait can then be read with sh_exec_get_at(), and what they read before. Norms may be
+ * measured in a step that somebody else looks at. */
+enum sh_exec_looks { SH_LOOKS, SH_LOOKS_FOR_NORMS, SH_EXEC_LOOKS };
+void sh_exec_set_look(struct sh_exec *e, enum sh_exec_looks who, void (*look)(void *arg, int op, bool done), void *arg);
 
 /* The call of a kernel, whose operands are device addresses. Lent. */
 const struct sh_op_call *sh_exec_call(const struct sh_exec *e, int op);

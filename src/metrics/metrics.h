@@ -75,6 +75,9 @@ struct sh_norm_metrics {
     int rows;                   /* 0: none were measured */
     const char *const *name;    /* [rows] */
     const double *gradient, *parameter, *update; /* [rows] */
+    int blocks;
+    const char *const *block;   /* [blocks] */
+    const double *largest;      /* [blocks] magnitude of what the forward makes */
     double seconds;             /* that measuring them took, on the rank that writes */
 };
 

@@ -78,12 +78,12 @@ static json_t *list_spread(const void *event)
 }
 
 /* JSON has no NaN or Inf. */
-static json_t *name_numbers(const struct sh_norm_metrics *n, const double *values)
+static json_t *name_numbers(int n, const char *const *name, const double *values)
 {
     json_t *object = json_object();
 
-    for (int i = 0; i < n->rows; i++)
-        json_object_set_new(object, n->name[i], isfinite(values[i]) ? json_real(values[i]) : json_null());
+    for (int i = 0; i < n; i++)
+        json_object_set_new(object, name[i], isfinite(values[i]) ? json_real(values[i]) : json_null());
     return object;
 }
 
@@ -91,21 +91,28 @@ static json_t *name_gradients(const void *event)
 {
     const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
 
-    return name_numbers(n, n->gradient);
+    return name_numbers(n->rows, n->name, n->gradient);
 }
 
 static json_t *name_parameters(const void *event)
 {
     const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
 
-    return name_numbers(n, n->parameter);
+    return name_numbers(n->rows, n->name, n->parameter);
 }
 
 static json_t *name_updates(const void *event)
 {
     const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
 
-    return name_numbers(n, n->update);
+    return name_numbers(n->rows, n->name, n->update);
+}
+
+static json_t *name_largest(const void *event)
+{
+    const struct sh_norm_metrics *n = &((const struct sh_step_metrics *)event)->norms;
+
+    return name_numbers(n->blocks, n->block, n->largest);
 }
 
 /* clang-format off */
@@ -215,6 +222,7 @@ const struct sh_metric sh_metric_table[] = {
     {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "gradient", .list = name_gradients},
     {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "parameter", .list = name_parameters},
     {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "update", .list = name_updates},
+    {.event = SH_METRICS_STEP, IF(norms.rows), .in = "norms", .key = "largest", .list = name_largest},
     {STEP(norms.seconds), IF(norms.rows), .in = "norms", .key = "seconds"},
     {STEP(skipped), IF(skipped), .key = "skipped"},
     {STEP(pace.least), IF(pace.node), .in = "rank_seconds", .key = "min"},

@@ -255,6 +255,17 @@ static void micro_steps(struct sh_train *t)
     sh_routers_total(&t->routers, r);
 }
 
+static void measured_micro_steps(struct sh_train *t)
+{
+    bool due = sh_norms_due(t->r, t->r->step + 1);
+
+    if (due)
+        sh_largest_begin(&t->norms.largest, t->r);
+    micro_steps(t);
+    if (due)
+        sh_largest_end(&t->norms.largest);
+}
+
 /* The gradients are sums over targets or answers; dividing by those of all ranks makes them means, and float16 multiplies
  * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all
  * ranks when they are read. */
@@ -265,7 +276,7 @@ static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
 
     sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->counted;
     sh_exec_scalars(r->exec)->router_scale = t->loss_scale.scale / (double)step_tokens(t);
-    micro_steps(t);
+    measured_micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_run_losses(r, numbers);

@@ -4,6 +4,7 @@ homes of tensors if the step is; where it is not, the first tensor that differs 
 are what the records say. Prints TAP."""
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -67,7 +68,7 @@ def diff(*words):
 
 def norms(folder):
     """By step: metrics.norms without the seconds."""
-    return {line['step']: {kind: line['norms'][kind] for kind in ('gradient', 'parameter', 'update')}
+    return {line['step']: {kind: line['norms'][kind] for kind in ('gradient', 'parameter', 'update', 'largest')}
             for line in job.metrics(folder) if 'norms' in line}
 
 
@@ -82,6 +83,15 @@ def case_norms():
     found = norms('one')
     wrong = [f'norms in steps {sorted(found)}'] * (sorted(found) != [1, 3, 4])
     names = [name.split(' ')[1] for step, name in known if step == 4 and name.startswith('gradient ')]
+    for step, of in found.items():
+        largest = of.pop('largest')
+        made = {}
+        for (at, name), record in known.items():
+            block = re.match(r'forward (layers\.\d+)\.(?!.*(rstd|lse))', name)
+            if block and at == step:
+                made[block[1]] = max(made.get(block[1], 0), record['largest'])
+        wrong += [f'step {step}: largest {largest}, and of records {made}'] * (
+            sorted(largest) != sorted(made) or any(differs(largest[block], made[block]) for block in made))
     wrong += [f'{kind}: {sorted(of)}' for step in found.values() for kind, of in step.items() if sorted(of) != sorted(names)]
     for name in names:
         before, after = (known[step, f'parameter {name}'] for step in (3, 4))
@@ -94,6 +104,7 @@ def case_norms():
             not 0.1 < estimate / found[3]['update'][name] < 5)
     run('blocks', {'metrics.norms': 'blocks', 'debug.fingerprint': ''})
     blocks = norms('blocks')[3]
+    blocks.pop('largest')
     wrong += [f'blocks {list(blocks["update"])}'] * (len(blocks['update']) >= len(names) or 'model.layers.1' not in blocks['update'])
     for kind, block in ((kind, block) for kind in blocks for block in blocks[kind]):
         parts = sum(x * x for name, x in found[3][kind].items() if name == block or name.startswith(block + '.')) ** 0.5

@@ -229,11 +229,15 @@ sh_rc sh_norms_after_update(struct sh_norms *n, struct sh_run *r, struct sh_norm
     visit_parameters(n, r, compare);
     forget_step(n, r->p->n_units);
     SH_TRY(add_ranks(n));
+    SH_TRY(sh_largest_gather(&n->largest));
     *out = (struct sh_norm_metrics){.rows = n->rows,
                                     .name = n->name,
                                     .gradient = n->norm + GRADIENT * n->rows,
                                     .parameter = n->norm + PARAMETER * n->rows,
                                     .update = n->norm + UPDATE * n->rows,
+                                    .blocks = n->largest.blocks,
+                                    .block = (const char *const *)n->largest.name,
+                                    .largest = n->largest.value,
                                     .seconds = n->seconds + sh_seconds_since(begin)};
     return SH_OK;
 }
@@ -246,5 +250,6 @@ void sh_norms_close(struct sh_norms *n)
     free(n->row_of);
     free(n->squares);
     free(n->norm);
+    sh_largest_close(&n->largest);
     *n = (struct sh_norms){0};
 }

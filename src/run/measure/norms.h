@@ -8,6 +8,7 @@
 #define SH_MEASURE_NORMS_H
 
 #include "src/metrics/metrics.h"
+#include "src/run/measure/largest.h"
 
 struct sh_run;
 
@@ -20,6 +21,7 @@ struct sh_norms {
     float **before;           /* [units] what this rank writes of the parameters, as it was; inside a step only */
     float *piece;             /* inside a step only */
     double scale, seconds;
+    struct sh_largest largest;
 };
 
 /* Refuse what cannot be measured. Local. Errors: SH_E_USAGE. */
@@ -28,8 +30,8 @@ sh_rc sh_norms_check(const struct sh_run *r);
 /* Whether they are measured in the step that makes `step`. Local, the same on all ranks. */
 bool sh_norms_due(const struct sh_run *r, int64_t step);
 
-/* Before the update of such a step, and after it; in between nothing else may come. With an update left out, those of
- * updates are 0. After: collective.
+/* Before the update of such a step, whose micro-steps lie between begin and end of `largest`, and after it; in between
+ * nothing else may come. With an update left out, those of updates are 0. After: collective.
  *   scale  loss scale that the gradients were computed with
  *   out    lent until the next step */
 void sh_norms_before_update(struct sh_norms *n, struct sh_run *r, double scale);

@@ -273,7 +273,7 @@ static void forget_step(struct sh_fingerprint *f)
 
     if (!s)
         return;
-    sh_exec_set_look(s->r->exec, NULL, NULL);
+    sh_exec_set_look(s->r->exec, SH_LOOKS, NULL, NULL);
     sh_print_rows_free(&s->rows);
     free(s->sketch);
     free(s->floats);
@@ -320,7 +320,7 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
     sh_exec_settle(r->exec);
     SH_TRY(sketch_states(s));
     if (sh_mesh_speaks(&r->mesh->shape))
-        sh_exec_set_look(r->exec, look, s);
+        sh_exec_set_look(r->exec, SH_LOOKS, look, s);
     return SH_OK;
 }
 

@@ -123,7 +123,7 @@ static void look(void *arg, int op, bool done)
 void sh_hunt_begin(struct sh_hunt *h, struct sh_run *r)
 {
     *h = (struct sh_hunt){.r = r, .found = -1};
-    sh_exec_set_look(r->exec, look, h);
+    sh_exec_set_look(r->exec, SH_LOOKS, look, h);
 }
 
 void sh_hunt_micro_step(struct sh_hunt *h, int micro_step, int64_t first)
@@ -164,7 +164,7 @@ sh_rc sh_hunt_end(struct sh_hunt *h)
     sh_rc rc;
 
     memcpy(mine.text, h->text, sizeof mine.text);
-    sh_exec_set_look(h->r->exec, NULL, NULL);
+    sh_exec_set_look(h->r->exec, SH_LOOKS, NULL, NULL);
     rc = sh_mesh_gather(&mine, sizeof mine, all);
     if (rc == SH_OK && h->r->mesh->rank == 0)
         say(h, all, n);

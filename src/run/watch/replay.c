@@ -206,9 +206,9 @@ static void run_round(struct sh_replay *s, const struct rounds *r, enum sh_job_r
 
     memset(to, 0, (size_t)s->section->n_ops * sizeof *to);
     s->now = to;
-    sh_exec_set_look(s->r->exec, look, s);
+    sh_exec_set_look(s->r->exec, SH_LOOKS, look, s);
     r->run(r->arg, rank, s->section);
-    sh_exec_set_look(s->r->exec, NULL, NULL);
+    sh_exec_set_look(s->r->exec, SH_LOOKS, NULL, NULL);
     for (int i = 0; i < s->section->n_ops; i++)
         all = sh_mix64(all ^ (uint64_t)to[i]) + 1;
     r->sums[(int64_t)round * s->ring.n + s->r->mesh->rank] = (long long)all;

@@ -275,11 +275,11 @@ static void look(void *arg, int op, bool done)
 void sh_operations_begin(struct sh_operations *c, struct sh_run *r)
 {
     *c = (struct sh_operations){.r = r};
-    sh_exec_set_look(r->exec, look, c);
+    sh_exec_set_look(r->exec, SH_LOOKS, look, c);
 }
 
 void sh_operations_end(struct sh_operations *c)
 {
-    sh_exec_set_look(c->r->exec, NULL, NULL);
+    sh_exec_set_look(c->r->exec, SH_LOOKS, NULL, NULL);
     free_copies(c);
 }
