@@ -220,14 +220,22 @@ place_ranks() {
     [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 }
 
-# step COMMAND...: run it with one rank per task, in the background, so that this script can handle signals.
-step() {
+# Wait for the srun that was started last, in the background, so that this script can handle signals.
+await_step() {
     local status
-    srun "$@" &
     srun_pid=$!
     while wait "$srun_pid"; status=$?; kill -0 "$srun_pid" 2>/dev/null; do :; done
     return "$status"
 }
+
+# step COMMAND...: run it with one rank per task.
+step() {
+    srun "$@" &
+    await_step
+}
+
+# A cancelled job starts nothing more, whatever the step that heard the signal ended with.
+go_on_unless_cancelled() { [ "${cancelled:-no}" = no ] || finish 143; }
 
 # check_ranks: compare the programs of all ranks before any of them starts. The GPUs may not be visible on this node, so
 # a plan that does not fit in memory does not end the job here: training knows better. The numbers of ranks and of ranks
@@ -259,6 +267,7 @@ start() {
     say "start ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NUM_NODES nodes from $(name_step "$at"): $SLURM_JOB_NODELIST"
     check_ranks || finish $?
     step "$SHERD" doctor "${run[@]}" || finish $?
+    go_on_unless_cancelled
     step "$SHERD" train "${run[@]}"
     finish $?
 }

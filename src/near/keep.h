@@ -38,7 +38,7 @@ sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
 /* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
  * same keeper. Errors: SH_E_COMM: a rank of an earlier start does not end. */
 sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper);
-sh_rc sh_keep_bye(int fd);
+void sh_keep_bye(int fd);
 
 /* After hello: wait for news. Returns true if a rank has died, false if the keeper is gone. */
 bool sh_keep_hear(int fd, int *rank);

@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BEAT_MS = 200, TRY_SECONDS = 30, GONE_SECONDS = 60, FIELD = 256 };
+enum { BEAT_MS = 200, TRY_SECONDS = 30, GONE_SECONDS = 60, REACH_SECONDS = 5, FIELD = 256 };
 
 struct address {
     char host[FIELD], port[16], token[32];
@@ -29,12 +29,15 @@ static bool parse(const char *text, struct address *a)
 static int reach(const struct address *a)
 {
     const struct addrinfo want = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM};
+    const struct timeval most = {.tv_sec = REACH_SECONDS};
     struct addrinfo *found;
     int fd;
 
     if (getaddrinfo(a->host, a->port, &want, &found) != 0)
         return -1;
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most); /* of connect(), too */
     if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) != 0) {
         close(fd);
         fd = -1;
@@ -76,6 +79,17 @@ static void say(int fd, const char *text)
 
 /* ---- the keeper's side ---- */
 
+/* A watch that has hung up, but can be reached, has lost this node for a while: the link of the node was cut, or the
+ * node stood still. */
+static bool is_left_out(const struct address *a)
+{
+    int fd = reach(a);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 static void *beat(void *arg)
 {
     struct address *a = arg;
@@ -96,7 +110,14 @@ static void *beat(void *arg)
     while (last != 'Q' && sh_seconds_since(heard) < GONE_SECONDS) {
         poll(NULL, 0, BEAT_MS);
         say(fd, ".");
-        there = there && hear(fd, &last, &any);
+        if (there && !hear(fd, &last, &any)) {
+            there = false;
+            if (last != 'Q' && is_left_out(a)) {
+                sh_log_warn("%s was silent for too long: the job goes on without it, and its keeper ends",
+                            sh_wire_node());
+                _exit(SH_OK);
+            }
+        }
         if (there && any)
             heard = sh_now_ns();
     }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const char magic[8] = "sh-near";
-enum { VERSION = 3, ALIGN = 64 };
+enum { VERSION = 4, ALIGN = 64 };
 
 static int64_t aligned(int64_t bytes, int64_t to)
 {
@@ -289,6 +289,23 @@ struct sh_near_text sh_near_texts(const struct sh_near_slot *s)
 static bool is_whole(const struct sh_near_slot *s)
 {
     return s->head->self == sum_of_head(s);
+}
+
+bool sh_near_empty_damaged(void *memory, int64_t bytes)
+{
+    struct sh_near_head *h = memory;
+    struct sh_near_slot s;
+    uint32_t state;
+
+    if (bytes < (int64_t)sizeof *h)
+        return false;
+    state = atomic_load(&h->state);
+    if (state == SH_NEAR_EMPTY || state == SH_NEAR_FILLING)
+        return false;
+    if (state == SH_NEAR_DONE && sh_near_view(memory, bytes, &s) && is_whole(&s))
+        return false;
+    atomic_store(&h->state, SH_NEAR_EMPTY);
+    return true;
 }
 
 /* In parts, which threads share. */

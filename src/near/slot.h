@@ -17,7 +17,8 @@
 #include <stdatomic.h>
 
 enum { SH_NEAR_SLOTS = 2, SH_NEAR_TEXT = 1 << 16, SH_NEAR_PAGE = 4096 };
-enum sh_near_state { SH_NEAR_EMPTY, SH_NEAR_FILLING, SH_NEAR_DONE };
+/* No changed bit makes one of another. */
+enum sh_near_state { SH_NEAR_EMPTY, SH_NEAR_FILLING = 0x46494c4c, SH_NEAR_DONE = 0x444f4e45 };
 
 /* Where training stood. */
 struct sh_near_mark {
@@ -79,6 +80,11 @@ void sh_near_format(void *memory, const struct sh_program *p, const struct sh_me
 
 /* Find the parts of a slot in memory; false: it is none, or one of another version. */
 bool sh_near_view(void *memory, int64_t bytes, struct sh_near_slot *out);
+
+/* Whether something before the arrays of a DONE slot has changed: its head, which may then say anything, its rows, units,
+ * sums or texts. Without it sh_near_view() takes such a slot for what it says, or for none. If so, it is EMPTY from here
+ * on. */
+bool sh_near_empty_damaged(void *memory, int64_t bytes);
 
 /* State k of a unit of the slot. */
 struct sh_floats sh_near_array(const struct sh_near_slot *s, int unit, int k);

@@ -10,6 +10,7 @@
 #include "src/plan/make.h"
 #include "src/plan/pinned.h"
 #include "src/plugin/plugin.h"
+#include "src/run/kept/kept.h"
 #include "src/run/products.h"
 #include "src/run/save/map.h"
 #include "src/run/stages.h"
@@ -228,8 +229,8 @@ static void announce(const struct sh_run *r)
 }
 
 /* Collective. Each phase is agreed before the next begins, so that a rank that cannot continue stops all of them at the
- * same place, and the error comes from it. Order: device, threads, request, plan, network, memory. Only the last two
- * cost time. */
+ * same place, and the error comes from it. Order: device, keeper, threads, request, plan, network, memory. Only the last
+ * two cost time. */
 static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, const struct sh_request_cache *cache,
                       const struct sh_request_score *score, struct sh_run **out)
 {
@@ -240,6 +241,8 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
 
     *r = (struct sh_run){.cfg = *cfg, .folder = sh_strdup(cfg->job.dump_folder)};
     SH_TRY_OUT(find_place(r, &at));
+    if (purpose == SH_TO_TRAIN)
+        SH_TRY_OUT(sh_kept_arrive(r, &at));
     SH_TRY_OUT(sh_agree(r->device->gpu ? SH_OK : not_for_a_gpu(cfg)));
     if (r->device->gpu)
         SH_TRY_OUT(sh_topology_open_gpu(cfg, r->device, &at, &r->gpu));
@@ -289,6 +292,7 @@ void sh_run_close(struct sh_run *r)
     if (!r)
         return;
     sh_run_save_abandon(r);
+    sh_kept_close(r);
     sh_mesh_end_goes_on();
     if (r->comm)
         sh_comm_destroy(r->comm); /* before the labels that its reports show */

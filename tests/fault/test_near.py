@@ -218,7 +218,20 @@ def damaged():
             before = int(source[1]) == step - 1 if source else f'resumed from out/checkpoint/step-{INTERVAL:08}.h5' in said
             wrong += [] if passed == [str(step)] and before else [f'{step}, {passed}: {said}']
         wrong += differences(folder, whole)
-    return wrong
+    return wrong + damaged_heads(whole)
+
+
+def damaged_heads(whole):
+    """A head that has changed is said, whatever it claims: here to be nothing, and to be of another step."""
+    folder = job.prepare('damaged-heads', config(**NEAR))
+    with Keeper(folder) as keeper:
+        broken_once(folder, keeper)
+        for number, path in enumerate(keeper.parts()):
+            flip(path, STEP.start + 2 if number % 2 else 0)
+        status, said = finish(begin(folder, 2))
+    left_out = said.count('is left out: its head has changed')  # a torn one is none
+    good = status == 0 and 3 <= left_out <= 4 and f'resumed from out/checkpoint/step-{INTERVAL:08}.h5' in said
+    return ([] if good else [f'exit {status}: {said}']) + differences(folder, whole)
 
 
 def on_nodes():
@@ -343,6 +356,9 @@ def watched():
         drill.kill()
         drill.wait()
         drill.stdout.close()
+        keepers[1].process.send_signal(signal.SIGCONT)
+        left_out = keepers[1].process.wait(60) == 0 and 'goes on without it' in keepers[1].process.stderr.read()
+        wrong += [] if left_out else ['the keeper of a node that is back does not end']
         keepers[2].process.kill()
         wrong += [] if watch.stdout.readline() == 'ended node2\n' else ['the ended keeper is not named']
         watch.send_signal(signal.SIGUSR1)

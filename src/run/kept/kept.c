@@ -6,7 +6,9 @@
 #include "src/base/number/mixsum.h"
 #include "src/base/thread.h"
 #include "src/base/time.h"
+#include "src/near/wire.h"
 #include "src/pass/pass.h"
+#include "src/plan/topology.h"
 #include "src/run/kept/parts.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
@@ -41,28 +43,42 @@ static sh_rc name_start(uint64_t *start)
     return sh_mesh_bcast(start, sizeof *start, 0);
 }
 
-static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
+static sh_rc reach_keeper(struct sh_run *r, const struct sh_topology *at, uint64_t *keeper)
 {
     struct sh_kept *k = r->kept;
 
     SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &k->presence));
-    SH_TRY(sh_keep_hello(k->presence, r->mesh->rank, r->mesh->world, k->start, keeper));
+    SH_TRY(sh_keep_hello(k->presence, at->rank, at->world, k->start, keeper));
     SH_TRY(sh_keep_connect(r->folder, 1, &k->socket));
     return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
 }
 
 /* In containers with networks of their own there may be several. */
-static sh_rc check_one_keeper(const struct sh_run *r, uint64_t keeper)
+static sh_rc check_one_keeper(const struct sh_topology *at, uint64_t keeper)
 {
     int alike;
 
     SH_TRY(sh_mesh_alike_on_node(keeper, &alike));
-    if (alike == r->mesh->node_size)
+    if (alike == at->node_size)
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "the ranks of %s reach different keepers; start one keeper on each node, and containers with the "
                    "network of their host",
-                   r->mesh->host);
+                   sh_wire_node());
+}
+
+sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at)
+{
+    uint64_t keeper = 0;
+
+    if (!r->cfg.checkpoint.near_interval)
+        return SH_OK;
+    r->kept = sh_calloc(1, sizeof *r->kept);
+    r->kept->presence = r->kept->socket = -1;
+    r->kept->loaded = r->kept->safe = r->kept->done = -1;
+    SH_TRY(name_start(&r->kept->start));
+    SH_TRY(sh_agree(reach_keeper(r, at, &keeper)));
+    return sh_agree(check_one_keeper(at, keeper));
 }
 
 /* The parts of two starts fit if this is equal: the same cuts over the same ranks. */
@@ -89,19 +105,11 @@ static int *number_units(const struct sh_program *p)
 
 sh_rc sh_kept_open(struct sh_run *r)
 {
-    uint64_t keeper = 0;
-
-    if (!r->cfg.checkpoint.near_interval)
+    if (!r->kept)
         return SH_OK;
-    r->kept = sh_calloc(1, sizeof *r->kept);
-    r->kept->presence = r->kept->socket = -1;
-    r->kept->loaded = r->kept->safe = r->kept->done = -1;
     r->kept->layout = layout_of(r);
     r->kept->unit = number_units(r->p);
     r->kept->bytes = sh_near_bytes(r->p, &r->mesh->shape);
-    SH_TRY(name_start(&r->kept->start));
-    SH_TRY(sh_agree(reach_keeper(r, &keeper)));
-    SH_TRY(sh_agree(check_one_keeper(r, keeper)));
     return sh_agree(sh_kept_find_partner(r));
 }
 
@@ -111,10 +119,10 @@ void sh_kept_close(struct sh_run *r)
 
     if (!k)
         return;
-    if (k->presence >= 0 && sh_keep_bye(k->presence) != SH_OK)
-        sh_error_clear(); /* there is nobody to say it to */
-    if (k->presence >= 0)
+    if (k->presence >= 0) {
+        sh_keep_bye(k->presence);
         shutdown(k->presence, SHUT_RDWR);
+    }
     if (k->listener)
         pthread_join(k->listener, NULL);
     for (int i = 0; i < SH_NEAR_SLOTS; i++) {

@@ -2,8 +2,8 @@
  * a rank's death loses a step instead of an interval. doc/survive.md is the user's view.
  *
  * A generation is what all ranks have copied after one step. It is safe once the sum of the next step says that all ranks
- * have it; the slot of the newest safe one is never written. Order: open, load, take, { forget | due, write ... share,
- * decide }, close. */
+ * have it; the slot of the newest safe one is never written. Order: arrive, open, load, take, { forget | due, write ...
+ * share, decide }, close. */
 #ifndef SH_KEPT_KEPT_H
 #define SH_KEPT_KEPT_H
 
@@ -11,10 +11,15 @@
 
 struct sh_kept;
 struct sh_run;
+struct sh_topology;
 
 /* Reach the keeper, and be present there: from here on this process ends with class 5 when another rank of its node dies.
- * r->kept stays NULL if checkpoint.near_interval is 0. Collective, agreed. Errors: SH_E_USAGE: ranks of a node have
- * different keepers; SH_E_COMM: there is none. */
+ * First of all that a run does, since ranks of an earlier start, which the keeper ends, may hold memory that this one
+ * needs. r->kept stays NULL if checkpoint.near_interval is 0. Collective, agreed. Errors: SH_E_USAGE: ranks of a node
+ * have different keepers; SH_E_COMM: there is none. */
+sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at);
+
+/* Know the own slots and the partner. Collective, agreed. Errors: SH_E_USAGE: nodes have different numbers of ranks. */
 sh_rc sh_kept_open(struct sh_run *r);
 
 /* Load the newest generation of a step after `step` that is covered and whole, whatever mesh it is from. Each one that

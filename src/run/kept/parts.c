@@ -1,6 +1,8 @@
 #include "src/run/kept/parts.h"
 
+#include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/near/wire.h"
 #include "src/run/run.h"
 
 #include <errno.h>
@@ -33,6 +35,8 @@ static sh_rc add(struct sh_kept_parts *all, int *cap, const struct sh_keep_part 
     void *memory;
 
     SH_TRY(map(part, &memory));
+    if (sh_near_empty_damaged(memory, part->bytes))
+        sh_log_warn("a part of a near checkpoint on %s is left out: its head has changed", sh_wire_node());
     if (!sh_near_view(memory, part->bytes, &slot)) {
         munmap(memory, (size_t)part->bytes); /* never laid out */
         return SH_OK;
