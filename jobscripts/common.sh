@@ -230,7 +230,7 @@ await_step() {
 
 # step COMMAND...: run it with one rank per task.
 step() {
-    srun "$@" &
+    SHERD_LAUNCHED=$(date +%s.%N) srun "$@" &
     await_step
 }
 

@@ -41,6 +41,7 @@ static int run_job(const struct sh_cmd *cmd, int argc, char **argv)
     sh_rc rc = sh_mesh_start(&argc, &argv);
     int status;
 
+    sh_job_reached(SH_PHASE_MPI);
     if (rc == SH_OK)
         status = sh_mesh_report(run_parsed(cmd, argc, argv));
     else
@@ -116,6 +117,7 @@ int main(int argc, char **argv)
 {
     const struct sh_cmd *cmd;
 
+    sh_job_reached(SH_PHASE_LAUNCH);
     if (!sh_screen_open())
         return report(sh_fail(SH_E_MEMORY, "out of memory: no room for standard output"));
     sh_library_catch_exceptions();

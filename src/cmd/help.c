@@ -72,6 +72,8 @@ static const char more_roff[] =
     ".SH ENVIRONMENT\n"
     ".TP\n.B SHERD_END_TIME\nThe end of the job, in seconds since 1970; if unset, SLURM_JOB_END_TIME. Training saves "
     "and stops before it; see job.stop_before_limit_seconds.\n"
+    ".TP\n.B SHERD_LAUNCHED\nWhen the launcher was called, in seconds since 1970; if unset, the start of the process. "
+    "start_seconds in metrics.jsonl count from it.\n"
     ".SH FILES\nBelow job.dump_folder, ./outputs by default:\n"
     ".TP\n.B config.yaml\nall keys of the run, resolved\n"
     ".TP\n.B metrics.jsonl\none JSON object per step, validation, checkpoint and start\n"

@@ -32,6 +32,25 @@ void sh_job_release(void);
 /* What the line about a signal says, at any time: `what` is lent, and has a place %lld for the step, or none. */
 void sh_job_doing(const char *what, int64_t step);
 
+/* phases.c: where the time from the launch to the first step goes, each second in one phase. The launch begins at
+ * SHERD_LAUNCHED, seconds since 1970, which job scripts set; without it, with this process. */
+enum sh_job_phase {
+    SH_PHASE_LAUNCH,
+    SH_PHASE_MPI,    /* MPI_Init */
+    SH_PHASE_PLAN,   /* device, keeper, program */
+    SH_PHASE_MESH,   /* groups and channels */
+    SH_PHASE_MEMORY, /* arena */
+    SH_PHASE_DATA,
+    SH_PHASE_LOAD, /* of the state */
+    SH_PHASE_STEP, /* the first one, and what is left */
+    SH_PHASES
+};
+enum { SH_JOB_START = 192 };
+void sh_job_reached(enum sh_job_phase phase); /* its end, and the beginning of the next; by the main thread */
+const double *sh_job_start_seconds(void);     /* [SH_PHASES] so far */
+/* "4.2 s from the launch to the first step: launch 0.1, MPI 0.6, ..." */
+const char *sh_job_start_text(const double seconds[SH_PHASES], char out[SH_JOB_START]);
+
 /* limit.c: when to stop so that a checkpoint is committed before the job's end. All in seconds. */
 enum { SH_JOB_STEPS_SEEN = 128 };
 struct sh_job_limit {

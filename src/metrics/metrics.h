@@ -5,6 +5,7 @@
 #define SH_METRICS_METRICS_H
 
 #include "src/base/err.h"
+#include "src/job/job.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -94,6 +95,7 @@ struct sh_step_metrics {
     double flops_causal;     /* per token, as in the start line */
     double mfu;              /* sh_mfu() of this step; 0: the peak is not known */
     struct sh_step_time time;
+    double start[SH_PHASES]; /* of the first step of a process: seconds from its launch; else 0 */
     double since_last;       /* seconds since the step before ended: this step, and saves and validations before it */
     int64_t arena_bytes;     /* planned and allocated, of one rank */
     int64_t peak_rss_bytes;  /* largest over the ranks */

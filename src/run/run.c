@@ -6,6 +6,7 @@
 #include "src/base/mem.h"
 #include "src/base/number/size.h"
 #include "src/base/string/str.h"
+#include "src/job/job.h"
 #include "src/mesh/segment.h"
 #include "src/plan/make.h"
 #include "src/plan/pinned.h"
@@ -253,12 +254,15 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     r->threads = cfg->training.threads ? cfg->training.threads : sh_device_threads(sharing);
     sh_device_set_threads(r->threads);
     SH_TRY_OUT(plan(r, &at, purpose, cache, score));
+    sh_job_reached(SH_PHASE_PLAN);
     SH_TRY_OUT(sh_agree(check_offload(r, &at)));
     SH_TRY_OUT(sh_agree(check_pinned(r, &at)));
     if (purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, &at)));
+    sh_job_reached(SH_PHASE_MESH);
     SH_TRY_OUT(allocate(r));
+    sh_job_reached(SH_PHASE_MEMORY);
     r->map = sh_map_make(r->p, &r->mesh->shape, r->exec);
     if (cfg->training.measure_products && purpose == SH_TO_TRAIN)
         SH_TRY_OUT(sh_products_choose(r->device, r->gpu.info.name, r->folder, at.rank));

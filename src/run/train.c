@@ -383,10 +383,12 @@ sh_rc sh_run_train(struct sh_run *r)
     sh_train_set_up(&t);
     SH_TRY_OUT(sh_agree(sh_train_open_data(&t)));
     SH_TRY_OUT(sh_provenance_data(r, t.feed.data));
+    sh_job_reached(SH_PHASE_DATA);
     SH_TRY_OUT(sh_stopping_before_load(r));
     SH_TRY_OUT(sh_kept_open(r));
     SH_TRY_OUT(sh_run_start_state(r));
     SH_TRY_OUT(sh_kept_take(r));
+    sh_job_reached(SH_PHASE_LOAD);
     sh_run_template_take(r, sh_data_chat_template(t.feed.data));
     SH_TRY_OUT(sh_run_tokenizer_start(r));
     if (r->cfg.validation.enable)

@@ -1,7 +1,9 @@
 /* One training step: its micro-steps, the verdict on them, the update, and the line that reports it. */
 #include "src/run/train.h"
 
+#include "src/base/log.h"
 #include "src/base/time.h"
+#include "src/job/job.h"
 #include "src/model/objective.h"
 #include "src/optim/optim.h"
 #include "src/run/feed.h"
@@ -13,6 +15,7 @@
 #include "src/run/watch/hunt.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A rank's contiguous part of a global batch of `batch` sequences from `samples` on. */
 static int64_t part_of(const struct sh_train *t, int rank, int64_t samples, int64_t batch, int64_t *first)
@@ -313,6 +316,17 @@ static sh_rc measure_memory(struct sh_train *t)
     return SH_OK;
 }
 
+/* Where the time to the first step went: once, since later steps are long behind it. */
+static void report_begin(struct sh_train *t, struct sh_step_metrics *m)
+{
+    char text[SH_JOB_START];
+
+    sh_job_reached(SH_PHASE_STEP);
+    memcpy(m->start, sh_job_start_seconds(), sizeof m->start);
+    if (t->metrics && t->r->cfg.metrics.progress)
+        sh_log_info("%s", sh_job_start_text(m->start, text));
+}
+
 static void report(struct sh_train *t, struct sh_step_metrics *m)
 {
     if (!t->metrics)
@@ -432,6 +446,8 @@ sh_rc sh_train_step(struct sh_train *t)
     m.time.data = t->data_seconds;
     m.time.checkpoint = t->saving.seconds;
     m.since_last = sh_seconds_since(t->last_step_ns ? t->last_step_ns : begin);
+    if (!t->last_step_ns)
+        report_begin(t, &m);
     t->last_step_ns = sh_now_ns();
     m.time.checks = t->check_seconds;
     m.time.near = sh_kept_take_seconds(r);

@@ -4,6 +4,7 @@
 A keeper holds the parts; the test plays the script that starts the run again. What the run ends with is compared with a
 run that was never broken, byte for byte. SHERD_LONG=1: more deaths.
 """
+import json
 import os
 import pathlib
 import random
@@ -387,6 +388,14 @@ def keeper_dies():
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
 
 
+def begun(folder):
+    """start_seconds, which only the first step of each start has."""
+    lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
+    first = [lines[i + 1].get('step') for i, line in enumerate(lines[:-1]) if line.get('event') == 'start']
+    found = [line['start_seconds'] for line in lines if 'start_seconds' in line]
+    return found if [line['step'] for line in lines if 'start_seconds' in line] == first else []
+
+
 def script():
     """jobscripts/keep-going starts the run again, ends as it ends, and takes its keeper along."""
     whole = job.prepare('whole-script', config())
@@ -402,6 +411,9 @@ def script():
     status, said = finish(run)
     wrong = [] if status == 0 and 'starting again' in said and FROM_MEMORY.search(said) else [f'exit {status}: {said}']
     wrong += [] if found and int(found[1]) >= 130 and int(found[2]) >= int(found[1]) else [f'the drill said {drill}']
+    starts = begun(folder)
+    good = len(starts) == 2 and all(part > 0 for start in starts for part in start.values())
+    wrong += [] if good and said.count('s from the launch to the first step: ') == 2 else [f'starts: {starts}']
     broken = subprocess.run([job.TOP / 'jobscripts/keep-going', 'c.yaml', '--training.steps=no'], cwd=folder, capture_output=True,
                             env=job.environment(2) | launch, timeout=job.SECONDS)
     wrong += [] if broken.returncode == 2 else [f'a wrong key: exit {broken.returncode}']

@@ -194,6 +194,26 @@ def case_identity():
         'whole: debug (1.23 M parameters), 10.00 K tokens in 24 s; finished; started 2030-01-31 12:00 UTC on n1 and 2 more, cpu, Sherd 1.1; data none.bin.'])
 
 
+def case_restarts():
+    """What restarts cost a job over all of its starts, and where the time of the newest start went."""
+    phases = 'launch', 'mpi', 'plan', 'mesh', 'memory', 'data', 'load', 'first_step'
+    def begun(at, resumed, seconds, first, last):
+        lines = [step(i, 500) for i in range(first, last + 1)]
+        lines[0]['start_seconds'] = dict(zip(phases, seconds))
+        return [{**start(first - 1, 2), 'time': f'2030-01-31T12:{at}Z', 'resumed_from': resumed}, *lines]
+    empty()
+    lines = begun('00:00', None, [1, 2, 0.5, 0.25, 0.25, 1, 1, 2], 1, 5) + begun('00:20', 'near checkpoint', [0.5, 1.5, 0, 1, 0, 0, 0.25, 2], 5, 7)
+    # Done anew: a start that did nothing, and one from a file.
+    lines += [{**start(7, 2), 'time': '2030-01-31T12:00:40Z'}] + begun('01:00', 'step-4.h5', [1, 1, 1, 1, 1, 1, 1, 2], 5, 10)
+    write_run('a', config(1, 2, 2), lines[:10])
+    said, = sentences(page()[1], 'runs')
+    phases = '5.2 s from the launch to the first step: launch 0.5, MPI 1.5, plan 0.0, mesh 1.0, memory 0.0, data 0.0, load 0.2, first step 2.0'
+    wrong = expect('once', said.split('; ')[2:5], ['1 restart, from memory, repeated 1 step', 'goodput 43.8 %', phases])  # 14 of 6 + 26 s
+    write_run('b', config(1, 2, 2), lines)
+    said = sentences(page()[1], 'runs')[1].split('; ')[2:4]
+    return wrong + expect('twice', said, ['2 restarts, 1 of them from memory, repeated 4 steps', 'goodput 25.6 %'])  # 20 of 6 + 72 s
+
+
 def figures_of(tree):
     """{name: (value, note)} of the large figures at the top."""
     found = tree.find('.//dl[@class="figures"]')
@@ -1071,6 +1091,7 @@ CASES = [
     ('where time and memory go', case_time),
     ('what was waited for a file', case_offload),
     ('a line for each run', case_identity),
+    ('what restarts cost', case_restarts),
     ('four figures first', case_figures),
     ('finished, stopped, running', case_state),
     ('names and paths', case_names),

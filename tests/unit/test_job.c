@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -405,6 +406,35 @@ static void a_process_that_is_gone_is_told(void **state)
     rmdir(folder);
 }
 
+/* Each second counts once: from the launch, and then to the phase that ends. */
+static void phases_add_up(void **state)
+{
+    const struct timespec nap = {.tv_nsec = 20000000};
+    const double *seconds = sh_job_start_seconds();
+    char text[SH_JOB_START], launched[32];
+    struct timespec now;
+
+    (void)state;
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(launched, sizeof launched, "%lld.5", (long long)now.tv_sec - 100);
+    setenv("SHERD_LAUNCHED", launched, 1);
+    sh_job_reached(SH_PHASE_LAUNCH);
+    assert_true(seconds[SH_PHASE_LAUNCH] > 99 && seconds[SH_PHASE_LAUNCH] < 200);
+    for (int i = 0; i < 2; i++) {
+        nanosleep(&nap, NULL);
+        sh_job_reached(SH_PHASE_MESH);
+    }
+    sh_job_reached(SH_PHASE_LOAD);
+    assert_true(seconds[SH_PHASE_MESH] >= 0.04);
+    assert_true(seconds[SH_PHASE_LOAD] < seconds[SH_PHASE_MESH]);
+    assert_true(seconds[SH_PHASE_MPI] <= 0);
+    unsetenv("SHERD_LAUNCHED");
+    assert_string_equal(
+        sh_job_start_text((const double[SH_PHASES]){1, 2, 3, 4, 5, 6, 7, 8.25}, text),
+        "36.2 s from the launch to the first step: launch 1.0, MPI 2.0, plan 3.0, mesh 4.0, memory 5.0, data 6.0, load "
+        "7.0, first step 8.2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,6 +452,7 @@ int main(void)
         cmocka_unit_test(signals_leave_a_note_and_the_caller_alone),
         cmocka_unit_test(the_record_comes_back),
         cmocka_unit_test(a_process_that_is_gone_is_told),
+        cmocka_unit_test(phases_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,10 +82,37 @@ static void write_data(FILE *out, const struct sh_report_run *run)
     }
 }
 
+/* What restarts cost the whole job. */
+static void write_restarts(FILE *out, const struct sh_report_run *run)
+{
+    char restarts[SH_STR_SHORT], steps[SH_STR_SHORT];
+
+    if (!run->restarts)
+        return;
+    fprintf(out, "; %s, ", sh_str_plural(run->restarts, "restart", restarts));
+    if (run->from_memory == run->restarts)
+        fputs("from memory, ", out);
+    else if (run->from_memory)
+        fprintf(out, "%d of them from memory, ", run->from_memory);
+    fprintf(out, "repeated %s", sh_str_plural(run->repeated, "step", steps));
+    if (run->goodput > 0)
+        fprintf(out, "; goodput %.1f %%", 100 * run->goodput);
+}
+
+static void write_start(FILE *out, const struct sh_report_run *run)
+{
+    char text[SH_JOB_START];
+
+    if (run->start[SH_PHASE_STEP] > 0)
+        fprintf(out, "; %s", sh_job_start_text(run->start, text));
+}
+
 static void write_run(FILE *out, const struct sh_report_run *run)
 {
     write_model(out, run);
     write_done(out, run);
+    write_restarts(out, run);
+    write_start(out, run);
     write_known(out, "; started ", run->began);
     write_known(out, " on ", run->host);
     if (run->n_hosts > 1)

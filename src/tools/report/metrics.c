@@ -31,15 +31,18 @@ static void pass(struct sh_report_run *run, double seconds)
 }
 
 /* After a rollback, or a start from a checkpoint, steps are repeated: the earlier steps from `step` on were discarded,
- * so they are dropped. */
-static void give_up_from(struct sh_report_run *run, int64_t step)
+ * so they are dropped. Returns the number of steps. */
+static int64_t give_up_from(struct sh_report_run *run, int64_t step)
 {
+    int n = run->n_steps;
+
     while (run->n_steps && run->steps[run->n_steps - 1].step >= step)
         run->n_steps--;
     while (run->n_validations && run->validations[run->n_validations - 1].step >= step)
         run->n_validations--;
     if (run->from > run->n_steps)
         run->from = run->n_steps;
+    return n - run->n_steps;
 }
 
 /* A start that did nothing, or whose steps were discarded, is forgotten. */
@@ -122,8 +125,31 @@ static void split_time(const struct sh_step_time *t, double spent[SH_SPENT_N])
                                     spent[SH_SPENT_DATA]);
 }
 
+/* Of the line of a start, until its first step shows that it did something. */
+struct begun {
+    bool restart, from_memory;
+    int64_t repeats;
+    int64_t warming; /* steps that are not measured */
+};
+
+/* The first step of a start says how long it took to get there. */
+static void take_first_step(struct sh_report_run *run, const struct sh_step_metrics *m, struct begun *b)
+{
+    double sum = 0;
+
+    for (int i = 0; i < SH_PHASES; i++)
+        sum += run->start[i] = or_zero(m->start[i]);
+    if (run->launched > 0 && run->n_starts == 1 && !b->restart)
+        run->launched -= fmax(sum - or_zero(m->start[SH_PHASE_STEP]), 0);
+    run->restarts += b->restart;
+    run->from_memory += b->from_memory;
+    run->repeated += b->repeats;
+    b->restart = b->from_memory = false;
+    b->repeats = 0;
+}
+
 /* The first steps of a start are marked, since they warm up. */
-static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m, const json_t *line, int64_t *warming)
+static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m, const json_t *line, struct begun *b)
 {
     struct sh_report_step s = {.step = m->step,
                                .loss = m->loss,
@@ -134,7 +160,7 @@ static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m
                                .reward_chosen = m->pairs.chosen,
                                .reward_margin = m->pairs.margin,
                                .expert_waves = m->routers.mean_waves,
-                               .first = *warming > 0,
+                               .first = b->warming > 0,
                                .skipped = m->skipped,
                                .tokens_per_second = m->tokens_per_second};
 
@@ -145,12 +171,15 @@ static void take_step(struct sh_report_run *run, const struct sh_step_metrics *m
     s.at = run->clock;
     run->steps[run->n_steps++] = s;
     run->tokens = m->tokens_seen;
+    run->ended_at = run->clock;
+    if (m->start[SH_PHASE_STEP] > 0 || b->restart)
+        take_first_step(run, m, b);
     take_pace(run, &m->pace);
     take_gpus(&run->gpus, &m->gpu, json_object_get(json_object_get(line, "gpu"), "held_by"));
     run->arena_bytes = m->arena_bytes;
     if (m->peak_rss_bytes > run->peak_rss_bytes)
         run->peak_rss_bytes = m->peak_rss_bytes;
-    *warming -= *warming > 0;
+    b->warming -= b->warming > 0;
 }
 
 /* Steps only increase, since give_up_from() has cut the list. */
@@ -208,12 +237,13 @@ static void copy_text(char **to, const char *text)
 }
 
 /* A run may continue with other ranks: speed and memory are those of the newest start. */
-static void take_start(struct sh_report_run *run, const struct sh_start_metrics *m, const json_t *line,
-                       int64_t *warming)
+static void take_start(struct sh_report_run *run, const struct sh_start_metrics *m, const json_t *line, struct begun *b)
 {
     const json_t *hosts = json_object_get(line, "hosts");
 
-    give_up_from(run, m->step + 1);
+    b->restart = b->restart || run->n_steps;
+    b->from_memory = m->resumed_from && !strcmp(m->resumed_from, "near checkpoint");
+    b->repeats += give_up_from(run, m->step + 1);
     if (m->ranks != run->ranks) {
         run->from = run->n_steps;
         run->peak_rss_bytes = 0;
@@ -222,6 +252,8 @@ static void take_start(struct sh_report_run *run, const struct sh_start_metrics 
     if (!run->began)
         run->began = moment(line);
     run->clock = seconds_of(line);
+    if (run->launched <= 0)
+        run->launched = run->clock;
     copy_text(&run->device, m->device);
     copy_text(&run->version, json_string_value(json_object_get(line, "version")));
     copy_text(&run->host, json_string_value(json_array_get(hosts, 0)));
@@ -236,17 +268,17 @@ static void take_start(struct sh_report_run *run, const struct sh_start_metrics 
     run->replicate = m->replicate;
     run->shard = m->shard;
     add_start(run, (struct sh_report_start){m->step, m->ranks, m->replicate, m->shard});
-    *warming = run->warm_up;
+    b->warming = run->warm_up;
 }
 
 /* Other kinds of lines are skipped. */
-static void take(struct sh_report_run *run, const json_t *line, int64_t *warming)
+static void take(struct sh_report_run *run, const json_t *line, struct begun *b)
 {
     union sh_metrics_any m;
 
     switch (sh_metrics_read(line, &m)) {
-    case SH_METRICS_START: take_start(run, &m.start, line, warming); break;
-    case SH_METRICS_STEP: take_step(run, &m.step, line, warming); break;
+    case SH_METRICS_START: take_start(run, &m.start, line, b); break;
+    case SH_METRICS_STEP: take_step(run, &m.step, line, b); break;
     case SH_METRICS_VALIDATION: take_validation(run, &m.validation); break;
     case SH_METRICS_CHECKPOINT: take_checkpoint(run, &m.checkpoint); break;
     default: break;
@@ -256,12 +288,12 @@ static void take(struct sh_report_run *run, const json_t *line, int64_t *warming
 /* A killed job leaves the start of a line; the next start continues after it. Text that does not even start like an
  * object is an error. */
 static sh_rc take_text(struct sh_report_run *run, const char *text, size_t bytes, const char *path, int number,
-                       int64_t *warming)
+                       struct begun *b)
 {
     json_t *line = json_loadb(text, bytes, 0, NULL);
 
     if (json_is_object(line))
-        take(run, line, warming);
+        take(run, line, b);
     else if (text[0] == '{')
         run->unreadable++;
     else if (bytes > 1) {
@@ -294,6 +326,20 @@ static double median_speed(const struct sh_report_run *run)
     return median;
 }
 
+/* Of the time from the launch of the first start to the end of the last step, the share in which steps and validations
+ * were done that nobody had to repeat; 0: not known. */
+static double goodput_of(const struct sh_report_run *run)
+{
+    double good = 0, all = run->ended_at - run->launched;
+
+    for (int i = 0; i < run->n_steps; i++)
+        for (int k = 0; k < SH_SPENT_N; k++)
+            good += run->steps[i].seconds[k];
+    for (int i = 0; i < run->n_validations; i++)
+        good += run->validations[i].seconds;
+    return run->launched > 0 && all > 0 ? fmin(good / all, 1) : 0;
+}
+
 /* Counts from the last change of the number of ranks, without first steps: figures of one setting and not of a mixture.
  * */
 static void sum_up(struct sh_report_run *run)
@@ -301,6 +347,7 @@ static void sum_up(struct sh_report_run *run)
     double total = 0;
     int measured = 0;
 
+    run->goodput = goodput_of(run);
     run->tokens_per_second = median_speed(run);
     run->mfu = sh_mfu(run->tokens_per_second, run->flops, run->ranks, run->peak_tflops);
     for (int i = run->from; i < run->n_steps; i++) {
@@ -337,14 +384,14 @@ sh_rc sh_report_read_metrics(const char *path, int64_t warm_up, struct sh_report
     char *text = NULL;
     size_t room = 0;
     ssize_t bytes;
-    int64_t warming = warm_up;
+    struct begun b = {.warming = warm_up};
     sh_rc rc = SH_OK;
     FILE *f;
 
     run->warm_up = warm_up;
     SH_TRY(open_file(path, &f));
     for (int n = 1; rc == SH_OK && (bytes = getline(&text, &room, f)) > 0; n++)
-        rc = take_text(run, text, (size_t)bytes, path, n, &warming);
+        rc = take_text(run, text, (size_t)bytes, path, n, &b);
     if (rc == SH_OK && ferror(f))
         rc = sh_fail(SH_E_DATA, "read %s: %s", path, strerror(errno));
     free(text);

@@ -7,6 +7,7 @@
 #define SH_REPORT_REPORT_H
 
 #include "src/base/err.h"
+#include "src/job/job.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -107,6 +108,12 @@ struct sh_report_run {
     int n_hosts, threads, cores;     /* of the newest start: threads of a rank, cores of a node; 0: not known */
     int64_t parameters, tokens;      /* of the model; trained on so far; 0: not known */
     double clock;                    /* while reading: seconds since 1970 of the last line read */
+    double ended_at;                 /* the clock at the end of the last step */
+    double launched;                 /* in the same clock: when the first start was; 0: not known */
+    double start[SH_PHASES];         /* of the newest start: seconds to its first step; 0: not known */
+    int restarts, from_memory;       /* starts after the first that did a step; that went on from a near checkpoint */
+    int64_t repeated;                /* steps that these did again */
+    double goodput;                  /* share of the time since the first start in which the steps that stayed were done */
     double wall;                     /* seconds of all steps, saves and validations, discarded ones included */
     int ranks, replicate, shard;     /* 0: not known */
     struct sh_report_step *steps;
