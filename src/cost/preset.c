@@ -117,6 +117,7 @@ static void of_cpu(struct sh_machine *m)
     m->inside.barrier_seconds = 6e-6;
     m->network.base_seconds = 5e-6;
     m->network.hop_seconds = 5e-6;
+    m->failure.start_seconds = 5;
 }
 
 static void fill(const struct preset *p, struct sh_machine *m)
@@ -143,7 +144,7 @@ static void fill(const struct preset *p, struct sh_machine *m)
         .spread = {.node = 0.003},
         .disk = {.write = 40 * GB, .read = 60 * GB, .each_node = 4 * GB},
         .scratch = {.write = 2 * GB, .read = 3 * GB},
-        .failure = {.device_hours = 50700, .restart_seconds = 300},
+        .failure = {.device_hours = 50700, .restart_seconds = 300, .start_seconds = 40},
         /* The rates of a PCIe 4 x16 link, half of those of PCIe 5. */
         .host = {.memory_bytes = p->host_bytes, .step_seconds = 0.0004, .read = 20 * GB, .write = 20 * GB},
         .fit = {.computation = 1},

@@ -30,3 +30,17 @@ double sh_predict_best_interval(const struct sh_predict_failures *f)
     }
     return exp((low + high) / 2);
 }
+
+double sh_predict_recovery_seconds(const struct sh_predict_recovery *r)
+{
+    return r->silence + r->start + r->load + r->again;
+}
+
+/* Of the steps repeated, half an interval is in the formula. */
+double sh_predict_near_goodput(const struct sh_predict_recovery *r, double between)
+{
+    struct sh_predict_failures f = {
+        .between = between, .save = r->copy, .restart = fmax(0, sh_predict_recovery_seconds(r) - r->every / 2)};
+
+    return sh_predict_goodput(&f, r->every);
+}

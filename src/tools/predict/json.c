@@ -68,15 +68,19 @@ static sh_rc add_limits(const struct sh_cost_request *r, const struct sh_cost_st
     return SH_OK;
 }
 
-/* 0 seconds between failures: the machine file gives no failure rate, and the goodput is 1. */
+/* 0 seconds between failures: the machine file gives no failure rate, and the goodput is 1. 0 seconds of recovery: there
+ * are no near checkpoints. */
 static json_t *goodput_of(const struct sh_cost_request *r, const struct sh_predict_job *job,
                           const struct sh_cost_step *step)
 {
     struct sh_predict_failures f = sh_predict_failures_of(r->machine, job);
     double every = f.between > 0 ? sh_predict_best_interval(&f) : 0;
+    struct sh_predict_recovery near = sh_predict_recovery_of(r->machine, job, step->seconds);
 
-    return json_pack("{s:f, s:f, s:f}", "seconds_between_failures", f.between, "interval_steps", every / step->seconds,
-                     "goodput", every > 0 ? sh_predict_goodput(&f, every) : 1.0);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f}", "seconds_between_failures", f.between, "interval_steps",
+                     every / step->seconds, "goodput", sh_predict_job_goodput(r->machine, job, step->seconds),
+                     "recovery_seconds", near.every > 0 ? sh_predict_recovery_seconds(&near) : 0.0, "near_copy_seconds",
+                     near.copy);
 }
 
 /* The bytes on each tier, and the bytes that move between them. */

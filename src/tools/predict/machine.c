@@ -5,6 +5,7 @@
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 #include "src/metrics/trace.h"
+#include "src/near/slot.h"
 #include "src/tools/predict/limit.h"
 
 #include <math.h>
@@ -38,18 +39,36 @@ static double save_seconds(const struct sh_predict *l)
     return state_bytes(l, false) / fmin(m->disk.write, nodes * m->disk.each_node);
 }
 
+/* Every rank copies at once, and a node sends what its ranks have; a new node takes as much from one other. */
+static void add_near(const struct sh_predict *l, struct sh_predict_job *job)
+{
+    const struct sh_machine *m = &l->machine;
+    double own = (double)sh_near_bytes(l->p, &l->mesh), way = 0;
+    bool sends = l->cfg.checkpoint.near_copies > 1 && l->at.world > l->at.ranks_per_node;
+
+    if (sends && m->network.bytes_per_second > 0)
+        way = own * l->at.ranks_per_node / (m->network.bytes_per_second * m->network.share);
+    job->near_steps = (double)l->cfg.checkpoint.near_interval;
+    job->near_copy = own / snapshot_bytes_per_second + way;
+    job->near_load = own / snapshot_bytes_per_second + way;
+    job->near_silence = sends ? l->cfg.checkpoint.near_silence_seconds : 0;
+}
+
 /* Facts about the job besides its step: tokens, FLOPs, and the cost of saving. */
 static struct sh_predict_job job_of(const struct sh_predict *l)
 {
     struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
+    struct sh_predict_job job = {.tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) *
+                                           l->cfg.training.seq_len,
+                                 .ranks = l->at.world,
+                                 .flops_causal = f.matmul + f.attention_causal,
+                                 .flops_full = f.matmul + f.attention_full,
+                                 .save_seconds = save_seconds(l),
+                                 .save_steps = l->cfg.checkpoint.enable ? (double)l->cfg.checkpoint.interval : 0};
 
-    return (struct sh_predict_job){.tokens = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data)) *
-                                             l->cfg.training.seq_len,
-                                   .ranks = l->at.world,
-                                   .flops_causal = f.matmul + f.attention_causal,
-                                   .flops_full = f.matmul + f.attention_full,
-                                   .save_seconds = save_seconds(l),
-                                   .save_steps = l->cfg.checkpoint.enable ? (double)l->cfg.checkpoint.interval : 0};
+    if (l->cfg.checkpoint.near_interval)
+        add_near(l, &job);
+    return job;
 }
 
 /* The line says how much of the prediction rests on measurements. */

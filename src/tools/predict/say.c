@@ -32,18 +32,35 @@ struct sh_predict_failures sh_predict_failures_of(const struct sh_machine *m, co
                                         .restart = m->failure.restart_seconds};
 }
 
-/* The share of the time that goes forward if the job saves at the best interval; 1 if failures are not known. */
-static double best_goodput(const struct sh_machine *m, const struct sh_predict_job *job)
+/* A death costs the step under way, half of it on average, and the finished one if not all ranks had it; and half of
+ * what lies between two copies. */
+struct sh_predict_recovery sh_predict_recovery_of(const struct sh_machine *m, const struct sh_predict_job *job,
+                                                  double step_seconds)
+{
+    return (struct sh_predict_recovery){.every = job->near_steps * step_seconds,
+                                        .copy = job->near_copy,
+                                        .silence = job->near_silence,
+                                        .start = m->failure.start_seconds,
+                                        .load = job->near_load,
+                                        .again = (1 + job->near_steps / 2) * step_seconds};
+}
+
+double sh_predict_job_goodput(const struct sh_machine *m, const struct sh_predict_job *job, double step_seconds)
 {
     struct sh_predict_failures f = sh_predict_failures_of(m, job);
+    struct sh_predict_recovery near = sh_predict_recovery_of(m, job, step_seconds);
 
-    return f.between > 0 ? sh_predict_goodput(&f, sh_predict_best_interval(&f)) : 1;
+    if (f.between <= 0)
+        return 1;
+    return near.silence > 0 ? sh_predict_near_goodput(&near, f.between)
+                            : sh_predict_goodput(&f, sh_predict_best_interval(&f));
 }
 
 struct sh_predict_spent sh_predict_spend(const struct sh_machine *m, const struct sh_predict_job *job,
                                          double tokens_per_second, double tokens)
 {
-    double seconds = tokens / tokens_per_second / best_goodput(m, job);
+    double step_seconds = (double)job->tokens / tokens_per_second;
+    double seconds = tokens / tokens_per_second / sh_predict_job_goodput(m, job, step_seconds);
 
     return (struct sh_predict_spent){.seconds = seconds, .device_hours = seconds / 3600 * job->ranks};
 }
@@ -216,13 +233,35 @@ static void warn_interval(const struct sh_predict_failures *f, const struct sh_p
                    mine > best ? "long" : "short", 100 * sh_predict_goodput(f, mine));
 }
 
+/* What near checkpoints make of it. */
+static void say_recovery(const struct sh_cost_request *r, const struct sh_predict_job *job,
+                         const struct sh_cost_step *step, FILE *out)
+{
+    struct sh_predict_recovery near = sh_predict_recovery_of(r->machine, job, step->seconds);
+    double between = sh_predict_failures_of(r->machine, job).between;
+    char silence[SH_STR_SHORT + 16] = "", goes[64] = "";
+    char load[SH_STR_SHORT], again[SH_STR_SHORT], copy[SH_STR_SHORT];
+
+    if (near.silence > 0)
+        snprintf(silence, sizeof silence, "silence %.3g s, ", near.silence);
+    if (near.silence > 0 && between > 0)
+        snprintf(goes, sizeof goes, "; %.2f %% of the time goes forward",
+                 100 * sh_predict_near_goodput(&near, between));
+    sh_str_say(out, "recovery",
+               "%.3g s from memory after the loss of a %s: %sstart %.3g s, load %s, steps again %s; a copy takes %s%s",
+               sh_predict_recovery_seconds(&near), near.silence > 0 ? "node" : "rank", silence, near.start,
+               sh_predict_seconds(near.load, load), sh_predict_seconds(near.again, again),
+               sh_predict_seconds(near.copy, copy), goes);
+}
+
 /* Prices are per device-hour, so time lost to failures costs too: the tokens per second are multiplied by the
  * goodput. */
 static void say_failures(const struct sh_cost_request *r, const struct sh_predict_job *job,
                          const struct sh_cost_step *step, FILE *out)
 {
     struct sh_predict_failures f = sh_predict_failures_of(r->machine, job);
-    double every, goodput = best_goodput(r->machine, job), price = r->machine->node.price_per_device_hour;
+    double every, goodput = sh_predict_job_goodput(r->machine, job, step->seconds);
+    double price = r->machine->node.price_per_device_hour;
     char between[SH_STR_SHORT], interval[SH_STR_SHORT];
 
     if (f.between > 0) {
@@ -231,9 +270,11 @@ static void say_failures(const struct sh_cost_request *r, const struct sh_predic
             out, "failures",
             "one in %s of the job; best checkpoint.interval %.0f steps (%s), where %.2f %% of the time goes forward",
             sh_str_duration(f.between, between), fmax(1, every / step->seconds), sh_str_duration(every, interval),
-            100 * goodput);
+            100 * sh_predict_goodput(&f, every));
     }
     warn_interval(&f, job, step, out);
+    if (job->near_steps > 0)
+        say_recovery(r, job, step, out);
     if (price > 0)
         fprintf(out, "cost         %.4g per billion tokens\n",
                 price * job->ranks / (3600 * sh_predict_tokens_per_second(job, step) * goodput) * 1e9);
