@@ -141,6 +141,7 @@ static words recompute_words = {
 static words resume_words = {{"auto", SH_RESUME_AUTO}, {"never", SH_RESUME_NEVER}, {"must", SH_RESUME_MUST}, {NULL, 0}};
 static words io_words = {{"auto", SH_IO_AUTO}, {"mpiio", SH_IO_MPIIO}, {"direct", SH_IO_DIRECT}, {NULL, 0}};
 static words writers_words = {{"auto", SH_WRITERS_AUTO}, {NULL, 0}};
+static words shrink_words = {{"none", SH_SHRINK_NONE}, {"pow2", SH_SHRINK_POW2}, {"most", SH_SHRINK_MOST}, {NULL, 0}};
 static words async_words = {{"disabled", SH_ASYNC_DISABLED}, {"async", SH_ASYNC_ASYNC}, {NULL, 0}};
 static words offload_mode_words = {{"manual", SH_OFFLOAD_MANUAL}, {"memory_budget", SH_OFFLOAD_BUDGET}, {NULL, 0}};
 static words offload_words = {{"none", SH_OFFLOAD_NONE}, {"cpu", SH_OFFLOAD_CPU}, {"nvme", SH_OFFLOAD_NVME}, {NULL, 0}};

@@ -55,6 +55,7 @@ enum sh_cfg_reproducible { SH_REPRODUCIBLE_NONE, SH_REPRODUCIBLE_MESH };
 enum sh_cfg_resume { SH_RESUME_AUTO, SH_RESUME_NEVER, SH_RESUME_MUST };
 enum { SH_WRITERS_AUTO }; /* checkpoint.writers_per_node, if it is not a number */
 enum sh_cfg_io { SH_IO_AUTO, SH_IO_MPIIO, SH_IO_DIRECT };
+enum sh_cfg_shrink { SH_SHRINK_NONE, SH_SHRINK_POW2, SH_SHRINK_MOST };
 enum sh_cfg_async { SH_ASYNC_DISABLED, SH_ASYNC_ASYNC };
 enum sh_cfg_busy { SH_BUSY_WAIT, SH_BUSY_SKIP };
 enum sh_cfg_verify { SH_VERIFY_DISK, SH_VERIFY_CACHE, SH_VERIFY_OFF };

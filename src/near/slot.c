@@ -340,3 +340,8 @@ int sh_near_choose(const int64_t step[SH_NEAR_SLOTS], int64_t safe)
 {
     return safe >= 0 && step[0] == safe ? 1 : 0;
 }
+
+int sh_near_distance(int wanted, int nodes)
+{
+    return wanted % nodes ? wanted % nodes : nodes / 2;
+}

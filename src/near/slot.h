@@ -104,6 +104,9 @@ struct sh_near_text sh_near_texts(const struct sh_near_slot *s);
 /* Whether all of it is as it was written. Errors: SH_E_DATA, with rank, state and unit. */
 sh_rc sh_near_check(const struct sh_near_slot *s);
 
+/* How many nodes further a copy goes: `wanted`, or half of the nodes if that is 0 or leads back. */
+int sh_near_distance(int wanted, int nodes);
+
 /* The slot to write next: never the one that holds generation `safe`, the newest that all ranks have; -1: none is.
  *   step  what the slots hold; -1: nothing that is DONE */
 int sh_near_choose(const int64_t step[SH_NEAR_SLOTS], int64_t safe);

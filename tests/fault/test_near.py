@@ -337,6 +337,20 @@ def copies():
     return wrong
 
 
+def distance():
+    """checkpoint.near_distance says who holds whose copy."""
+    wrong = []
+    for far, held in (0, {0, 2}), (2, {0, 1}), (3, {0, 2}):
+        changes = {'checkpoint.near_copies': 2, 'checkpoint.near_distance': far, 'training.global_batch_size': 3, 'training.steps': 2}
+        folder = job.prepare(f'distance-{far}', config(**NEAR, **changes))
+        nodes = on_nodes() | {'SHERD_TEST_NODE': '1'}
+        with Keeper(folder, node=0) as first, Keeper(folder, node=1), Keeper(folder, node=2):
+            status, said = finish(begin(folder, 3, **nodes))
+            found = {int.from_bytes(path.read_bytes()[32:36], 'little') for path in first.parts()}
+        wrong += [] if status == 0 and found == held and (far == 3) == ('near_distance=3 leads back' in said) else [f'{far}: {found}, {said}']
+    return wrong
+
+
 def watched():
     """The watch names a node that says nothing, and a keeper that has ended; keepers end with it."""
     folder = job.prepare('watched', config(**NEAR, **{'checkpoint.near_silence_seconds': job.stretch(1)}))
@@ -448,6 +462,6 @@ def two_keepers():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the watch', watched),
+        ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))

@@ -40,6 +40,8 @@ struct row {
 static const struct row machine[] = {
     {"job.dump_folder", "/elsewhere", NULL},
     {"job.stop_before_limit_seconds", "60", NULL},
+    {"job.shrink", "pow2", NULL},
+    {"job.least_nodes", "3", NULL},
     {"model.hf_assets_path", "/elsewhere", NULL},
     {"model.hf_ignore", "a, b", "model.hf_assets_path=/elsewhere"},
     {"lora.adapter_path", "/elsewhere", "lora.rank=4"},
@@ -88,6 +90,7 @@ static const struct row machine[] = {
     {"checkpoint.near_interval", "5", NULL},
     {"checkpoint.near_limit_bytes", "1GB", "checkpoint.near_interval=5"},
     {"checkpoint.near_copies", "2", "checkpoint.near_interval=5"},
+    {"checkpoint.near_distance", "3", "checkpoint.near_copies=2 checkpoint.near_interval=5"},
     {"checkpoint.near_silence_seconds", "9", "checkpoint.near_interval=5"},
     {"checkpoint.timeout_seconds", "60", NULL},
     {"checkpoint.max_failures", "1", NULL},

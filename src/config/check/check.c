@@ -490,6 +490,7 @@ static sh_rc check_idle(struct sh_config_state *state)
         {"checkpoint.last_save_in_hf", "checkpoint.enable=true", c->checkpoint.enable},
         {"checkpoint.near_limit_bytes", "checkpoint.near_interval=1 or more", c->checkpoint.near_interval > 0},
         {"checkpoint.near_copies", "checkpoint.near_interval=1 or more", c->checkpoint.near_interval > 0},
+        {"checkpoint.near_distance", "checkpoint.near_copies=2", c->checkpoint.near_copies > 1},
         {"checkpoint.near_silence_seconds", "checkpoint.near_interval=1 or more", c->checkpoint.near_interval > 0},
         {"checkpoint.max_shard_size", "checkpoint.last_save_in_hf=true", c->checkpoint.last_save_in_hf},
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},

@@ -1,5 +1,5 @@
-/* Copies on other nodes: each rank sends its slot to the rank with the same place on a node half of the job away, and
- * holds what another one sends. A copy describes itself as the slot does, so that a start finds it as any other part. */
+/* Copies on other nodes: each rank sends its slot to the rank with the same place on a node half of the job away, or as
+ * far as checkpoint.near_distance says, and holds what another one sends. A copy describes itself as the slot does, so that a start finds it as any other part. */
 #include "src/base/mem.h"
 #include "src/base/log.h"
 #include "src/run/kept/parts.h"
@@ -13,11 +13,6 @@ struct place {
     int32_t node, node_rank, node_size;
     int64_t bytes; /* of a slot */
 };
-
-static int distance(int nodes)
-{
-    return nodes / 2;
-}
 
 static int find_rank(const struct place *all, int world, int node, int node_rank)
 {
@@ -54,7 +49,7 @@ sh_rc sh_kept_find_partner(struct sh_run *r)
     const struct sh_mesh *m = r->mesh;
     struct sh_kept *k = r->kept;
     struct place *all;
-    int far = distance(m->n_nodes);
+    int wanted = r->cfg.checkpoint.near_distance, far = sh_near_distance(wanted, m->n_nodes);
     sh_rc rc = SH_OK;
 
     k->to = k->from = SH_NONE;
@@ -68,6 +63,9 @@ sh_rc sh_kept_find_partner(struct sh_run *r)
                 m->host);
         return SH_OK;
     }
+    if (wanted && wanted % m->n_nodes == 0 && m->rank == 0)
+        sh_log_warn("checkpoint.near_distance=%d leads back to the same node of the %d; copies go %d further", wanted,
+                    m->n_nodes, far);
     all = sh_calloc((size_t)m->world, sizeof *all);
     SH_TRY_OUT(gather_places(r, all));
     SH_TRY_OUT(check_places(all, m->world));

@@ -412,17 +412,18 @@ static void print_beside(const struct sh_predict *l)
         print_pinned(l, host);
 }
 
-/* Of the rank whose copies this one holds, half of the nodes away; its stage may have other layers. */
+/* Of the rank whose copies this one holds, half of the nodes away or as configured; its stage may have other layers. */
 static int64_t copy_bytes(const struct sh_predict *l)
 {
-    int node = l->at.ranks_per_node, nodes = node ? l->at.world / node : 1;
+    int node = l->at.ranks_per_node, nodes = node ? l->at.world / node : 1, far;
     struct sh_topology at = l->at;
     struct sh_predict other = *l;
     int64_t bytes = 0;
 
     if (l->cfg.checkpoint.near_copies < 2 || nodes < 2)
         return 0;
-    at.rank = (l->at.rank + (nodes - nodes / 2) * node) % l->at.world;
+    far = sh_near_distance(l->cfg.checkpoint.near_distance, nodes);
+    at.rank = (l->at.rank + (nodes - far) * node) % l->at.world;
     other.at = at;
     other.mesh.rank = at.rank;
     other.p = NULL;
