@@ -18,6 +18,10 @@
 #define OLMO_STREAM                                                                                       \
     .norm_after = true, .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", \
     .head = "lm_head", .o = "self_attn.o_proj", .norm = {"post_attention_layernorm", "post_feedforward_layernorm"}
+#define COHERE_STREAM                                                                                           \
+    .layer_norm = true, .norm_no_bias = true, .rope_pairs = true, .parallel = true, .attention_bias_key = true, \
+    .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", .head = "lm_head",        \
+    .norm = {"input_layernorm"}, .o = "self_attn.o_proj"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */

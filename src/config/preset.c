@@ -162,6 +162,23 @@ static const struct sh_model presets[] = {
      .rope_beta_fast = 32,
      .rope_beta_slow = 1,
      .init_std = 0.02},
+    {.name = "command-r7b",
+     .family = SH_FAMILY_COHERE2,
+     .n_layers = 32,
+     .dim = 4096,
+     .n_heads = 32,
+     .n_kv_heads = 8,
+     .head_dim = 128,
+     .ffn_dim = 14336,
+     .vocab_size = 256000,
+     .max_seq_len = 8192,
+     .attention_window = 4096,
+     .layer_types = "3*sliding,full_nope",
+     .logits_scaling = 4,
+     .norm_eps = 1e-5,
+     ROPE(50000),
+     .tie_word_embeddings = true,
+     .init_std = 0.02},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 

@@ -98,6 +98,8 @@ MODELS = {
     'exaone4': {**LLAMA, 'model.family': 'exaone4', 'model.attention_window': 9, 'model.layer_types': 'sliding,full_nope'},
     'seed_oss': {**LLAMA, 'model.family': 'seed_oss', 'model.mlp_bias': True},
     'glm4': {**LLAMA, 'model.family': 'glm4', 'model.rotary_dim': 12},
+    'cohere2': {**LLAMA, 'model.family': 'cohere2', 'model.tie_word_embeddings': True, 'model.attention_window': 9,
+                'model.layer_types': 'sliding,full_nope', 'model.logits_scaling': 1.5},
     'gpt_neox': {**LLAMA, 'model.family': 'gpt_neox', 'model.n_kv_heads': 4, 'model.rotary_dim': 8},
     'gemma': {**LLAMA, 'model.family': 'gemma', 'model.head_dim': 24, 'model.tie_word_embeddings': True},
     'gemma3_text': {**LLAMA, 'model.family': 'gemma3_text', 'model.head_dim': 24, 'model.tie_word_embeddings': True,
@@ -339,7 +341,7 @@ def case_bf16(name):
 MUONS = tuple(name for name in MODELS if 'Muon' in name)
 OPTIMIZERS = ('llama, SGD', 'llama, Lion', 'llama, groups', *MUONS)
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
-            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'mixtral, one expert',
+            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'cohere2', 'mixtral, one expert',
             'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')
 OF_FAMILIES = (case_gradients, case_one_rank)
 WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe', 'gpt_oss')

@@ -14,7 +14,7 @@ import torch
 def layer_norm(w, name, x, c):
     x = x - x.mean(-1, keepdim=True)
     x = x / torch.sqrt(x.square().mean(-1, keepdim=True) + c['model.norm_eps'])
-    return x * w[f'{name}.weight'] + w[f'{name}.bias']
+    return x * w[f'{name}.weight'] + w.get(f'{name}.bias', 0)
 
 
 def rms_norm(w, name, x, c):
@@ -141,6 +141,8 @@ FAMILIES = {
     'olmoe': {'qk_norm': True},
     'gpt_oss': {'biases': QKV + OUT},
     'glm4': {'biases': QKV, 'pairs': True, 'gate_up': True, 'after': ('post_self_attn_layernorm', 'post_mlp_layernorm')},
+    # One norm for both branches, which read the block's input.
+    'cohere2': {'norm': layer_norm, 'pairs': True, 'norms': ('input_layernorm', 'input_layernorm'), 'parallel': True},
 }
 
 
@@ -251,10 +253,10 @@ def llama_block(w, name, x, mask, c, turned):
     q, k, v = (heads(part, dim) for part in (q, k, v))
     if turned:
         q, k = rotate(q, c), rotate(k, c)
-    by = c.get('model.residual_multiplier', 1)
+    by, second = c.get('model.residual_multiplier', 1), x
     x = x + by * after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'),
                                                                  w.get(f'{name}.self_attn.sinks'))))
-    y = before(1, x)
+    y = before(1, second if family.get('parallel') else x)
     if f'{name}.mlp.gate.weight' in w or f'{name}.mlp.router.weight' in w:
         return x + experts(w, f'{name}.mlp', y, c)
     if family.get('gelu'):

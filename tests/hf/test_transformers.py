@@ -166,6 +166,7 @@ MODELS = {
         GROUPED, tie_word_embeddings=False, attention_bias=True, logit_scale=0.5, sliding_window=9,
         layer_types=['sliding_attention'] * 3,
         rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0})),
+    'cohere': (transformers.CohereConfig, dict(GROUPED, logit_scale=0.5)),
     'glm4': (transformers.Glm4Config, dict(GROUPED, head_dim=24)),
     'glm4, tied, all of each head turned': (transformers.Glm4Config, dict(
         GROUPED, head_dim=16, tie_word_embeddings=True,
@@ -381,7 +382,7 @@ def case_first_length():
     return ['a sequence of 49 tokens is taken']
 
 
-EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
+EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'cohere': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
           'model.tie_word_embeddings': 'tie_word_embeddings', 'model.init_std': 'initializer_range'}

@@ -221,6 +221,7 @@ static const struct tiny_model families[] = {
      {GROUPED, .family = SH_FAMILY_COHERE2, .attention_window = 3, .layer_types = "sliding,full_nope",
       .logits_scaling = 2},
      false},
+    {"cohere", {GROUPED, .family = SH_FAMILY_COHERE, .logits_scaling = 2}, false},
     {"glm4", {GROUPED, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false},
     {"gpt_oss",
      {GROUPED, .family = SH_FAMILY_GPT_OSS, .n_experts = 4, .n_experts_per_token = 2, .expert_ffn_dim = 6,
