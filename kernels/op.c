@@ -329,6 +329,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [M,O] act, first [g] i32, b [E,O] act opt, weight [n] f32 opt, order [M] i32 opt "
                   "-> db [E,O] f32 += opt, dweight [n] f32 opt",
          .flops = "2MO:db + 2MO:dweight", .attrs = row_attrs, APART},
+    [SH_OP_ENCODE] = {.shape = "a [64b] float -> codes [b,68] u8", .flops = "384b", APART},
+    [SH_OP_DECODE] = {.shape = "codes [b,68] u8 -> w [64b] float", .flops = "128b", APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

@@ -220,7 +220,9 @@ extern "C" {
     KERNEL(EXPERT_BIAS, expert_bias)        /* y = x + b[e] for the rows of expert e, times the weight of the row */   \
     KERNEL(EXPERT_BIAS_BWD, expert_bias_bwd) /* db[g mod E]: sums of rows, weighed; dweight: dy b[e] */                \
     KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */             \
-    KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */
+    KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */            \
+    KERNEL(ENCODE, encode)                  /* blocks of 64 codes with their scale, LINEAR of code8.h, to nearest */    \
+    KERNEL(DECODE, decode)                  /* back, rounded once */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };

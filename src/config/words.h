@@ -17,6 +17,7 @@ enum sh_cfg_strategy {
 };
 /* clang-format on */
 enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16, SH_PRECISION_FLOAT16, SH_PRECISION_INT8 };
+enum sh_cfg_gather { SH_GATHER_COMPUTE, SH_GATHER_INT8 };
 enum { SH_LOSS_SCALE_DYNAMIC = 0 };                   /* training.loss_scale, if it is not a number */
 enum { SH_TILE_ROWS_AUTO = -1, SH_TILE_ROWS = 8192 }; /* training.tile_rows, likewise, and what it stands for */
 enum { SH_ROW_LEAVES_MAX = 64 };

@@ -54,7 +54,7 @@ static bool reads(const struct carry *c, const struct sh_op *op, const struct sh
     for (int k = 0; k < SH_OP_MAX_IN; k++) {
         int root = op->in[k] == SH_NONE ? SH_NONE : sh_tensor_root(c->p, op->in[k]);
 
-        if (root != SH_NONE && (root == sh_tensor_root(c->p, u->compute) || root == u->full))
+        if (root != SH_NONE && (root == sh_tensor_root(c->p, sh_program_sent(u)) || root == u->full))
             return true;
     }
     return false;

@@ -101,6 +101,7 @@ struct sh_pass_options {
     struct sh_mup mup;                  /* widths that want the same rates */
     struct sh_ortho ortho;              /* how it makes matrices orthogonal, if it does */
     enum sh_dtype state_dtype;          /* of the optimizer's states: f32, or bf16, rounded stochastically */
+    bool gather_coded;                  /* parameters are gathered in codes of eight bits */
     double ema_decay;                   /* of the mean of the masters over steps, a state; 0: there is none */
     bool states_away;                   /* some states live in a lower tier; set by the shard pass */
     bool snapshot;                      /* room for a copy of the state that is saved while training continues */

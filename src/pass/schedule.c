@@ -241,10 +241,10 @@ static bool is_gather(const struct schedule *s, int i)
            !sh_program_carried(s->section, &s->old[i]);
 }
 
-/* For a carried update: it writes what is gathered, or with float16 the masters, from which that is then cast. */
+/* For a carried update: it writes what is gathered, or that from which it is then cast or coded. */
 static bool makes_parameters(const struct sh_op *op)
 {
-    return sh_op_info(op->kind)->runs || op->kind == SH_OP_CAST;
+    return sh_op_info(op->kind)->runs || op->kind == SH_OP_CAST || op->kind == SH_OP_ENCODE;
 }
 
 /* For each unit, the last operation of an update carried into this section that makes its parameters. */
@@ -252,7 +252,7 @@ static void find_updates(const struct schedule *s, int *copy)
 {
     for (int i = 0; i < s->n; i++)
         if (sh_program_carried(s->section, &s->old[i]) && makes_parameters(&s->old[i]))
-            copy[s->p->units[s->old[i].unit].compute] = i;
+            copy[sh_program_sent(&s->p->units[s->old[i].unit])] = i;
 }
 
 /* Backwards, so that the first copy into a tensor is the one that is kept. */

@@ -324,6 +324,9 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
             "model.family=%s: rotary positions of neighbours have a kernel for CPUs only, but the job runs on "
             "GPUs; give training.device=cpu",
             sh_family_of(cfg->model.family)->name);
+    if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
+        return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
+                                   "give compute, or training.device=cpu");
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
@@ -652,6 +655,7 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
                 .eps = cfg->optimizer.eps,
                 .weight_decay = cfg->optimizer.weight_decay},
         .state_dtype = dtype_of(cfg->optimizer.state_dtype),
+        .gather_coded = cfg->parallelism.gather_dtype == SH_GATHER_INT8,
         .ema_decay = cfg->optimizer.ema_decay,
         .snapshot = train && sh_request_snapshot(cfg, at->gpu, cfg->offload.optimizer != SH_OFFLOAD_NONE),
         .reproducible = reproducible(cfg),

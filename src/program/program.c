@@ -160,6 +160,7 @@ int sh_program_add_unit(struct sh_program *p, const char *name)
                         .moments = SH_NONE,
                         .first_cut = SH_NONE,
                         .compute = SH_NONE,
+                        .codes = SH_NONE,
                         .remainder = SH_NONE,
                         .master = SH_NONE,
                         .full = SH_NONE,

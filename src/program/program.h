@@ -171,6 +171,8 @@ struct sh_unit {
                                 cuts from here on, as it owns the matrices; SH_NONE: the ranks own equal chunks */
     bool packed;             /* frozen weights in four bits an element: `compute`, `full` and gathered copies are blocks
                                 [elems/64,36] u8 (src/base/number/nf4.h); a weight is unpacked before each use */
+    bool coded;              /* what is gathered is in codes of eight bits (src/base/number/code8.h), from `codes`: `full` and
+                                gathered copies are blocks [elems/64,68] u8; a weight is decoded before each use */
     bool resident;           /* gathered once, and again after each update, whatever the strategy */
     sh_group shard;          /* cut over these ranks, in equal chunks; shard, replicate and split together are the same
                                 ranks for each unit */
@@ -188,8 +190,9 @@ struct sh_unit {
                                 the others have slices. `remainder` and `state` are [held], and SH_NONE if that is 0;
                                 `master` is complete */
     int first_slice, n_slices; /* rows of the program's table, in order from element `held` on */
-    int compute;             /* [chunk] act: the source of gathers; in f32 the masters, in bf16 their high halves, in
-                                f16 the masters rounded */
+    int compute;             /* [chunk] act: the source of gathers, unless coded; in f32 the masters, in bf16 their high
+                                halves, in f16 the masters rounded */
+    int codes;               /* [chunk/64,68] u8: `compute` in codes, the source of gathers; SH_NONE: not coded */
     int remainder;           /* [held] i16: the low halves (src/base/number/floats.h); SH_NONE in f32 and f16, and for frozen
                                 units */
     int master;              /* [chunk] f32, from which `compute` is cast; f16 only, else SH_NONE */
@@ -199,7 +202,7 @@ struct sh_unit {
                                 blocks; vectors come first. Else 0 */
     int wide_state[SH_KEPT_MAX]; /* [the most of them that a rank has] f32, on the device; SH_NONE: none. `state` is
                                       [held/64,68] u8 then */
-    int full;                /* persistent full copy [size*chunk] act, or SH_NONE */
+    int full;                /* persistent full copy [size*chunk] act, packed or coded, or SH_NONE */
     int snapshot;            /* this replica's part of the masters (if split, one half after the other) and of each
                                 state, counted in f32 elements; or SH_NONE */
     int grad_shard;          /* [chunk] f32 */
@@ -334,6 +337,12 @@ static inline int64_t sh_program_state_bytes(const struct sh_program *p, int k, 
 static inline bool sh_program_descends(const struct sh_unit *u)
 {
     return u->trainable && !u->balances && !u->of_rows;
+}
+
+/* The chunk that a rank sends when the unit is gathered. */
+static inline int sh_program_sent(const struct sh_unit *u)
+{
+    return u->coded ? u->codes : u->compute;
 }
 
 /* Move the parameters with moves[i], of [params], to a unit. All keep their order; so those that lay side by side still

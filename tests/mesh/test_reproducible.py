@@ -22,7 +22,7 @@ import tiny
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 HALF = tiny.STEPS // 2
-MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS}
+MODELS = {**tiny.MODELS, 'codes': {**tiny.MODELS['llama'], 'parallelism.gather_dtype': 'int8'}, 'experts': tiny.EXPERTS}
 TYPES = ('float32', 'bfloat16')
 # 21 sequences fill the last batches only on one rank.
 BATCH = {'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'checkpoint.interval': HALF,

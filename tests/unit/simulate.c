@@ -402,6 +402,29 @@ static void same_packed(const struct sim *s, int rank, const struct sh_unit *u, 
     free(values);
 }
 
+/* Coded from the masters in the compute type, whatever rank has coded which block. */
+static void same_coded(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
+{
+    float *values = sh_calloc((size_t)u->elems + 1, sizeof *values);
+    unsigned char *codes = sh_calloc((size_t)sh_code8_bytes(u->elems) + 1, 1);
+    enum sh_dtype act = s->ranks[rank].p->act;
+
+    for (int64_t i = 0; i < u->elems; i++) {
+        sh_bf16 high;
+        int16_t low;
+
+        sh_floats_split(masters[i], &high, &low);
+        values[i] = act == SH_F32   ? masters[i]
+                    : act == SH_F16 ? sh_f16_to_f32(sh_f32_to_f16(masters[i]))
+                                    : sh_bf16_to_f32(high);
+    }
+    sh_code8_put(codes, SH_CODE8_LINEAR, u->elems, values);
+    if (memcmp(codes, sim_data(s, rank, u->full), (size_t)sh_code8_bytes(u->elems)))
+        fail_msg("%s: the full copy on rank %d is not in the codes of the masters", u->name, rank);
+    free(values);
+    free(codes);
+}
+
 /* The source of gathers must be the masters in the compute type. */
 static void same_full(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
 {
@@ -442,7 +465,7 @@ void sim_params(const struct sim *s, float *out)
 
             if (u->full != SH_NONE) {
                 place(s, rank, u, (struct sh_range){0, u->elems}, values, out, NULL);
-                (u->packed ? same_packed : same_full)(s, rank, u, values);
+                (u->packed ? same_packed : u->coded ? same_coded : same_full)(s, rank, u, values);
             }
             free(values);
         }

@@ -93,6 +93,12 @@ static const struct
                     {DEBUG_MODEL "checkpoint: {near_interval: 1}\noptimizer: {state_dtype: int8}\n",
                      "c.yaml:2: checkpoint.near_interval: copies are of states in float32 or bfloat16, not of "
                      "optimizer.state_dtype=int8"},
+                    {DEBUG_MODEL "lora: {rank: 4, quantize_base: nf4}\nparallelism: {gather_dtype: int8}\n",
+                     "c.yaml:3: parallelism.gather_dtype: lora.quantize_base=nf4 keeps and gathers the base in fewer bits "
+                     "already; leave one of them out"},
+                    {"parallelism: {gather_dtype: fp8}\n",
+                     "c.yaml:1: parallelism.gather_dtype: 'fp8' is not one of compute | int8; int8 has as many bytes, and "
+                     "smaller errors, since 64 numbers share a scale"},
                     {DEBUG_MODEL "offload: {gradients: nvme}\n",
                      "c.yaml:2: offload.gradients: nvme: offload.nvme_path is missing; give a folder on a local disk"},
                     {DEBUG_MODEL "offload: {gradients: nvme}\ntraining: {device: cuda}\n",

@@ -274,6 +274,7 @@ static const char *const *frozen;
 static const struct sh_unit_groups *groups;
 static struct sh_adapters adapters;
 static const struct sh_optim *optim; /* NULL: AdamW */
+static bool coded;                   /* what is gathered */
 
 static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
 {
@@ -284,6 +285,7 @@ static struct sh_build build_of(const struct tiny_model *m, int world, int micro
     b.batch.adapters = adapters;
     b.options.micro_steps = micros;
     b.options.strategy.sync_last_only = sync_last;
+    b.options.gather_coded = coded;
     b.evaluate = true;
     if (optim)
         b.options.optim = optim;
@@ -895,6 +897,37 @@ static void reproducible(void **state)
     adapters = (struct sh_adapters){0};
 }
 
+/* Gathered in codes of eight bits: all ranks compute with the same numbers, which no mesh, strategy or schedule shows, and
+ * which are near those of the masters but not equal to them. */
+static void codes_show_no_mesh(void **state)
+{
+    static const char *const lowest[] = {"embed", "layers.0", NULL};
+
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m += tiny_step(2)) {
+        struct outcome plain = run_tree(&tiny_models[m], SH_F32, 1, 1, 0), near;
+
+        coded = true;
+        near = run_tree(&tiny_models[m], SH_F32, 1, 1, 0);
+        assert_true(fabs(near.loss[0] / plain.loss[0] - 1) < 0.02 && near.loss[0] != plain.loss[0]);
+        check_reproducible(&tiny_models[m], m % 3 == 2 ? SH_F16 : m % 2 ? SH_BF16 : SH_F32);
+        coded = false;
+        free(plain.params);
+        free(near.params);
+    }
+    coded = true;
+    frozen = lowest;
+    check_reproducible(&tiny_models[1], SH_F32);
+    frozen = NULL;
+    adapters = (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u};
+    check_reproducible(&tiny_models[3], SH_BF16);
+    adapters = (struct sh_adapters){0};
+    optim = &tiny_cubic;
+    check_reproducible(&tiny_models[1], SH_F32);
+    optim = NULL;
+    coded = false;
+}
+
 /* Four micro-steps of three sequences, whose gradients are sums over four parts of each, on some mesh. */
 static struct outcome run_parts(int i, bool leaves, const int axes[SH_AXES], int v)
 {
@@ -1399,6 +1432,7 @@ static void carried_updates_change_no_bit(void **state)
                      v % 2);
         b.act = v % 2 ? SH_BF16 : SH_F32;
         b.options.reduce = v % 4 ? SH_F32 : SH_BF16;
+        b.options.gather_coded = v % 4 > 1;
         at_once = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
         b.offload.carry = true;
         carried = run_variant(b, &variants[v], meshes[mesh].shard, meshes[mesh].replicate);
@@ -1472,6 +1506,7 @@ int main(void)
         cmocka_unit_test(f16_trains),
         cmocka_unit_test(logits_are_those_of_one_rank),
         cmocka_unit_test(reproducible),
+        cmocka_unit_test(codes_show_no_mesh),
         cmocka_unit_test(reproducible_is_near),
         cmocka_unit_test(reproducible_in_parts),
         cmocka_unit_test(experts_anywhere),

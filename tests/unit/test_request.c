@@ -260,8 +260,8 @@ static int count(const struct sh_program *p, enum sh_op_kind kind)
     return n;
 }
 
-/* `mesh`: another setting, or NULL. */
-static struct sh_program *plan_of(const char *set, const char *mesh_set)
+/* `mesh`, `other`: more settings, or NULL. */
+static struct sh_program *plan_with(const char *set, const char *mesh_set, const char *other)
 {
     static const struct sh_topology at = NODES(4, 2);
     struct sh_config cfg;
@@ -274,14 +274,20 @@ static struct sh_program *plan_of(const char *set, const char *mesh_set)
                                  "comm.shared_memory=off",
                                  "training.global_batch_size=8",
                                  set,
-                                 mesh_set};
+                                 mesh_set ? mesh_set : other,
+                                 other};
 
-    assert_int_equal(sh_config_load(NULL, mesh_set ? 7 : 6, words, &cfg), SH_OK);
+    assert_int_equal(sh_config_load(NULL, 6 + !!mesh_set + !!other, words, &cfg), SH_OK);
     assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
     assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
     if (sh_pass_build(&build, &p) != SH_OK)
         fail_msg("%s: %s", set, sh_error_text());
     return p;
+}
+
+static struct sh_program *plan_of(const char *set, const char *mesh_set)
+{
+    return plan_with(set, mesh_set, NULL);
 }
 
 /* How much each strategy gathers, reduces and keeps on a rank, from its name to the plan: 4 ranks on 2 nodes,
@@ -320,6 +326,57 @@ static void strategies_are_what_they_are_called(void **state)
                      count(p, SH_OP_REDUCE_SCATTER), count(p, SH_OP_ALL_REDUCE), (long long)bytes[SH_MEM_PARAM],
                      (long long)bytes[SH_MEM_REMAINDER], (long long)bytes[SH_MEM_GRAD], (long long)bytes[SH_MEM_OPTIM]);
         sh_program_destroy(p);
+    }
+}
+
+/* Bytes that a rank sends in all gathers, and those of the parameters that it keeps, without gaps. */
+static int64_t gathered(const struct sh_program *p)
+{
+    int64_t bytes = 0;
+
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == SH_OP_ALL_GATHER)
+            bytes += sh_tensor_bytes(&p->tensors[p->ops[i].in[0]]);
+    return bytes;
+}
+
+static int64_t kept(const struct sh_program *p)
+{
+    int64_t bytes = 0;
+
+    for (int t = 0; t < p->n_tensors; t++)
+        if (p->tensors[t].mem == SH_MEM_PARAM && p->tensors[t].persistent && p->tensors[t].base == SH_NONE)
+            bytes += sh_tensor_bytes(&p->tensors[t]);
+    return bytes;
+}
+
+/* 68 bytes for 64 parameters instead of 128, whatever is gathered when. A rank has the codes of its chunk beside that of the
+ * parameters; or the codes of all in place of the copy of them, and its chunk beside those. */
+static void gathers_are_in_codes(void **state)
+{
+    static const struct {
+        const char *strategy, *mesh;
+        int parts; /* of what is kept without codes, the chunk that is kept with them */
+    } rows[] = {{"full_shard", NULL, 1},
+                {"hybrid_shard", NULL, 1},
+                {"full_shard", "parallelism.reshard_after_forward=2", 1},
+                {"shard_grad_op", NULL, 1},
+                {"shard_optim", NULL, 4}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_program *plain, *coded;
+        char set[64];
+
+        snprintf(set, sizeof set, "parallelism.sharding_strategy=%s", rows[i].strategy);
+        plain = plan_with(set, rows[i].mesh, NULL);
+        coded = plan_with(set, rows[i].mesh, "parallelism.gather_dtype=int8");
+        assert_true(gathered(plain) > 0);
+        assert_int_equal(128 * gathered(coded), 68 * gathered(plain));
+        assert_int_equal(count(coded, SH_OP_ALL_GATHER), count(plain, SH_OP_ALL_GATHER));
+        assert_int_equal(kept(coded), kept(plain) / 128 * 68 + kept(plain) / rows[i].parts);
+        sh_program_destroy(plain);
+        sh_program_destroy(coded);
     }
 }
 
@@ -395,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_rounded_up),
         cmocka_unit_test(strategies_are_what_they_are_called),
+        cmocka_unit_test(gathers_are_in_codes),
         cmocka_unit_test(meshes),
         cmocka_unit_test(room_for_nccl),
         cmocka_unit_test(axes_are_those_of_the_plan),

@@ -248,6 +248,7 @@ static const struct row state[] = {
     {"optimizer.cautious_decay", "true", "optimizer.name=muon"},
     {"optimizer.muon_beta2", "0.9", "optimizer.name=normuon"},
     {"optimizer.state_dtype", "bfloat16", NULL},
+    {"parallelism.gather_dtype", "int8", NULL},
     {"optimizer.ema_decay", "0.9", NULL},
     {"lr_scheduler.warmup_steps", "5", NULL},
     {"lr_scheduler.decay_type", "linear", NULL},

@@ -180,6 +180,7 @@ ROWS = {
     'parallelism.backward_prefetch': Row(3, 'plan'),
     'parallelism.limit_all_gathers': Row(1, 'plan'),
     'parallelism.resident_units': Row(1, 'plan'),
+    'parallelism.gather_dtype': Row('int8', 'plan'),
     'parallelism.zero_stage': Row(1, 'plan'),
     'parallelism.fsdp_reshard_after_forward': Row('never', 'plan'),
     'parallelism.data_parallel_replicate_degree': Row(2, 'plan'),

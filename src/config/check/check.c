@@ -569,6 +569,18 @@ static sh_rc check_codes(struct sh_config_state *state)
                             "int8 is for optimizer.name=adamw and lion; give bfloat16 for %s", optimizers[name].word);
 }
 
+/* A packed base is gathered in four bits, and the adapters beside it are small. */
+static sh_rc check_gathers(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+
+    if (c->parallelism.gather_dtype != SH_GATHER_INT8 || c->lora.quantize_base != SH_QUANTIZE_NF4)
+        return SH_OK;
+    return sh_config_refuse(state, "parallelism.gather_dtype",
+                            "lora.quantize_base=nf4 keeps and gathers the base in fewer bits already; leave one of "
+                            "them out");
+}
+
 /* What a group says of the optimizer is of muon's matrices. */
 static sh_rc check_groups(struct sh_config_state *state)
 {
@@ -790,6 +802,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_idle,
         check_optimizer,
         check_codes,
+        check_gathers,
         sh_config_check_batches,
         sh_config_check_context,
         sh_config_check_leaves,

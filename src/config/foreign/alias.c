@@ -51,11 +51,14 @@ static const struct {
 /* Words of other trainers that have no counterpart here. */
 #define F1B "the one with the same numbers is 1F1B, whose stages wait for each other longer or keep less"
 #define ZBH1 "the nearest one is ZBH1, with one chunk of blocks for each stage"
+#define EIGHT_BITS "int8 has as many bytes, and smaller errors, since 64 numbers share a scale"
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
+    {"parallelism.gather_dtype", "fp8", EIGHT_BITS},
+    {"parallelism.gather_dtype", "float8", EIGHT_BITS},
     {"offload.parameters", "nvme",
      "a file can hold optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
     {"parallelism.pipeline_parallel_schedule", "gpipe", F1B},

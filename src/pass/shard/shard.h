@@ -29,13 +29,15 @@ void sh_shard_refresh(const struct sh_pass_options *opt, struct sh_program *p, i
 /* A view of `base` from element `first` on; returns its index. */
 int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const int64_t *dim, const char *name);
 
-/* n elements of a unit's parameters as a tensor, [n] act or packed [n/64,36] u8; and n elements from `first` on of a
- * unit that lies in `base`, as a view of it. */
+/* n elements of a unit's parameters as they are gathered, [n] act, packed [n/64,36] u8 or coded [n/64,68] u8; n elements
+ * from `first` on of a unit that lies so in `base`, as a view of it; and where an element is there, in elements of act or
+ * bytes. */
 struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
                                  const char *what);
 int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n);
+int64_t sh_shard_place(const struct sh_unit *u, int64_t elem);
 
-/* What a section has unpacked. weight: [micro tensors] for the run `tiles` of tiles, SH_NONE; freed by its owner. */
+/* What a section has unpacked or decoded. weight: [micro tensors] for the run `tiles` of tiles, SH_NONE; freed by its owner. */
 struct sh_shard_unpacked {
     const struct sh_program *micro;
     struct sh_program *out;
@@ -43,8 +45,8 @@ struct sh_shard_unpacked {
     int tiles;
 };
 
-/* The tensor with the unpacked weight `t` of the micro-step, for its operation `next`. full: the packed unit, gathered or
- * resident; rows: of experts, in the section; SH_NONE. */
+/* The tensor with the weight `t` of the micro-step, unpacked or decoded for its operation `next`. full: the unit in blocks,
+ * gathered or resident; rows: of experts, in the section; SH_NONE. */
 int sh_shard_unpacked(struct sh_shard_unpacked *u, const struct sh_op *next, int t, int full, int rows);
 
 /* The space of gradients of a type: of whole units until they are reduced, and of chunks that replicas sum. In a

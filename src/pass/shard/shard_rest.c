@@ -1,5 +1,4 @@
 /* The sections around the micro-steps: init, sums over the ranks, update. */
-#include "src/base/number/nf4.h"
 #include "src/base/number/rng.h"
 #include "src/layout/layout.h"
 #include "src/optim/update.h"
@@ -14,26 +13,29 @@ static void gather_resident(const struct sh_pass_options *opt, struct sh_program
     const struct sh_unit *u = &p->units[unit];
 
     if (u->full != SH_NONE && sh_shard_chunks(opt, u) > 1)
-        sh_program_append_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, u->compute, u->full,
+        sh_program_append_collective(p, SH_OP_ALL_GATHER, SH_STREAM_GATHER, u->shard, unit, sh_program_sent(u), u->full,
                                      SH_NONE, phase);
 }
 
-/* Cast the masters to the parameters that are computed with, if the two are separate. */
-static void cast_master(struct sh_program *p, int unit, enum sh_phase phase)
+/* Make a chunk of a unit from another one, in another form, if the unit has both. */
+static void convert(struct sh_program *p, enum sh_op_kind kind, int unit, int from, int to, enum sh_phase phase)
 {
-    struct sh_op cast = sh_program_op(SH_OP_CAST);
+    struct sh_op op = sh_program_op(kind);
 
-    cast.in[0] = p->units[unit].master;
-    cast.out[0] = p->units[unit].compute;
-    cast.phase = phase;
-    cast.unit = unit;
-    if (cast.in[0] != SH_NONE)
-        sh_program_append(p, cast);
+    op.in[0] = from;
+    op.out[0] = to;
+    op.phase = phase;
+    op.unit = unit;
+    if (from != SH_NONE && to != SH_NONE)
+        sh_program_append(p, op);
 }
 
 void sh_shard_refresh(const struct sh_pass_options *opt, struct sh_program *p, int unit, enum sh_phase phase)
 {
-    cast_master(p, unit, phase);
+    const struct sh_unit u = p->units[unit];
+
+    convert(p, SH_OP_CAST, unit, u.master, u.compute, phase);
+    convert(p, SH_OP_ENCODE, unit, u.compute, u.codes, phase);
     gather_resident(opt, p, unit, phase);
 }
 
@@ -259,8 +261,8 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
         const struct sh_unit *u = &p->units[i];
         int64_t begin = u->chunk * sh_shard_index(opt, u);
 
-        if (p->tensors[u->compute].base != SH_NONE)
-            p->tensors[u->compute].base_elems = u->packed ? sh_nf4_bytes(begin) : begin;
+        if (p->tensors[sh_program_sent(u)].base != SH_NONE)
+            p->tensors[sh_program_sent(u)].base_elems = sh_shard_place(u, begin);
     }
 }
 

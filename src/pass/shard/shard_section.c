@@ -220,7 +220,7 @@ static void open_interval(struct shard *s, const struct interval *v)
     const struct sh_unit *u = &s->out->units[v->unit];
     bool inner = v->group == inner_of(s, v->unit);
     int64_t elems = u->chunk * chunks(s, v->unit), by_inner = inner_chunk(s, v->unit) * inner_size(s, v->unit);
-    int from = inner ? s->secondary[v->unit] : u->compute;
+    int from = inner ? s->secondary[v->unit] : sh_program_sent(u);
 
     elems = elems > by_inner ? elems : by_inner;
     s->full[v->unit] = stored(s, SH_MEM_GATHERED, elems, v->unit, "gathered");
@@ -556,7 +556,7 @@ static int translate_input(struct shard *s, const struct sh_op *m, int t)
 {
     int unit = unit_of(s, t), full, rows;
 
-    if (unit == SH_NONE || !s->out->units[unit].packed)
+    if (unit == SH_NONE || !(s->out->units[unit].packed || s->out->units[unit].coded))
         return translate(s, t);
     full = s->full[unit] != SH_NONE ? s->full[unit] : s->out->units[unit].full;
     rows = sh_op_has_rows(m->kind) ? translate(s, m->in[1]) : SH_NONE;

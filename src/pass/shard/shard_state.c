@@ -62,22 +62,36 @@ int sh_shard_view(struct sh_program *p, int base, int64_t first, int ndim, const
     return sh_program_add_tensor(p, &v);
 }
 
-/* n elements of a unit's parameters in the form in which it keeps and gathers them: in the compute type, or packed,
- * where n are whole blocks. */
+/* The bytes of 64 elements of a unit in the form in which it is gathered; 0: it is in the compute type. */
+static int64_t block_bytes(const struct sh_unit *u)
+{
+    return u->packed ? SH_NF4_BLOCK_BYTES : u->coded ? SH_CODE8_BLOCK_BYTES : 0;
+}
+
+_Static_assert((int)SH_NF4_ELEMS == (int)SH_LAYOUT_ALIGN && (int)SH_CODE8_ELEMS == (int)SH_LAYOUT_ALIGN,
+               "chunks are whole blocks");
+
+/* n elements of a unit's parameters in the form in which it is gathered: in the compute type, or in blocks, where n are
+ * whole ones. */
 struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_unit *u, enum sh_mem mem, int64_t n,
                                  const char *what)
 {
-    const int64_t blocks[] = {n / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES};
+    const int64_t blocks[] = {n / SH_LAYOUT_ALIGN, block_bytes(u)};
 
-    return u->packed ? sh_tensor_make(mem, SH_U8, 2, blocks, "%.40s.%s", u->name, what)
+    return blocks[1] ? sh_tensor_make(mem, SH_U8, 2, blocks, "%.40s.%s", u->name, what)
                      : sh_tensor_make(mem, p->act, 1, &n, "%.40s.%s", u->name, what);
+}
+
+int64_t sh_shard_place(const struct sh_unit *u, int64_t elem)
+{
+    return block_bytes(u) ? elem / SH_LAYOUT_ALIGN * block_bytes(u) : elem;
 }
 
 int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n)
 {
-    const int64_t blocks[] = {n / SH_NF4_ELEMS, SH_NF4_BLOCK_BYTES};
+    const int64_t blocks[] = {n / SH_LAYOUT_ALIGN, block_bytes(u)};
 
-    return u->packed ? sh_shard_view(p, base, sh_nf4_bytes(first), 2, blocks, u->name)
+    return blocks[1] ? sh_shard_view(p, base, sh_shard_place(u, first), 2, blocks, u->name)
                      : sh_shard_view(p, base, first, 1, &n, u->name);
 }
 
@@ -94,29 +108,32 @@ static int keep_stored(struct sh_program *p, const struct sh_unit *u, enum sh_sp
  * the f32 master; with f16, the master itself. A full copy that lives from update to update holds the rank's own chunk
  * in place, so that gathering it moves nothing twice. In a segment all ranks share that copy, whatever the strategy: it
  * takes no more than their chunks. Over one rank the chunk is the full copy, unless it lives below the device. A frozen
- * unit never changes, so it has only what computing needs. */
+ * unit never changes, so it has only what computing needs. If gathers are in codes, all of this is about the codes, and
+ * the chunk in the compute type is beside them: over one rank too, so that each mesh computes with the same numbers. */
 static void keep_params(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
 {
-    int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u);
+    int size = sh_shard_chunks(opt, u), index = sh_shard_index(opt, u), *sent = u->coded ? &u->codes : &u->compute;
 
     if (u->balances) {
         u->full = u->compute = keep(p, SH_MEM_PARAM, SH_F32, u->chunk, u->name, "param");
         return;
     }
+    if (u->coded)
+        u->compute = keep(p, u->trainable ? SH_MEM_PARAM : SH_MEM_FROZEN, p->act, u->chunk, u->name, "param");
     bool shared = opt->segment_ranks > 0 && u->shard == opt->mesh.shard; /* its ranks are a group of the segment */
 
     if ((opt->strategy.params_resident || u->resident || shared) && size > 1) {
         u->full = keep_stored(p, u, shared ? SH_SPACE_GROUP : SH_SPACE_OWN, u->chunk * size, "full");
-        u->compute = sh_shard_stretch(p, u, u->full, u->chunk * index, u->chunk);
+        *sent = sh_shard_stretch(p, u, u->full, u->chunk * index, u->chunk);
     } else {
-        u->compute = keep_stored(p, u, SH_SPACE_OWN, u->chunk, "param");
+        *sent = keep_stored(p, u, SH_SPACE_OWN, u->chunk, u->coded ? "codes" : "param");
     }
     if (p->act == SH_F16 && u->trainable)
         u->master = keep(p, SH_MEM_MASTER, SH_F32, u->chunk, u->name, "master");
     if (p->act == SH_BF16 && u->trainable)
         u->remainder = keep(p, SH_MEM_REMAINDER, SH_I16, u->chunk, u->name, "remainder");
     if (size == 1 && (!opt->fetched || opt->strategy.params_resident || u->resident))
-        u->full = u->compute;
+        u->full = *sent;
 }
 
 /* The last tier of host memory; the device's if there is none, as on CPUs. */
@@ -278,6 +295,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         u.room = u.room ? u.room : u.elems;
         u.others = u.elems;
         u.resident |= opt->training && i < opt->resident_units;
+        u.coded = opt->gather_coded && !u.packed && !u.balances;
         u.held = u.chunk = sh_layout_chunk(u.room, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);
         if (opt->training && u.trainable)

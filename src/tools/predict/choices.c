@@ -203,10 +203,41 @@ static sh_rc say_documents(const struct sh_predict *l)
     return SH_OK;
 }
 
+/* Whether a training step gathers parameters. */
+static bool gathers(const struct sh_program *p)
+{
+    for (int i = 0; i < p->n_sections; i++)
+        for (int k = 0; k < p->sections[i].n_ops && p->sections[i].repeat; k++) {
+            const struct sh_op *op = &p->ops[p->sections[i].first_op + k];
+
+            if (op->kind == SH_OP_ALL_GATHER && op->unit != SH_NONE)
+                return true;
+        }
+    return false;
+}
+
+/* What gathers in the other type would make of the step. */
+static sh_rc say_gathers(const struct sh_predict *l)
+{
+    bool coded = l->cfg.parallelism.gather_dtype == SH_GATHER_INT8;
+    struct other o = other_of(l);
+    char gain[SH_PREDICT_LIMIT_TEXT];
+
+    if (l->at.gpu || !gathers(l->p))
+        return SH_OK;
+    o.cfg.parallelism.gather_dtype = coded ? SH_GATHER_COMPUTE : SH_GATHER_INT8;
+    SH_TRY(price(l, &o));
+    if (o.seconds > 0)
+        sh_str_say(stdout, "gathers", "%s with parallelism.gather_dtype=%s",
+                   sh_predict_gain_text(l->step.seconds / o.seconds - 1, gain), coded ? "compute" : "int8");
+    return SH_OK;
+}
+
 sh_rc sh_predict_choices(const struct sh_predict *l)
 {
     SH_TRY(say_recompute(l));
     SH_TRY(say_order(l));
     SH_TRY(say_documents(l));
+    SH_TRY(say_gathers(l));
     return say_hybrid(l);
 }

@@ -49,6 +49,11 @@ static const char *states_name(const struct sh_predict *l)
                                                    : "";
 }
 
+static const char *gathers_name(const struct sh_predict *l)
+{
+    return l->build.options.gather_coded ? ", gathers in int8" : "";
+}
+
 /* The plan covers sharing within a node only if it knows the ranks per node. */
 static const char *missing_nodes(const struct sh_predict *l)
 {
@@ -202,9 +207,9 @@ static void say_strategy(const struct sh_predict *l)
         snprintf(over, sizeof over, ", after the forward over %d ranks", inner);
     if ((l->build.fit || l->build.fit_homes) && l->p->arena_bytes <= l->build.limit_bytes)
         snprintf(fits, sizeof fits, ", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
-    sh_str_say(stdout, "strategy", "%s%s; %s%s; recompute %s%s%s",
+    sh_str_say(stdout, "strategy", "%s%s; %s%s%s; recompute %s%s%s",
                sh_request_strategy_text(&l->cfg, &l->mesh, strategy), over, precision_name(l), states_name(l),
-               sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
+               gathers_name(l), sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
                sh_pass_homes_text(&l->build, homes), fits);
 }
 
@@ -302,7 +307,7 @@ static int64_t gathered_bytes(const struct sh_predict *l, const struct sh_unit *
 {
     int64_t elems = u->chunk * sh_group_size(&l->mesh, u->shard);
 
-    return u->packed ? sh_nf4_bytes(elems) : elems * sh_dtype_bytes(l->p->act);
+    return u->packed ? sh_nf4_bytes(elems) : u->coded ? sh_code8_bytes(elems) : elems * sh_dtype_bytes(l->p->act);
 }
 
 /* Consecutive units of the same shape are printed as one line. */
