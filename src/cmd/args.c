@@ -386,6 +386,20 @@ sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, stru
     return rc;
 }
 
+sh_rc sh_cmd_set(struct sh_cmd_args *args, const char *pair)
+{
+    size_t name = strcspn(pair, "=") + 1;
+    int k = 0;
+
+    while (k < args->n_overrides && strncmp(sh_config_argument_pair(args->overrides[k]), pair, name) != 0)
+        k++;
+    if (k == SH_CMD_MAX_ARGS)
+        return sh_fail(SH_E_USAGE, "more than %d keys", SH_CMD_MAX_ARGS);
+    args->overrides[k] = pair;
+    args->n_overrides = k == args->n_overrides ? k + 1 : args->n_overrides;
+    return SH_OK;
+}
+
 /* Collective: rank 0 looks for the newest file, and all ranks get the same path, which the caller frees. */
 sh_rc sh_cmd_checkpoint(const struct sh_cmd *cmd, const struct sh_cmd_args *args, char **path)
 {

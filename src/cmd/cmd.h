@@ -84,6 +84,9 @@ sh_rc sh_cmd_state(const struct sh_cmd *cmd, const struct sh_cmd_args *args, con
  * overrides. */
 sh_rc sh_cmd_config(const struct sh_cmd_args *args, const char *checkpoint, struct sh_config *cfg);
 
+/* Set a key, "section.key=value", in place of what the arguments give it; the text is lent. Errors: SH_E_USAGE: too many. */
+sh_rc sh_cmd_set(struct sh_cmd_args *args, const char *pair);
+
 /* Whether the arguments set model.hf_assets_path, which can replace a CONFIG. Local. */
 bool sh_cmd_names_folder(const struct sh_cmd_args *args);
 
@@ -152,6 +155,7 @@ sh_rc sh_cmd_plugin(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_diff(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_check(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
+sh_rc sh_cmd_study(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_bench(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_help_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);
 sh_rc sh_cmd_version_run(const struct sh_cmd *cmd, const struct sh_cmd_args *args);

@@ -303,6 +303,13 @@ static const struct sh_cmd_option check[] = {
     {0},
 };
 
+static const struct sh_cmd_option study[] = {
+    {.name = "--widths", .value = "W,W", .help = "values of model.dim, smallest first; default: four that double, from 64 or the next "
+     "width that has whole heads"},
+    {.name = "--folder", .value = "DIR", .help = "where to make a folder for the tokens, which is deleted; default: here"},
+    {0},
+};
+
 /* For all kinds, unless the help names one. */
 static const struct sh_cmd_option bench[] = {
     {.name = "--folder", .value = "DIR",
@@ -417,6 +424,12 @@ const struct sh_cmd sh_commands[] = {
      "with the reference in float64, within what rounding explains (exit status 6 if one is wrong, with its tensor and "
      "element). Start it as the job is started: each rank checks its own operations",
      "compare the operations of a step with float64", SH_CMD_MEASURE, check, .config = true, .mpi = true, .run = sh_cmd_check},
+    {"study", "coords CONFIG",
+     "find out whether a learning rate fits other widths: train narrow and wide models of CONFIG for four steps on one sequence of "
+     "made-up tokens, with as many layers, and print how much the results of branches and the logits change, with the slope over "
+     "the width, both in logarithms (exit status 3 if a mean slope is beyond 0.35). Heads and model.ffn_dim follow the width. "
+     "One process",
+     "see whether a learning rate fits other widths", SH_CMD_MEASURE, study, .config = true, .mpi = true, .run = sh_cmd_study},
     {"bench", "tier [DIR] | gemm|step|comm|io [CONFIG]",
      "measure this machine: the matrix products of a model against the best rate of a large one; a training step and "
      "each of its operations against what that rate and the memory allow; collectives against those of MPI; checkpoint "

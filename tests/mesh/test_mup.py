@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Factors of widths: a run has the bits of one whose groups say the same, on several meshes. Prints TAP."""
+"""Factors of widths: a run has the bits of one whose groups say the same, on several meshes; and `sherd study coords` tells
+whether a rate fits other widths. Prints TAP."""
 import functools
 import itertools
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -120,11 +122,76 @@ def case_refused(name):
     return [] if done.returncode == 2 and text in done.stderr else [f'{done.returncode}: {done.stderr}']
 
 
+STUDY = {'model.name': 'debug', 'model.n_layers': 2, 'training.mixed_precision_param': 'float32', 'optimizer.lr': 0.01}
+WIDE = {'mup.enable': True, 'mup.base_dim': 64}
+SPECTRAL = {'optimizer.name': 'muon', 'optimizer.adjust_lr_fn': 'spectral_unclamped'}
+GROWS, FITS = (0.5, 9), (-0.35, 0.35)
+COORDS = {  # changes of a run, and between what the mean slopes of attention and ffn, and of logits, lie
+    'AdamW': ({}, GROWS, GROWS),
+    'AdamW with factors': (WIDE, FITS, FITS),
+    'Muon by RMS': ({'optimizer.name': 'muon'}, GROWS, (-9, 9)),
+    'Muon with factors': ({**SPECTRAL, **WIDE}, (-0.1, 0.1), FITS),
+    'SGD': ({'optimizer.name': 'sgd'}, GROWS, GROWS),
+    'without a change': ({'optimizer.lr': 0}, None, None),
+}
+
+
+def study(changes, *words, ranks=0):
+    """Status and text of `sherd study coords`, which leaves nothing behind."""
+    folder = pathlib.Path(f'study-{next(folders)}')
+    job.prepare(folder, {**STUDY, **changes})
+    before = sorted(folder.iterdir())
+    done = subprocess.run(job.command(ranks, ['study', 'coords', 'c.yaml', *words]), stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, cwd=folder, env=job.environment(ranks), timeout=job.SECONDS)
+    return done.returncode, done.stdout + done.stderr, sorted(folder.iterdir()) == before
+
+
+def case_coords(name):
+    changes, branches, logits = COORDS[name]
+    code, text, clean = study(changes, '--widths', '64,128,256')
+    wrong = [] if clean and re.search(r'^width +64 +128 +256 ', text, re.M) else [text]
+    if branches is None:
+        return wrong + ([] if code == 3 and 'does not change' in text else [f'{code}: {text}'])
+    slopes = [float(x) for x in re.search(r'mean slopes: attention (\S+), ffn (\S+), logits (\S+)', text).groups()]
+    inside = [low <= slope <= high for slope, (low, high) in zip(slopes, (branches, branches, logits))]
+    right = (code, 'fits the others' in text) == (0, True) if branches != GROWS else code == 3 and 'see mup.enable' in text
+    return wrong + ([] if all(inside) and right else [f'{code}: {text}'])
+
+
+BAD_STUDIES = {
+    'one width': ({}, ('--widths', '64'), '--widths takes 2 to 12 numbers'),
+    'falling widths': ({}, ('--widths', '128,64'), 'smallest first'),
+    'no whole heads': ({}, ('--widths', '64,96'), 'a model 96 wide'),
+    'experts': ({'model.name': 'debug-moe'}, (), 'models without experts'),
+    'adapters': ({'lora.rank': 2}, (), 'leave out lora.rank'),
+    'answers': ({'objective.name': 'dpo'}, (), '--objective.name=lm'),
+}
+
+
+def case_bad_study(name):
+    changes, words, wanted = BAD_STUDIES[name]
+    code, text, clean = study(changes, *words)
+    return [] if code == 2 and wanted in text and clean else [f'{code}: {text}']
+
+
+def case_two_processes():
+    code, text, _ = study({}, ranks=2)
+    return [] if code == 2 and 'start it without mpirun' in text else [f'{code}: {text}']
+
+
+def case_usual_widths():
+    """The first has whole heads and is not below 64."""
+    _, text, _ = study({'model.n_layers': 1, 'model.n_heads': 1, 'model.n_kv_heads': 1, 'model.dim': 40, 'model.ffn_dim': 80})
+    return [] if re.search(r'^width +80 +160 +320 +640 ', text, re.M) else [text]
+
+
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{way}: as groups', case_groups, way) for way in WAYS]
     cases += [('initial values', case_initial_values), ('base model', case_base)]
     cases += [(f'refused: {name}', case_refused, name) for name in REFUSED]
     cases += [(f'AdamW: {mesh}', case_mesh, 'AdamW', mesh) for mesh in MESHES if job.can_launch()]
-    cases += [('AdamW: matrices over 2', case_tensor)] if job.can_launch() else []
+    cases += [('AdamW: matrices over 2', case_tensor), ('study of two processes', case_two_processes)] if job.can_launch() else []
+    cases += [(f'study: {name}', case_coords, name) for name in COORDS]
+    cases += [(f'study refuses {name}', case_bad_study, name) for name in BAD_STUDIES] + [('usual widths', case_usual_widths)]
     sys.exit(job.run_cases(cases))

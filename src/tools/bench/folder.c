@@ -1,6 +1,9 @@
 /* A folder for the files of benchmarks: made for one run of them, and empty again at its end. */
 #include "src/tools/bench/folder.h"
 
+#include "src/base/file.h"
+#include "src/base/mem.h"
+#include "src/base/string/str.h"
 #include "src/mesh/mesh.h"
 
 #include <errno.h>
@@ -41,4 +44,36 @@ void sh_bench_folder_drop(const char *path)
 void sh_bench_folder_delete(const struct sh_config *cfg)
 {
     rmdir(cfg->job.dump_folder);
+}
+
+void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps)
+{
+    char *path = sh_path_join(cfg->job.dump_folder, file);
+
+    snprintf(cfg->training.dataset_path, sizeof cfg->training.dataset_path, "%s", path);
+    free(path);
+    cfg->data.mix[0] = '\0';
+    cfg->data.token_type = SH_TOKEN_UINT32;
+    cfg->training.batch_schedule[0] = '\0'; /* global_batch_size is its largest step */
+    cfg->training.steps = steps;
+    cfg->lr_scheduler.warmup_steps = 0;
+    cfg->lr_scheduler.total_steps = 0;
+    cfg->checkpoint.enable = false;
+    cfg->checkpoint.initial_load_path[0] = '\0';
+    cfg->validation.enable = false;
+    cfg->guard.z_score = 0;
+    cfg->fault.replay_every = 0;
+    cfg->metrics.progress = false;
+}
+
+sh_rc sh_bench_write_tokens(const struct sh_config *cfg, int64_t n, int64_t period)
+{
+    uint32_t *tokens = sh_calloc((size_t)n, sizeof *tokens);
+    sh_rc rc;
+
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)((period ? i % period : i) * 7919 % cfg->model.vocab_size);
+    rc = sh_write_file_atomic(cfg->training.dataset_path, tokens, (size_t)n * sizeof *tokens);
+    free(tokens);
+    return rc;
 }

@@ -14,4 +14,10 @@ void sh_bench_folder_drop(const char *path);
 /* Delete the folder, which is empty again. Local: a rank that comes second finds it gone. */
 void sh_bench_folder_delete(const struct sh_config *cfg);
 
+/* Leave of a run nothing but so many steps, on a file of tokens in the folder, and a rate without a warm-up. Local. */
+void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps);
+
+/* Write that file: arbitrary tokens, the same again after `period` of them; 0: never. Local. Errors: SH_E_DATA. */
+sh_rc sh_bench_write_tokens(const struct sh_config *cfg, int64_t n, int64_t period);
+
 #endif

@@ -43,21 +43,10 @@ static char *path_of(const struct sh_config *cfg, int file)
     return sh_path_join(cfg->job.dump_folder, files[file]);
 }
 
-/* Writes arbitrary tokens, since the work does not depend on them. Two steps' worth, so that there is something to
- * shuffle. */
+/* Two steps' worth of tokens, so that there is something to shuffle. */
 static sh_rc write_tokens(const struct sh_config *cfg, int world)
 {
-    int64_t n = 2 * sh_request_global_batch(cfg, world) * cfg->training.seq_len + 1;
-    uint32_t *tokens = sh_calloc((size_t)n, sizeof *tokens);
-    char *path = path_of(cfg, TOKENS);
-    sh_rc rc;
-
-    for (int64_t i = 0; i < n; i++)
-        tokens[i] = (uint32_t)(i * 7919 % cfg->model.vocab_size);
-    rc = sh_write_file_atomic(path, tokens, (size_t)n * sizeof *tokens);
-    free(path);
-    free(tokens);
-    return rc;
+    return sh_bench_write_tokens(cfg, 2 * sh_request_global_batch(cfg, world) * cfg->training.seq_len + 1, 0);
 }
 
 /* Sets a field of the configuration, which is large enough for any path that a folder could have. */
@@ -80,23 +69,12 @@ static int steps_behind(const struct sh_config *cfg)
 /* Switches off everything that adds work other than steps. */
 static void prepare(struct sh_config *cfg, const struct sh_bench_options *options)
 {
-    set_path(cfg->training.dataset_path, cfg, TOKENS);
-    set_path(cfg->profiling.trace, cfg, TRACE);
-    cfg->data.token_type = SH_TOKEN_UINT32;
-    cfg->training.batch_schedule[0] = '\0'; /* global_batch_size is its largest step */
     /* First steps to warm up, then one plain step per round, then as many with a trace, which makes them slower. */
-    cfg->training.steps = WARM_UP + 2 * options->repeat + steps_behind(cfg);
+    sh_bench_only_steps(cfg, files[TOKENS], WARM_UP + 2 * options->repeat + steps_behind(cfg));
+    set_path(cfg->profiling.trace, cfg, TRACE);
     cfg->profiling.trace_first_step = WARM_UP + options->repeat + 1;
     cfg->profiling.trace_steps = options->repeat;
-    cfg->lr_scheduler.warmup_steps = 0;
-    cfg->lr_scheduler.total_steps = 0;
-    cfg->checkpoint.enable = false;
-    cfg->checkpoint.initial_load_path[0] = '\0';
-    cfg->validation.enable = false;
     cfg->guard.action = SH_GUARD_SKIP;
-    cfg->guard.z_score = 0;
-    cfg->fault.replay_every = 0;
-    cfg->metrics.progress = false;
     cfg->metrics.log_freq = cfg->training.steps;
 }
 

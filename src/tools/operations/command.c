@@ -47,17 +47,8 @@ static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_conf
     snprintf(text[0], sizeof text[0], "training.seq_len=%d",
              asked->training.seq_len < TOKENS ? asked->training.seq_len : TOKENS);
     snprintf(text[1], sizeof text[1], "model.n_layers=%d", enough_layers(&asked->model));
-    for (int i = 0; i < 2; i++) {
-        size_t name = strcspn(text[i], "=") + 1;
-        int k = 0;
-
-        while (k < small.n_overrides && strncmp(sh_config_argument_pair(small.overrides[k]), text[i], name) != 0)
-            k++;
-        if (k == SH_CMD_MAX_ARGS)
-            return sh_fail(SH_E_USAGE, "sherd check: too many keys");
-        small.overrides[k] = text[i];
-        small.n_overrides = k == small.n_overrides ? k + 1 : small.n_overrides;
-    }
+    for (int i = 0; i < 2; i++)
+        SH_TRY(sh_cmd_set(&small, text[i]));
     return sh_cmd_config(&small, NULL, cfg);
 }
 
@@ -77,25 +68,15 @@ static void set_path(char to[SH_CONFIG_PATH_MAX], const struct sh_config *cfg, i
 /* One micro-step of one sequence on each rank, unless a tree of sums needs more. Nothing else than the step. */
 static void prepare(struct sh_config *cfg)
 {
-    set_path(cfg->training.dataset_path, cfg, TOKENS_FILE);
+    sh_bench_only_steps(cfg, files[TOKENS_FILE], 1);
     if (cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
         set_path(cfg->objective.teacher_path, cfg, TEACHER_FILE);
     sh_made_up_prepare(cfg);
     cfg->training.local_batch_size = 1;
     cfg->training.global_batch_size = -1;
-    cfg->training.batch_schedule[0] = '\0';
-    cfg->training.steps = 1;
-    cfg->lr_scheduler.warmup_steps = 0;
-    cfg->lr_scheduler.total_steps = 0;
-    cfg->checkpoint.enable = false;
-    cfg->checkpoint.initial_load_path[0] = '\0';
-    cfg->validation.enable = false;
     /* A dynamic scale has not come down yet; that of a single target would overflow inside of an operation. */
     if (cfg->training.loss_scale_init > LOSS_SCALE)
         cfg->training.loss_scale_init = LOSS_SCALE;
-    cfg->guard.z_score = 0;
-    cfg->fault.replay_every = 0;
-    cfg->metrics.progress = false;
     cfg->metrics.norms = SH_NORMS_OFF;
     cfg->debug.find_nan = false;
     cfg->debug.fingerprint[0] = '\0';
