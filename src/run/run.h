@@ -79,6 +79,9 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_take(struct sh_run *r, const char *where, struct sh_ckpt_meta *meta);
 /* If the run keeps the mean of its parameters and none was loaded, it begins with the parameters. */
 void sh_run_begin_mean(struct sh_run *r);
+/* Let parameters and their mean change places, and what is computed with follow; twice: all is as it was. In between only
+ * forwards may run. A pending update is carried out first. Collective. */
+void sh_run_swap_mean(struct sh_run *r);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
 sh_rc sh_run_load_hf(struct sh_run *r);                      /* the same, from model.hf_assets_path */
 sh_rc sh_run_load_adapter(struct sh_run *r);                 /* adapters of lora.adapter_path; the base is loaded */

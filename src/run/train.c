@@ -61,7 +61,8 @@ static void report_validation(struct sh_train *t, const struct sh_eval_result *v
                     t->r->cfg.checkpoint.enable ? "; the next start runs it again" : "");
         return;
     }
-    sh_log_info("%sstep %lld  validation loss %.4f over %s", sh_log_columns() ? "  " : "", step, v->loss, sequences);
+    sh_log_info("%sstep %lld  validation loss %.4f%s over %s", sh_log_columns() ? "  " : "", step, v->loss,
+                t->r->cfg.validation.ema ? " of the average" : "", sequences);
     sh_metrics_validation(t->metrics, &m);
 }
 
@@ -79,11 +80,25 @@ static sh_rc leaves_out(struct sh_train *t, bool *leave)
     return SH_OK;
 }
 
+/* Of the average of the parameters, if it is asked for. */
+static sh_rc evaluate(struct sh_train *t, struct sh_eval_result *v)
+{
+    const struct sh_eval_watch watch = {.ask = ask, .arg = t};
+    bool mean = t->r->cfg.validation.ema;
+    sh_rc rc;
+
+    if (mean)
+        sh_run_swap_mean(t->r);
+    rc = sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &watch, v);
+    if (mean)
+        sh_run_swap_mean(t->r);
+    return rc;
+}
+
 /* Collective. The executor's time is taken and dropped, so that validation does not count as compute of the next step.
  */
 static sh_rc validate(struct sh_train *t)
 {
-    const struct sh_eval_watch watch = {.ask = ask, .arg = t};
     struct sh_eval_result v;
     bool leave;
 
@@ -91,7 +106,7 @@ static sh_rc validate(struct sh_train *t)
     if (leave)
         return SH_OK;
     sh_job_doing("ending the validation of step %lld", t->r->step);
-    SH_TRY(sh_run_evaluate(t->r, &t->validation, t->r->cfg.validation.sequences, &watch, &v));
+    SH_TRY(evaluate(t, &v));
     sh_exec_take_time(t->r->exec);
     if (t->metrics)
         report_validation(t, &v);

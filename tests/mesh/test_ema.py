@@ -4,6 +4,7 @@ interruption; what begins without one; and what reads it. Prints TAP."""
 import array
 import functools
 import itertools
+import json
 import pathlib
 import struct
 import subprocess
@@ -19,6 +20,7 @@ NAME = 'model.layers.1.mlp.down_proj.weight'
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
 INT8 = {'optimizer.state_dtype': 'int8'}
 MUON = {'optimizer.name': 'muon'}
+VALIDATE = {'validation.enable': True, 'validation.freq': 2, 'validation.sequences': 8, 'validation.ema': True}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}
 
 
@@ -65,10 +67,29 @@ def same(folder, first):
     return [] if saved(folder, STEPS).read_bytes() == saved(first, STEPS).read_bytes() else ['the last checkpoints differ']
 
 
+def validations(folder):
+    lines = map(json.loads, (folder / 'out/metrics.jsonl').read_text().splitlines())
+    return [line['validation_loss'] for line in lines if 'validation_loss' in line]
+
+
 def case_mesh(ranks, strategy, state, changes):
-    folder = new_folder()
-    job.train(folder, config({'parallelism.sharding_strategy': strategy, **state, **changes}), ranks)
-    return same(folder, one_rank(*state.items()))
+    """Validations of the average too, which change nothing."""
+    folder, validated = new_folder(), {**state, **VALIDATE, 'validation.dataset_path': tokens}
+    job.train(folder, config({'parallelism.sharding_strategy': strategy, **validated, **changes}), ranks)
+    first = one_rank(*validated.items())
+    wrong = same(folder, first) + ([] if validations(folder) == validations(first) else ['validations differ'])
+    plain = one_rank(*state.items())
+    return wrong + [f'{kind} is not as without validation' for kind in ('model', 'ema') if values(folder, STEPS, kind) != values(plain, STEPS, kind)]
+
+
+def case_validated():
+    """What is validated is the average."""
+    data = {**VALIDATE, 'validation.dataset_path': tokens}
+    folder, other = one_rank(*data.items()), one_rank(*{**data, 'validation.ema': False}.items())
+    found, plain = validations(folder), validations(other)
+    text, usual = (evaluated(where, *words) for where, words in ((folder, ('--state', 'ema')), (other, ())))
+    right = len(found) == 2 and f'loss {found[-1]:.6f} ' in text and f'loss {plain[-1]:.6f} ' in usual and text != usual
+    return [] if right else [f'{found} of the average, {plain} of parameters; {text}, {usual} of the checkpoint']
 
 
 def case_taken_up(ranks):
@@ -120,6 +141,10 @@ def refused(folder, *words):
 
 
 def case_refused():
+    folder = job.prepare(new_folder(), config({'optimizer.ema_decay': 0, 'validation.ema': True}))
+    code, said = refused(folder, 'plan', 'c.yaml')
+    if code != 2 or 'validation.ema' not in said or 'give optimizer.ema_decay' not in said:
+        return [f'{code}: {said}']
     plain = new_folder()
     job.train(plain, config({'optimizer.ema_decay': 0, 'training.steps': 2}))
     path = 'out/checkpoint/step-00000002.h5'
@@ -144,5 +169,5 @@ if __name__ == '__main__':
     cases += [(f'{ranks} ranks, {strategy}, {state}, {more}', case_mesh, ranks, strategy, state, more) for ranks, strategy, state, more in runs
               if ranks == 0 or job.can_launch()]
     ranks = 2 if job.can_launch() else 0
-    cases += [('taken up', case_taken_up, ranks), ('begins late', case_begins, ranks), ('read', case_read), ('refused', case_refused)]
+    cases += [('taken up', case_taken_up, ranks), ('begins late', case_begins, ranks), ('read', case_read), ('validated', case_validated), ('refused', case_refused)]
     sys.exit(job.run_cases(cases))

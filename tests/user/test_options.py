@@ -252,6 +252,7 @@ ROWS = {
     'checkpoint.trust': Row('any', 'mpi/trust.case'),
     'validation.enable': Row('false', 'steps'),
     'validation.dataset_path': Row('other.bin', 'steps'),
+    'validation.ema': Row('true', 'steps', needs={'optimizer.ema_decay': 0.5}),
     'validation.freq': Row(3, 'steps'),
     'validation.sequences': Row(5, 'steps'),
     'metrics.log_freq': Row(1, 'says'),

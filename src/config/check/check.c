@@ -631,6 +631,16 @@ static sh_rc check_mup(struct sh_config_state *state)
     return SH_OK;
 }
 
+static sh_rc check_mean(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+
+    if (!c->validation.ema || c->optimizer.ema_decay > 0)
+        return SH_OK;
+    return sh_config_refuse(state, "validation.ema",
+                            "the run keeps no average of its parameters; give optimizer.ema_decay, such as 0.999");
+}
+
 /* A normal distribution has 2 % of its values above two deviations; with a lower bound the guard would skip ordinary
  * steps. */
 static sh_rc check_guard(struct sh_config_state *state)
@@ -814,6 +824,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         sh_config_check_pipeline,
         check_groups,
         check_mup,
+        check_mean,
         sh_config_check_objective,
     };
     /* One message per check: a second problem of the same subject is often a consequence of the first. */

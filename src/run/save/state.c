@@ -150,6 +150,36 @@ void sh_run_begin_mean(struct sh_run *r)
                     (long long)r->step);
 }
 
+static void swap_mean(const struct sh_map_stretch *s, void *arg)
+{
+    const struct init *i = arg;
+    struct sh_floats mean = s->state[i->r->map->n_states - 1], model = s->state[SH_CKPT_MODEL];
+    float *values = i->buffer, *means = i->buffer + PIECE;
+
+    for (int64_t at = 0, n = sh_floats_none(mean) ? 0 : s->range.end - s->range.begin; at < n; at += PIECE) {
+        int64_t here = n - at < PIECE ? n - at : PIECE;
+
+        sh_exec_get_floats(i->r->exec, values, sh_floats_at(model, at), here);
+        sh_exec_get_floats(i->r->exec, means, sh_floats_at(mean, at), here);
+        sh_exec_put_floats(i->r->exec, sh_floats_at(model, at), means, here);
+        sh_exec_put_floats(i->r->exec, sh_floats_at(mean, at), values, here);
+    }
+}
+
+/* Ranks of a node may read each other's chunks in place: all have written theirs before any goes on. A save in the
+ * background has its own copies as soon as these are made. */
+void sh_run_swap_mean(struct sh_run *r)
+{
+    struct init i = {.r = r, .buffer = sh_calloc(2 * PIECE, sizeof *i.buffer)};
+
+    sh_exec_settle(r->exec);
+    sh_exec_copies_wait(r->exec);
+    sh_map_visit_all(r, true, swap_mean, &i);
+    free(i.buffer);
+    sh_mesh_barrier();
+    sh_exec_run(r->exec, SH_SECTION_INIT);
+}
+
 char *sh_run_checkpoint_folder(const struct sh_run *r)
 {
     return sh_path_join(r->folder, r->cfg.checkpoint.folder);
