@@ -954,7 +954,7 @@ static void test_axolotl(void **state)
     assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
     assert_string_equal(
         sh_error_text(),
-        "c.yaml:1: plugins: no such key; leave it out: nothing is loaded from outside; the kernels are Sherd's own, and "
+        "c.yaml:1: plugins: no such key; leave it out, unless it lists FILE.so: the kernels are Sherd's own, and "
         "fused\n"
         "c.yaml:3: liger_rope: no such key; leave it out: the kernels are Sherd's own, and fused\n"
         "c.yaml:4: loss_watchdog_threshold: no such key; guard.action: stop; guard.z_score is a bound on the gradient "

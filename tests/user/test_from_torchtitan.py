@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The program knows each key that doc/from-others.md names: as its own, or with advice on what to use instead.
-Prints TAP."""
+"""The program knows each key that doc/from-others.md names: as its own, or with advice on what to use instead; and what it
+leaves out on purpose it refuses by name, with the reason. Prints TAP."""
+import concurrent.futures
 import os
 import pathlib
 import re
@@ -81,7 +82,38 @@ def case_defaults():
     return wrong
 
 
-CASES = [('each key is known', case_keys), ('each answer is a key', case_answers), ('defaults', case_defaults)]
+# What is typed, and a part of the reason.
+LEFT_OUT = {
+    'optimizer.name=soap': 'square matrices beside each matrix', 'optimizer.name=Shampoo': 'square matrices beside each matrix',
+    'optimizer.name=dion2': 'factors of low rank', 'optimizer.name=schedule_free_adamw': 'validation.ema averages them',
+    'optimizer.name=adamw_4bit': 'no kernel has states of four bits', 'optimizer.state_dtype=int4': 'no kernel has states of four bits',
+    'optimizer.name=adamw_8bit': 'with optimizer.state_dtype=int8', 'optimizer.name=galore_adamw': 'offload.optimizer moves them',
+    'optimizer.name=plugin': 'plug-ins bring operations and losses', 'optimizer.plugin=x': 'plug-ins bring operations and losses',
+    'optimizer.muon_coefficients=gram': 'loses digits', 'optimizer.muon_ranks=8': 'each replica has all of them',
+    'objective.loss_type=sigmoid,sft': 'one loss at a time', 'objective.loss_weights=1,2': 'objective.loss_type is one loss',
+    'objective.sync_ref_model=true': 'the reference stays', 'objective.ref_model_mixup_alpha=0.5': 'the reference stays',
+    'objective.name=reverse_kl': 'learns by the forward divergence', 'objective.name=gkd': 'learns by the forward divergence',
+    'objective.name=grpo': 'nothing generates answers', 'objective.name=online_dpo': 'nothing generates answers',
+    'objective.name=orpo': 'a word of objective.loss_type', 'model.attn_logit_softcapping=50': 'have no cap',
+    'model.blocks=x': 'model.family names the blocks', 'model.ffn=x': 'model.ffn_op', 'lr_groups=x': 'optimizer.groups',
+}
+
+
+def case_left_out():
+    wrong = []
+    values = 'optimizer.name', 'optimizer.state_dtype', 'optimizer.muon_coefficients', 'objective.name', 'objective.loss_type'
+    words = [word for word in LEFT_OUT if word.split('=')[0] not in OWN - set(values)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for word, done in zip(words, pool.map(lambda word: subprocess.run(
+                [os.environ['SHERD'], 'plan', job.TOP / 'examples/debug.yaml', f'--{word}'], capture_output=True, text=True), words)):
+            if done.returncode != 2 or LEFT_OUT[word] not in done.stderr or '; nearest' in done.stderr:
+                wrong.append(f'{word}: {done.returncode}: {done.stderr}')
+    pathlib.Path('list.yaml').write_text('objective:\n  loss_type: [sigmoid, sft]\n')
+    done = subprocess.run([os.environ['SHERD'], 'plan', 'list.yaml'], capture_output=True, text=True)
+    return wrong + ([] if done.returncode == 2 and 'got a list; one loss at a time' in done.stderr else [done.stderr])
+
+
+CASES = [('what is left out', case_left_out), ('each key is known', case_keys), ('each answer is a key', case_answers), ('defaults', case_defaults)]
 
 if __name__ == '__main__':
     own_keys()

@@ -116,6 +116,7 @@ WORDS = [
     ('--optim adamw_bnb_8bit', {'optimizer.state_dtype': 'int8'}),
     ('--optim lion_8bit', {'optimizer.name': 'lion', 'optimizer.state_dtype': 'int8'}),
     ('--optim muon', {'optimizer.name': 'muon'}),
+    ('--optim normuon', {'optimizer.name': 'normuon'}),
     ('--dtype bfloat16', {'training.mixed_precision_param': 'bfloat16'}),
     ('--dtype float16', {'training.mixed_precision_param': 'float16'}),
     ('--torch_dtype bfloat16 --bf16', {'training.mixed_precision_param': 'bfloat16'}),
@@ -191,6 +192,8 @@ REFUSED = [
     ('--model_type gpt2 --config_overrides n_embd', '"n_embd" is not name=value'),
     ('--config_name gone --max_steps 3', 'is not a folder here'),
     ('--model_name model --max_steps 3 --learning_rate x', "--learning_rate: optimizer.lr: 'x' is not a number"),
+    ('--model_name model --optim schedule_free_adamw', 'it evaluates other parameters than it trains'),
+    ('--model_name model --optim adamw_torch_4bit', 'no kernel has states of four bits'),
     ('--model_name model --lr_scheduler_type polynomial', 'lr_scheduler.decay_type is linear, cosine, constant'),
     ('--model_name model --lr_scheduler_type constant --warmup_steps 3', 'constant_with_warmup has one'),
     ('--model_name model --warmup_ratio 1.5', '--warmup_ratio must be a number from 0 to 1', '--max_steps=3'),
@@ -220,7 +223,7 @@ REFUSED = [
 ]
 # Words that nothing here does: the reason, and what does the same.
 REFUSED_WORDS = [
-    ('--optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd, lion (lion_32bit) or muon'),
+    ('--optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd, lion (lion_32bit), muon or normuon'),
     ('--adafactor', 'optimizer.name is'),
     ('--optim_args a=1', 'are keys of optimizer'),
     ('--optim_target_modules all', 'lora.target_modules'),

@@ -8,6 +8,7 @@
 #include "src/config/read/place.h"
 
 #include <ctype.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -48,17 +49,67 @@ static const struct {
     {"offload.gradients", "file", "nvme"},
 };
 
-/* Words of other trainers that have no counterpart here. */
+/* Words of other trainers that have no counterpart here; a star matches anything. */
 #define F1B "the one with the same numbers is 1F1B, whose stages wait for each other longer or keep less"
 #define ZBH1 "the nearest one is ZBH1, with one chunk of blocks for each stage"
-#define EIGHT_BITS "int8 has as many bytes, and smaller errors, since 64 numbers share a scale"
+#define ONE_SCALE "int8 has as many bytes, and smaller errors, since 64 numbers share a scale"
+#define WHOLE                                                                                                    \
+    "its states are square matrices beside each matrix, which no kernel here makes; muon and normuon also take " \
+    "matrices as a whole"
+#define LOW_RANK \
+    "it makes Muon's step from factors of low rank; muon makes the whole one, with the same bits on every mesh"
+#define FREE                                                                                                          \
+    "it evaluates other parameters than it trains; lr_scheduler.decay_type=constant or wsd with optimizer.ema_decay " \
+    "and validation.ema averages them too"
+#define FOUR_BITS \
+    "no kernel has states of four bits; optimizer.state_dtype=int8 takes little more than a quarter of float32"
+#define EIGHT_BITS "give adamw or lion, with optimizer.state_dtype=int8"
+#define SMALL "adamw with optimizer.state_dtype=int8 has small states, and offload.optimizer moves them away"
+#define NO_OPTIMIZER \
+    "an optimizer is made of the trainer's own passes; plug-ins bring operations and losses (doc/plugins.md)"
+#define GRAM                                                                                                        \
+    "iterating on the product of a matrix with itself loses digits, in bfloat16 all of them; the three words here " \
+    "iterate on the matrix"
+#define ONE_LOSS "one loss at a time; objective.sft_weight adds that of the chosen answer"
+#define ONLINE "nothing generates answers while it trains; dpo learns from pairs, or single answers, of a file"
+#define REVERSE                                                                                                       \
+    "it needs what the teacher thinks of the student's likeliest tokens, and a file has the teacher's; distillation " \
+    "learns by the forward divergence"
+#define DPO_LOSS "it is a word of objective.loss_type, with objective.name=dpo"
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
+    {"optimizer.name", "*soap*", WHOLE},
+    {"optimizer.name", "*shampoo*", WHOLE},
+    {"optimizer.name", "kron*", WHOLE},
+    {"optimizer.name", "*dion*", LOW_RANK},
+    {"optimizer.name", "*schedule*free*", FREE},
+    {"optimizer.name", "*4bit*", FOUR_BITS},
+    {"optimizer.name", "*8bit*", EIGHT_BITS},
+    {"optimizer.name", "*adafactor*", SMALL},
+    {"optimizer.name", "*galore*", SMALL},
+    {"optimizer.name", "*apollo*", SMALL},
+    {"optimizer.name", "plug*in*", NO_OPTIMIZER},
+    {"optimizer.state_dtype", "*4*", FOUR_BITS},
+    {"optimizer.muon_coefficients", "*gram*", GRAM},
+    {"objective.loss_type", "*,*", ONE_LOSS},
+    {"objective.name", "*grpo*", ONLINE},
+    {"objective.name", "*ppo", ONLINE},
+    {"objective.name", "*rloo*", ONLINE},
+    {"objective.name", "*online*", ONLINE},
+    {"objective.name", "*gkd*", REVERSE},
+    {"objective.name", "*minillm*", REVERSE},
+    {"objective.name", "*reverse*", REVERSE},
+    {"objective.name", "*jsd*", REVERSE},
+    {"objective.name", "kto", DPO_LOSS},
+    {"objective.name", "orpo", DPO_LOSS},
+    {"objective.name", "simpo", DPO_LOSS},
+    {"objective.name", "cpo", DPO_LOSS},
+    {"objective.name", "ipo", DPO_LOSS},
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
-    {"parallelism.gather_dtype", "fp8", EIGHT_BITS},
-    {"parallelism.gather_dtype", "float8", EIGHT_BITS},
+    {"parallelism.gather_dtype", "fp8", ONE_SCALE},
+    {"parallelism.gather_dtype", "float8", ONE_SCALE},
     {"offload.parameters", "nvme",
      "a file can hold optimizer states and gradients: offload.optimizer=nvme, gradients=nvme"},
     {"parallelism.pipeline_parallel_schedule", "gpipe", F1B},
@@ -71,7 +122,7 @@ static const struct {
 const char *sh_config_alias_advice(const char *key, const char *word)
 {
     for (size_t i = 0; i < sizeof no_words / sizeof no_words[0]; i++)
-        if (strcmp(no_words[i].key, key) == 0 && strcmp(no_words[i].word, word) == 0)
+        if (strcmp(no_words[i].key, key) == 0 && fnmatch(no_words[i].word, word, 0) == 0)
             return no_words[i].advice;
     return NULL;
 }

@@ -20,6 +20,8 @@
     "leave it out: of training on preferences or rewards, objective.name: dpo with its losses and reward are there"
 #define REFERENCE \
     "leave it out: the reference is the model that the run begins with, by numbers made before the first step"
+#define MOVING \
+    "leave it out: the reference stays the model that the run begins with; a run from the parameters of another has a new one"
 #define EXPERTS \
     "leave it out: the products of experts are Sherd's own, and parallelism.expert_parallel_degree spreads them"
 #define TRACE "profiling.trace=FILE writes what each stream did, with profiling.trace_first_step and trace_steps"
@@ -251,6 +253,23 @@ static const struct {
     {"kd_temperature", "objective.temperature"},
     {"kd_trainer", "objective.name: distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
     {"precompute_ref_log_probs|ref_model|reference_free", REFERENCE},
+    {"sync_ref_model|ref_model_mixup_alpha|ref_model_sync_steps|objective.sync_ref_model|objective.ref_model_mixup_alpha|"
+     "objective.ref_model_sync_steps",
+     MOVING},
+    {"loss_weights|objective.loss_weights",
+     "leave it out: objective.loss_type is one loss; objective.sft_weight adds that of "
+     "the chosen answer"},
+    {"attn_logit_softcapping|model.attn_logit_softcapping",
+     "leave it out: scores of attention have no cap; the norms of queries and keys of family qwen3 keep them small"},
+    {"optimizer.plugin",
+     "leave it out: an optimizer is made of the trainer's own passes; plug-ins bring operations and losses"},
+    {"model.block|model.blocks|model.attention",
+     "model.family names the blocks, rows of a table of the program; model.ffn_op puts "
+     "an operation of a plug-in into them"},
+    {"model.ffn", "model.ffn_op, an operation of a plug-in in place of the activation"},
+    {"muon_ranks|optimizer.muon_ranks",
+     "leave it out: the ranks that share a unit's parameters share its matrices, and each "
+     "replica has all of them"},
     {"max_prompt_length|max_completion_length", "data.excess_length_strategy: drop leaves out pairs that do not fit "
                                                 "into training.seq_len"},
     {"num_epochs", EPOCHS},
@@ -275,7 +294,7 @@ static const struct {
     {"saves_per_epoch", "checkpoint.interval counts steps"},
     {"wandb_*|use_wandb|trackio_*|use_trackio|swanlab_*|use_swanlab|mlflow_*|use_mlflow|comet_*|use_comet", NO_WANDB},
     {"use_tensorboard", TENSORBOARD},
-    {"plugins", "leave it out: nothing is loaded from outside; the kernels are Sherd's own, and fused"},
+    {"plugins", "leave it out, unless it lists FILE.so: the kernels are Sherd's own, and fused"},
     {"liger_*|use_kernels|lora_mlp_kernel|lora_qkv_kernel|lora_o_kernel|lora_embedding_kernel|flash_attn_*|flash_optimum",
      FUSED},
     {"fused_attn_kernel|flex_attention|flex_attn_*|sage_attention|s2_attention|eager_attention|torchdistx_path", FUSED},
@@ -291,7 +310,8 @@ static const struct {
      "leave it out: all parameters are trained, or with lora.rank the adapters alone"},
     {"peft_layers_*|lora_rank_pattern|lora_alpha_pattern|lora_layers_to_transform",
      "lora.target_modules names matrices; all blocks have the same adapters"},
-    {"loraplus_*|embedding_lr|embedding_lr_scale|lr_groups", "leave it out: all parameters have one optimizer.lr"},
+    {"loraplus_*|embedding_lr|embedding_lr_scale|lr_groups",
+     "optimizer.groups: pattern=embed lr=0.5 gives tensors a factor of optimizer.lr"},
     {"loftq_*|peft*|peft_*", "leave it out: adapters are LoRA's, with the keys of lora"},
     {"gptq*|gptq_*|bnb_config_kwargs|model_quantization_*",
      "leave it out: lora.quantize_base: nf4 packs a base in four bits"},

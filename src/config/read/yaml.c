@@ -5,6 +5,7 @@
 #include "src/config/read/yaml.h"
 
 #include "src/base/mem.h"
+#include "src/config/foreign/alias.h"
 #include "src/config/foreign/foreign.h"
 #include "src/config/read/events.h"
 #include "src/config/read/give.h"
@@ -56,13 +57,15 @@ static sh_rc check_key(const struct reader *r, const char *kind)
     return SH_OK;
 }
 
-/* One value; a zero byte inside it would silently cut it short. */
+/* One value; a zero byte inside it would silently cut it short. Of a list, what is known of words with commas is said. */
 static sh_rc check_value(const struct reader *r, const char *name)
 {
+    const char *advice = sh_config_alias_advice(name, ",");
     char shown[SH_CONFIG_SHOWN];
     sh_config_text_shown(name, shown);
     if (r->y.event.type == YAML_SEQUENCE_START_EVENT)
-        return sh_yaml_fail(&r->y, "%s: expected one value, got a list", shown);
+        return sh_yaml_fail(&r->y, "%s: expected one value, got a list%s%s", shown, advice ? "; " : "",
+                            advice ? advice : "");
     if (r->y.event.type == YAML_MAPPING_START_EVENT)
         return sh_yaml_fail(&r->y, "%s: expected one value, got a mapping", shown);
     if (strlen(scalar_text(r)) != r->y.event.data.scalar.length)

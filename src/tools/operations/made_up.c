@@ -8,6 +8,7 @@
 #include "src/run/run.h"
 #include "src/run/teacher_file.h"
 #include "src/text/corpus/documents.h"
+#include "src/tools/bench/folder.h"
 #include "src/tools/operations/operations.h"
 
 #include <stdio.h>
@@ -40,8 +41,6 @@ static bool in_documents(const struct sh_config *cfg)
 /* A teacher's windows are known before the run is there only for a stream. */
 void sh_made_up_prepare(struct sh_config *cfg)
 {
-    cfg->data.mix[0] = '\0';
-    cfg->data.token_type = SH_TOKEN_UINT32;
     cfg->data.target_mask = SH_MASK_AUTO;
     if (cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
         cfg->data.packing = SH_PACKING_CONCAT;
@@ -52,19 +51,6 @@ void sh_made_up_prepare(struct sh_config *cfg)
 static uint32_t token(const struct sh_config *cfg, int64_t i)
 {
     return (uint32_t)(i * 7919 % cfg->model.vocab_size);
-}
-
-static sh_rc write_stream(const struct sh_config *cfg, int64_t windows)
-{
-    int64_t n = windows * cfg->training.seq_len + 1;
-    uint32_t *tokens = sh_calloc((size_t)n, sizeof *tokens);
-    sh_rc rc;
-
-    for (int64_t i = 0; i < n; i++)
-        tokens[i] = token(cfg, i);
-    rc = sh_write_file_atomic(cfg->training.dataset_path, tokens, (size_t)n * sizeof *tokens);
-    free(tokens);
-    return rc;
 }
 
 /* One document: of texts with a label or a number the last token is the only target, and may be the label. */
