@@ -53,6 +53,10 @@ RUNS = {
     'full_shard over 2, states in int8, saved asynchronously': (2, 'gpt2', {'optimizer.state_dtype': 'int8',
                                                                            'optimizer.ema_decay': 0.9,
                                                                            'checkpoint.async_mode': 'async'}),
+    'full_shard over 3, Muon': (3, 'llama', {'optimizer.name': 'muon'}),
+    'hybrid_shard 2 x 2, NorMuon, an average, saved asynchronously': (
+        4, 'gpt2', {'optimizer.name': 'normuon', 'optimizer.ema_decay': 0.9, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+                    'checkpoint.async_mode': 'async'}),
     'full_shard over 2, states in bfloat16, saved asynchronously': (2, 'llama', {'optimizer.state_dtype': 'bfloat16',
                                                                                  'checkpoint.async_mode': 'async'}),
 }

@@ -43,7 +43,7 @@ static void copy_slice(const struct sh_shards *p, int piece, int k, const struct
     mine = sh_layout_intersect(sh_layout_intersect(mine, all), s->range);
     if (own == SH_NONE)
         return;
-    if (mine.begin < mine.end && s->state[k].coded)
+    if (mine.begin < mine.end && s->state[own].coded)
         copy_coded(p, piece, k, s, mine);
     else if (mine.begin < mine.end)
         sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, mine.begin - all.begin,
