@@ -12,10 +12,19 @@
 
 static const double small_share = 0.03; /* of a step's operations: the batch with this share is named */
 
-static void say_group(const struct sh_program *p, const struct sh_config_group *g, int number)
+/* Rate times weight decay, at the rate's peak: what a step takes from an element. Rates of other optimizers differ by
+ * hundreds, and a decay that fits one does not fit another. */
+static double decay_of(const struct sh_config *cfg, double lr, double weight_decay)
 {
+    return cfg->optimizer.lr * (isnan(lr) ? 1 : lr) *
+           (isnan(weight_decay) ? cfg->optimizer.weight_decay : weight_decay);
+}
+
+static void say_group(const struct sh_predict *l, const struct sh_config_group *g, int number)
+{
+    const struct sh_program *p = l->p;
     int64_t elems = 0;
-    char count[SH_STR_SHORT], text[160] = "";
+    char count[SH_STR_SHORT], text[256] = "";
     const struct {
         const char *what;
         double value;
@@ -31,6 +40,9 @@ static void say_group(const struct sh_program *p, const struct sh_config_group *
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!isnan(numbers[i].value))
             at += snprintf(text + at, sizeof text - (size_t)at, ", %s %g", numbers[i].what, numbers[i].value);
+    if (!isnan(g->weight_decay)) /* else vectors have none */
+        snprintf(text + at, sizeof text - (size_t)at, " (lr x weight_decay %.3g)",
+                 decay_of(&l->cfg, g->lr, g->weight_decay));
     sh_str_say(stdout, "group", "'%s': %d tensors, %s elements%s%s", g->pattern, n, sh_str_count(elems, count), text,
                g->adamw ? ", by AdamW" : "");
 }
@@ -42,7 +54,7 @@ static void say_groups(const struct sh_predict *l)
 
     if (sh_config_groups(l->cfg.optimizer.groups, groups, &n) == SH_OK)
         for (int i = 0; i < n; i++)
-            say_group(l->p, &groups[i], i + 1);
+            say_group(l, &groups[i], i + 1);
 }
 
 /* The matrices of a step, by wave. A wave takes as long as its busiest rank. */
@@ -140,6 +152,8 @@ static void say_muon(const struct sh_predict *l)
                "%.4g GFLOP for orthogonal matrices on the busiest rank, %.2g %% of a step; 3 %% with %s tokens a step",
                w.busiest / 1e9, 100 * w.busiest / step,
                sh_str_count((int64_t)(w.busiest * world * (1 - small_share) / (small_share * of_token)), tokens));
+    sh_str_say(stdout, "muon", "weight decay takes %.3g of each element of them a step: lr %g x weight_decay %g",
+               decay_of(&l->cfg, NAN, NAN), l->cfg.optimizer.lr, l->cfg.optimizer.weight_decay);
 }
 
 void sh_predict_say_updates(const struct sh_predict *l)
