@@ -2,12 +2,16 @@
 
 #include "src/program/saved.h"
 
-bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param)
+bool sh_optim_takes(const struct sh_program *p, enum sh_runs_of of, const struct sh_saved *s)
 {
-    const struct sh_saved *s = sh_saved_of(p, param);
     bool matrix = sh_param_info(s->role)->matrix && !(s->group && p->numbers[s->group - 1].adamw);
 
     return of == SH_RUNS_ALL || of >= SH_RUNS_WIDE || (of == SH_RUNS_MATRICES) == matrix;
+}
+
+bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param)
+{
+    return sh_optim_takes(p, of, sh_saved_of(p, param));
 }
 
 /* Elements of the chunk for which there are all states. */

@@ -18,7 +18,8 @@ struct sh_update {
     int chunks, index;  /* into how many chunks the unit is cut; which of them is this rank's */
 };
 
-/* Whether the update is of this parameter, or may be of some of its elements. */
+/* Whether the update is of this parameter, or may be of some of its elements; or of this saved tensor, whoever has it. */
+bool sh_optim_takes(const struct sh_program *p, enum sh_runs_of of, const struct sh_saved *s);
 bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param);
 
 /* Append an elementwise update of those parameters in this rank's chunk, from `grad` [chunk] f32. */

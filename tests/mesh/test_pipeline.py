@@ -78,6 +78,9 @@ MESHES |= {
     '2 stages of experts, interleaved': ('experts', 2, 2, {'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}),
     '2 stages of experts, ZBH1': ('experts', 2, 2, {'parallelism.pipeline_parallel_schedule': 'ZBH1'}),
     '2 stages of experts over 2': ('experts', 4, 2, {EXPERTS: 2, **GRADS, **SELECTIVE, 'training.local_batch_size': 4}),
+    '2 stages, Muon': ('gpt2, documents', 4, 2, {**LATER, 'optimizer.name': 'muon'}),
+    '2 stages of experts, NorMuon': ('experts', 4, 2, {**GRADS, 'optimizer.name': 'normuon', 'optimizer.muon_split': 'heads',
+                                                       'optimizer.groups': 'pattern=layers.[12].*o_proj optimizer=adamw'}),
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
@@ -89,7 +92,6 @@ REFUSED = {
     'a stage without experts': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
                                  'model.n_layers': 5, 'model.first_dense_layers': 3, EXPERTS: 2}, 'stage 0 has no block with experts'),
     'adapters': ({'lora.rank': 2}, 'leave out lora.rank'),
-    'muon': ({'optimizer.name': 'muon'}, 'give optimizer.name=adamw'),
     'mesh': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16}, 'the bits are those of one stage'),
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'resident': ({'parallelism.resident_units': 1}, 'leave out parallelism.resident_units'),
@@ -156,8 +158,9 @@ def tensors_in(data):
     """The tensors of a checkpoint; its other contents are the configuration, in which the degree does not show."""
     path = pathlib.Path('checkpoint.h5')
     path.write_bytes(data)
-    return {(state, name): values.tobytes() for state in checkpoint.STATES
-            for name, values in checkpoint.read(path, state).items()}
+    with checkpoint.h5py.File(path, 'r') as file:
+        states = checkpoint.states(file)
+    return {(state, name): values.tobytes() for state in states for name, values in checkpoint.read(path, state).items()}
 
 
 def case_mesh(name):

@@ -51,7 +51,6 @@ static const char *bar_of(const struct sh_config *c)
          "parallelism.tensor_parallel_degree"},
         {c->lora.rank > 0, "stages train all parameters; leave out lora.rank"},
         {c->objective.name != SH_OBJECTIVE_LM, "stages train on the next token; leave out objective.name"},
-        {sh_cfg_is_muon(c->optimizer.name), "stages update element by element; give optimizer.name=adamw"},
         {c->training.reproducible == SH_REPRODUCIBLE_MESH,
          "stages add micro-steps one by one, but training.reproducible=mesh sums them in a tree; leave it out: the bits "
          "are those of one stage"},

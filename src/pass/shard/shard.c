@@ -122,8 +122,9 @@ static sh_rc check_params(const struct sh_build *b, const struct sh_program *mic
         const struct sh_param *param = &micro->params[i];
 
         SH_REQUIRE(is_whole(param)); /* bands of a matrix are not the matrix */
-        any |= param->trainable && sh_optim_has(micro, SH_RUNS_MATRICES, param);
     }
+    for (int i = 0; b->options.training && b->options.optim->whole && i < micro->n_saved; i++)
+        any |= micro->saved[i].trainable && sh_optim_takes(micro, SH_RUNS_MATRICES, &micro->saved[i]);
     if (b->options.training && b->options.optim->whole && !any)
         return sh_fail(SH_E_USAGE,
                        "optimizer.name: %s updates the matrices of blocks, and none of them is trained by it; give "
