@@ -95,9 +95,11 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
 }
 
 /* Call after all units are declared. Adapters have their own units, so the first parameter of a unit speaks for all of
- * it. */
+ * it. Other ranks may hold what is saved. */
 void sh_adapt_freeze(struct sh_program *p)
 {
+    for (int i = 0; i < p->n_saved; i++)
+        p->saved[i].trainable = sh_param_info(p->saved[i].role)->adapter;
     for (int i = 0; i < p->n_units; i++)
         if (!sh_param_info(sh_saved_of(p, &p->params[p->units[i].first_param])->role)->adapter)
             sh_program_freeze(p, i);

@@ -6,7 +6,7 @@
  * Frozen parameters have no gradient, nor does anything that depends on no trained parameter: the backward ends at the
  * first use of a trained one. */
 #include "src/base/mem.h"
-#include "src/pass/pass.h"
+#include "src/pass/build.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -595,12 +595,18 @@ bool sh_pass_grad_knows(enum sh_op_kind kind)
 }
 
 /* Emit the backward of operation g->fwd: nothing if it depends on no trained parameter. */
-static sh_rc run_rule(struct grad *g)
+static sh_rc run_rule(const struct sh_build *b, struct grad *g)
 {
     bool any = g->fwd.kind == SH_OP_SEND && wanted(g, g->fwd.in[0]);
 
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         any = any || wanted(g, g->fwd.out[k]);
+    if (g->fwd.kind == SH_OP_SEND && !any)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_degree=%d: no block of the first stage has an adapter, but each "
+            "stage takes part in the backward; give lora.target_modules that this stage has, or fewer stages",
+            sh_group_size(&b->options.mesh, b->options.mesh.pipeline));
     if (!any)
         return SH_OK;
     if (g->fwd.kind == SH_OP_HEAD_LOSS && wanted(g, g->fwd.in[3]))
@@ -621,7 +627,6 @@ sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
     int n_forward = micro->n_ops, n_of = micro->n_tensors;
     sh_rc rc = SH_OK;
 
-    (void)b;
     g.of = sh_calloc((size_t)n_of, sizeof *g.of);
     g.depends = sh_calloc((size_t)n_of, sizeof *g.depends);
     for (int i = 0; i < n_of; i++)
@@ -630,7 +635,7 @@ sh_rc sh_pass_grad(const struct sh_build *b, struct sh_program *micro)
     for (int i = n_forward - 1; i >= 0 && rc == SH_OK; i--) {
         g.fwd = micro->ops[i];
         g.fwd_index = i;
-        rc = run_rule(&g);
+        rc = run_rule(b, &g);
     }
     free(g.of);
     free(g.depends);

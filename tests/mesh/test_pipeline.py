@@ -45,6 +45,7 @@ KINDS = {
     'llama, 4 heads, documents': {**LLAMA, **HEADS, **DOCUMENTS},
     'experts': {**tiny.EXPERTS, **COMMON},
     'gpt2, float16': {**GPT2, 'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 64},
+    'adapters': {**LLAMA, **HEADS, **BLOCKS, 'lora.rank': 2, 'lora.alpha': 9},
 }
 FULL = {'activation_checkpoint.mode': 'full'}
 SELECTIVE = {'activation_checkpoint.mode': 'selective'}
@@ -81,6 +82,10 @@ MESHES |= {
     '2 stages, Muon': ('gpt2, documents', 4, 2, {**LATER, 'optimizer.name': 'muon'}),
     '2 stages of experts, NorMuon': ('experts', 4, 2, {**GRADS, 'optimizer.name': 'normuon', 'optimizer.muon_split': 'heads',
                                                        'optimizer.groups': 'pattern=layers.[12].*o_proj optimizer=adamw'}),
+    '2 stages of adapters': ('adapters', 2, 2, {**LATER, **SELECTIVE}),
+    '2 stages of adapters, matrices over 2': ('adapters', 4, 2, {TENSOR: 2, **FULL}),
+    '2 stages of adapters of shards, interleaved, base in nf4': (
+        'adapters', 4, 2, {**GRADS, **RING, 'lora.quantize_base': 'nf4', 'training.mixed_precision_param': 'bfloat16'}),
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
@@ -91,7 +96,9 @@ REFUSED = {
     'vectors': ({**HEADS, TENSOR: 2}, 'a multiple of 64 elements'),
     'a stage without experts': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
                                  'model.n_layers': 5, 'model.first_dense_layers': 3, EXPERTS: 2}, 'stage 0 has no block with experts'),
-    'adapters': ({'lora.rank': 2}, 'leave out lora.rank'),
+    'a stage without adapters': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
+                                  'model.n_layers': 5, 'model.first_dense_layers': 3, 'moe.load_balance_coeff': 0,
+                                  'lora.rank': 2, 'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}, 'no block of the first stage has an adapter'),
     'mesh': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16}, 'the bits are those of one stage'),
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'resident': ({'parallelism.resident_units': 1}, 'leave out parallelism.resident_units'),
@@ -116,7 +123,16 @@ REFUSED = {
 
 
 def config(changes):
-    return {'training.dataset_path': tokens, 'validation.dataset_path': tokens, **changes}
+    changes = {'training.dataset_path': tokens, 'validation.dataset_path': tokens, **changes}
+    return {**changes, 'checkpoint.initial_load_path': base()} if changes.get('lora.rank') else changes
+
+
+@functools.lru_cache(None)
+def base():
+    """What adapters are trained on."""
+    job.train('base', config({**{key: value for key, value in KINDS['adapters'].items() if not key.startswith('lora.')},
+                              'training.steps': 1, 'validation.enable': False}))
+    return str(saved('base', 1).resolve())
 
 
 def saved(folder, step=STEPS):
@@ -218,6 +234,18 @@ def case_folders():
     return wrong + job.differ('losses', runs[1], runs[0], 0)
 
 
+def case_adapters():
+    """One process goes on with the adapters of 2 stages, and 2 stages begin with those that PEFT would open."""
+    changes = config({**KINDS['adapters'], SCHEDULE: 'ZBH1', PP: 2})
+    job.train('stages', {**changes, 'training.steps': 1}, 2)
+    job.sherd('ckpt', 'export', saved('stages', 1), '--adapter', 'peft')
+    start = {**changes, 'lora.adapter_path': str(pathlib.Path('peft').resolve())}
+    begun = [job.losses(job.train('begun', {**start, PP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
+    job.sherd('train', 'c.yaml', f'--training.steps={STEPS}', f'--{PP}=1', folder='stages')
+    wrong = ['another end'] * (tensors_in(saved('stages').read_bytes()) != one_stage('adapters', 1, ())[1])
+    return wrong + job.differ('losses', begun[1], begun[0], 0)
+
+
 def case_evaluated():
     """A checkpoint's loss over 2 stages is that of one rank."""
     job.train('evaluated', config({**LLAMA, PP: 2}), 2)
@@ -285,7 +313,7 @@ def case_stalled():
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [('late messages', case_late), ('checkpoints do not show the degree', case_resume),
-               ('folders', case_folders), ('evaluated', case_evaluated), ('announced', case_announced),
+               ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced),
                ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])
 

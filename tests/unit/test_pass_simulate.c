@@ -588,6 +588,7 @@ static void stages_change_no_bit(void **state)
         b.act = v % 5 == 4 ? SH_BF16 : SH_F32;
         b.tile_rows = v % 4 == 3 ? 4 : 0;
         b.row_block = 4;
+        b.batch.adapters = v % 4 == 2 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u} : adapters;
         b.options.first_less = stages[v % 4] < 5 && v % 3 == 1;
         b.options.last_less = stages[v % 4] < 5 && v % 3 == 2;
         one = run_stages(b, axis, 1, false);
