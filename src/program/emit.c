@@ -748,6 +748,11 @@ int sh_emit_target_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, int
     return op.out[0];
 }
 
+int sh_emit_pair_numbers(const struct sh_op_pair *how)
+{
+    return sh_cfg_loss_takes(how->loss) & SH_TAKES_MISMATCHED ? SH_PAIR_ALL : SH_PAIR_NUMBERS;
+}
+
 int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how)
 {
     bool own = how->loss == SH_PREFER_PLUGIN;
@@ -768,8 +773,7 @@ int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const
     op.in[4] = takes & SH_TAKES_LABELS ? add_port(e, SH_PORT_LABELS) : SH_NONE;
     op.out[0] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, row, "weights");
     op.out[1] = add_port(e, SH_PORT_SUMS);
-    op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq,
-                                    takes & SH_TAKES_MISMATCHED ? SH_PAIR_ALL : SH_PAIR_NUMBERS);
+    op.out[2] = sh_program_add_port(e->p, SH_PORT_LOSS, e->batch, e->seq, sh_emit_pair_numbers(how));
     sh_program_add_op(e->p, &op);
     return sh_emit_view(e, op.out[0], 1, flat);
 }
@@ -796,9 +800,9 @@ void sh_emit_send(struct sh_emit *e, int x, int border, int peer)
     sh_program_add_op(e->p, &op);
 }
 
-void sh_emit_no_loss(struct sh_emit *e)
+void sh_emit_no_loss(struct sh_emit *e, int numbers)
 {
-    sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, 1);
+    sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, numbers);
 }
 
 /* For generation: logits [B,V] of one position, of all words, of which w may have a part. */

@@ -137,6 +137,7 @@ int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
 int sh_emit_target_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows,
                         int kind); /* the same, by a plug-in's loss */
 int sh_emit_pair_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows, const struct sh_op_pair *how);
+int sh_emit_pair_numbers(const struct sh_op_pair *how); /* how many numbers it makes */
 
 /* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss, unless what made the weights has made it */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows,
@@ -150,7 +151,7 @@ void sh_emit_logits(struct sh_emit *e, int x, int w, int words);              /*
  * the model's blocks and the next one. */
 int sh_emit_receive(struct sh_emit *e, int64_t width, int border, int peer);
 void sh_emit_send(struct sh_emit *e, int x, int border, int peer);
-/* Make the port of the loss although another rank makes the loss. */
-void sh_emit_no_loss(struct sh_emit *e);
+/* Make the port of the loss, of so many numbers, although another rank makes the loss. */
+void sh_emit_no_loss(struct sh_emit *e, int numbers);
 
 #endif

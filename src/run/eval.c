@@ -1,5 +1,6 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/model/objective.h"
 #include "src/run/feed.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
@@ -37,7 +38,7 @@ static int64_t held_of(const struct sh_run *r)
 
 static bool has_pairs(const struct sh_run *r)
 {
-    return r->p->port[SH_PORT_SUMS] != SH_NONE;
+    return sh_objective_of(r->build.batch.objective)->counts == SH_COUNTS_ANSWERS;
 }
 
 void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_ALL])
@@ -113,12 +114,13 @@ static bool counts_right(const struct sh_feed *f)
     return f->labels > 1;
 }
 
-/* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. */
+/* How many of the targets that count are the model's likeliest label, as the last stage knows; right: at least as many numbers
+ * as places. Labels are refused where several ranks have the same sequences and a head. */
 static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
 {
     int64_t n = 0;
 
-    if (!right)
+    if (!right || r->p->port[SH_PORT_TOP_WORDS] == SH_NONE)
         return 0;
     sh_feed_take(r, SH_PORT_TOP_WORDS, right);
     for (int64_t i = 0; i < f->sequences * r->cfg.training.seq_len; i++)
@@ -193,7 +195,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
         seen[1] += sh_mesh_speaks(m) ? text_bytes(r, f, each * r->cfg.training.seq_len) : 0;
         seen[2] += sh_mesh_speaks(m) ? answers_of(f, first + own, each, sequences) : 0;
         run_batch(r, f, losses);
-        seen[3] += sh_mesh_speaks(m) ? count_right(r, f, right) : 0;
+        seen[3] += count_right(r, f, right);
         give(watch, r, first + own, each, sequences);
     }
     /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */

@@ -34,8 +34,10 @@ static sh_rc score_batch(struct sh_run *r, struct sh_feed *f, int64_t first, int
         SH_TRY(sh_feed_read(f, first, n, &unmasked));
     sh_feed_put(r, f, 0);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
+    if (r->p->port[SH_PORT_SUMS] == SH_NONE) /* the last stage has them */
+        return SH_OK;
     sh_exec_get(r->exec, SH_PORT_SUMS, sums);
-    for (int64_t i = 0; i < places && sh_mesh_speaks(&r->mesh->shape); i++)
+    for (int64_t i = 0; i < places; i++)
         if (ref->document[i] >= 0)
             ref->value[ref->document[i]] = sums[i];
     return SH_OK;

@@ -18,6 +18,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 import live
+import pairs
+import test_labels
 import test_memory
 import tiny
 
@@ -47,6 +49,16 @@ KINDS = {
     'gpt2, float16': {**GPT2, 'training.mixed_precision_param': 'float16', 'training.loss_scale_init': 64},
     'adapters': {**LLAMA, **HEADS, **BLOCKS, 'lora.rank': 2, 'lora.alpha': 9},
 }
+OBJECTIVES = {
+    'pairs': {'objective.name': 'dpo'},
+    'answers': {'objective.name': 'dpo', 'objective.loss_type': 'kto'},
+    'labels': {'model.num_labels': test_labels.LABELS},
+    'values': {'model.num_labels': 1, 'objective.name': 'reward'},
+    'a teacher': {'objective.name': 'distillation', 'objective.top_k': 7, 'objective.temperature': 1.7},
+}
+KINDS |= {kind: {**LLAMA, **changes, **({} if kind == 'a teacher' else {'training.seq_len': 16, 'training.global_batch_size': 8,
+                                                                   'validation.sequences': 0})}
+          for kind, changes in OBJECTIVES.items()}
 FULL = {'activation_checkpoint.mode': 'full'}
 SELECTIVE = {'activation_checkpoint.mode': 'selective'}
 GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
@@ -87,6 +99,13 @@ MESHES |= {
     '2 stages of adapters of shards, interleaved, base in nf4': (
         'adapters', 4, 2, {**GRADS, **RING, 'lora.quantize_base': 'nf4', 'training.mixed_precision_param': 'bfloat16'}),
 }
+MESHES |= {
+    '2 stages, pairs': ('pairs', 4, 2, {**LATER, **GRADS}),
+    '3 stages, answers': ('answers', 3, 3, FULL),
+    '2 stages, labels': ('labels', 2, 2, {**RING, **SELECTIVE}),
+    '2 stages, values': ('values', 2, 2, {}),
+    '2 stages, a teacher': ('a teacher', 4, 2, LATER),
+}
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
 # What stages cannot be combined with, and a word of what is given instead.
@@ -123,8 +142,34 @@ REFUSED = {
 
 
 def config(changes):
-    changes = {'training.dataset_path': tokens, 'validation.dataset_path': tokens, **changes}
+    changes = {'training.dataset_path': tokens, 'validation.dataset_path': tokens, **of_objective(changes), **changes}
     return {**changes, 'checkpoint.initial_load_path': base()} if changes.get('lora.rank') else changes
+
+
+def of_objective(changes):
+    """The files of an objective."""
+    words, texts = tiny.COMMON['model.vocab_size'], [text for text, _ in test_labels.draw_texts(5, 40, 7)]
+    name = changes.get('objective.name')
+    if name == 'distillation':
+        return {'objective.teacher_path': teacher()}
+    if name == 'reward':
+        data = pairs.write_values('values.bin', texts, [0.1 * (i % 4) for i in range(40)], words, pairs=True)
+    elif changes.get('objective.loss_type') == 'kto':
+        data = pairs.write_answers('answers.bin', pairs.draw_answers(1, 80, words), words)
+    elif name == 'dpo':
+        data = pairs.write('pairs.bin', pairs.draw_pairs(1, 40, words), words)
+    elif changes.get('model.num_labels'):
+        data = pairs.write_documents('labels.bin', test_labels.draw_texts(1, 40), words, 1)
+    else:
+        return {}
+    return {'training.dataset_path': data, 'validation.dataset_path': data}
+
+
+@functools.lru_cache(None)
+def teacher():
+    job.train('teacher', config({**LLAMA, 'training.steps': 1, 'validation.enable': False}))
+    job.sherd('eval', '--checkpoint', saved('teacher', 1), '--data', tokens, '--top-k', 9, '-o', 'teacher.bin')
+    return str(pathlib.Path('teacher.bin').resolve())
 
 
 @functools.lru_cache(None)
@@ -147,6 +192,12 @@ def of_routers(step):
         float(f'{step[key]:.9g}') for key in ('aux_loss', 'z_loss') if key in step]
 
 
+def of_answers(line):
+    """What is said of pairs, answers and labels."""
+    numbers = [line.get(key, 0) for key in ('pairs', 'answers', 'rewards', 'logps', 'kl', 'mean_reward', 'margin', 'accuracy')]
+    return [number for one in numbers for number in (one.values() if isinstance(one, dict) else [one])]
+
+
 def train(name, changes, ranks, **env):
     """Returns what must not differ: losses, norms, losses of validation and the bytes of the checkpoint; and the steps."""
     folder = job.prepare(name.replace(', ', '-').replace(' ', '-'), {'job.dump_folder': 'out', **changes})
@@ -156,8 +207,9 @@ def train(name, changes, ranks, **env):
         raise job.Failed(f'{name}: exit {done.returncode}\n{done.stderr}')
     lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
     steps = [line for line in lines if 'loss' in line]
-    found = [number for step in steps for number in (step['loss'], step['grad_norm'], *of_routers(step))]
-    found += [line['validation_loss'] for line in lines if 'validation_loss' in line]
+    found = [number for step in steps for number in (step['loss'], step['grad_norm'], *of_routers(step),
+                                                        *of_answers(step))]
+    found += [number for line in lines if 'validation_loss' in line for number in (line['validation_loss'], *of_answers(line))]
     found.append(saved(folder).read_bytes())
     shutil.rmtree(folder)
     return found, steps

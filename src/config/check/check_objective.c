@@ -158,8 +158,6 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "cuts an output matrix of words, and model.num_labels has one of labels; leave it out"},
         {value && c->parallelism.context_parallel_degree > 1, "parallelism.context_parallel_degree",
          "the values of whole texts are compared, and no rank has whole sequences; leave it out"},
-        {c->parallelism.pipeline_parallel_degree > 1, "parallelism.pipeline_parallel_degree",
-         "stages train on the next token; leave out model.num_labels"},
         {value && c->training.row_leaves > 1, "training.row_leaves",
          "leaves cut rows, and the values of whole texts are compared; leave it out"},
         {value && c->data.mix[0], "data.mix",

@@ -49,7 +49,6 @@ static const char *bar_of(const struct sh_config *c)
          "stages with matrices cut over ranks need vectors of a multiple of 64 elements, or the last bit of the gradient "
          "norm would depend on the stages; give such a model.dim and model.head_dim, or leave out "
          "parallelism.tensor_parallel_degree"},
-        {c->objective.name != SH_OBJECTIVE_LM, "stages train on the next token; leave out objective.name"},
         {c->training.reproducible == SH_REPRODUCIBLE_MESH,
          "stages add micro-steps one by one, but training.reproducible=mesh sums them in a tree; leave it out: the bits "
          "are those of one stage"},
