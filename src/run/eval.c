@@ -27,13 +27,17 @@ static sh_rc read_batch(struct sh_feed *f, int64_t first, int64_t n, int64_t end
     return SH_OK;
 }
 
-/* Numbers that a section leaves: those of pairs, or one for each leaf of this rank's part of the sequences. */
-enum { HELD_MAX = SH_ROW_LEAVES_MAX };
-_Static_assert((int)HELD_MAX >= (int)SH_PAIR_ALL, "room for both");
-
-static int64_t held_of(const struct sh_run *r)
+/* All numbers of the port. */
+static int64_t all_held(const struct sh_run *r)
 {
     return r->p->tensors[r->p->port[SH_PORT_LOSS]].dim[0];
+}
+
+/* Numbers that a micro-step leaves: those of pairs, or one for each leaf of this rank's part of the sequences. If a tree
+ * joins micro-steps that are one list, each has its own. */
+static int64_t held_of(const struct sh_run *r)
+{
+    return all_held(r) / (r->p->tree_sums ? r->p->unrolled : 1);
 }
 
 static bool has_pairs(const struct sh_run *r)
@@ -41,27 +45,40 @@ static bool has_pairs(const struct sh_run *r)
     return sh_objective_of(r->build.batch.objective)->counts == SH_COUNTS_ANSWERS;
 }
 
-void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_ALL])
+static double *room_for_losses(const struct sh_run *r)
 {
-    double held[HELD_MAX] = {0};
+    int64_t n = all_held(r) > SH_PAIR_ALL ? all_held(r) : SH_PAIR_ALL;
+
+    return sh_calloc((size_t)n, sizeof(double));
+}
+
+/* The first numbers of the port; the loss alone, if there are no pairs. */
+static void take_numbers(const struct sh_run *r, const double *held, double numbers[SH_PAIR_ALL])
+{
+    for (int i = 0; i < SH_PAIR_ALL; i++)
+        numbers[i] = i == 0 || (has_pairs(r) && i < held_of(r)) ? held[i] : 0;
+}
+
+void sh_run_own_losses(struct sh_run *r, int step, double numbers[SH_PAIR_ALL])
+{
+    double *all = room_for_losses(r), *held = all + step * held_of(r);
     struct sh_tree sum = {0};
 
-    sh_exec_get(r->exec, SH_PORT_LOSS, held);
-    for (int i = 0; i < SH_PAIR_ALL; i++)
-        numbers[i] = has_pairs(r) ? held[i] : 0;
-    if (has_pairs(r))
-        return;
-    for (int64_t i = 0; i < held_of(r); i++)
+    sh_exec_get(r->exec, SH_PORT_LOSS, all);
+    take_numbers(r, held, numbers);
+    for (int64_t i = 0; i < held_of(r) && !has_pairs(r); i++)
         sh_tree_add(&sum, held[i]);
-    numbers[0] = sh_tree_total(&sum);
+    numbers[0] = has_pairs(r) ? numbers[0] : sh_tree_total(&sum);
+    free(all);
 }
 
 void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_ALL])
 {
-    double held[HELD_MAX] = {0};
+    double *held = room_for_losses(r);
 
     memcpy(held, numbers, SH_PAIR_ALL * sizeof *numbers);
     sh_exec_put(r->exec, SH_PORT_LOSS, held);
+    free(held);
 }
 
 void sh_run_no_loss(struct sh_run *r)
@@ -75,11 +92,11 @@ void sh_run_no_loss(struct sh_run *r)
 
 void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_ALL])
 {
-    double held[HELD_MAX] = {0};
+    double *held = room_for_losses(r);
 
     sh_exec_get(r->exec, SH_PORT_LOSS, held);
-    for (int i = 0; i < SH_PAIR_ALL; i++)
-        numbers[i] = i == 0 || has_pairs(r) ? held[i] : 0;
+    take_numbers(r, held, numbers);
+    free(held);
 }
 
 /* The loss of one batch on each rank, summed over the ranks. These batches are neighbours, so on 2^k ranks the sum is a
@@ -91,8 +108,8 @@ static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses
     sh_feed_put(r, f, 0);
     sh_run_no_loss(r);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
-    sh_run_own_losses(r, numbers);
-    if (held_of(r) > 1)
+    sh_run_own_losses(r, 0, numbers);
+    if (all_held(r) > 1)
         sh_run_put_losses(r, numbers);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_run_losses(r, numbers);

@@ -123,10 +123,11 @@ sh_rc sh_run_check_named(const struct sh_config *cfg);
 sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near);
 
 /* eval.c: the numbers of pairs that a section leaves, or the loss as the first of them: one sum, or one for each leaf of
- * this rank's part of the sequences. own: their tree's sum; put: what LOSS sums over the ranks; losses: what it found.
+ * this rank's part of the sequences. own: their tree's sum, of a micro-step of the section (0, unless it has several and
+ * sums are trees); put: what LOSS sums over the ranks; losses: what it found.
  * Local. no_loss: a stage without the output matrix has none, so what is summed is 0; elsewhere without effect. */
 void sh_run_no_loss(struct sh_run *r);
-void sh_run_own_losses(struct sh_run *r, double numbers[SH_PAIR_ALL]);
+void sh_run_own_losses(struct sh_run *r, int step, double numbers[SH_PAIR_ALL]);
 void sh_run_put_losses(struct sh_run *r, const double numbers[SH_PAIR_ALL]);
 void sh_run_losses(struct sh_run *r, double numbers[SH_PAIR_ALL]);
 

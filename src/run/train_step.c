@@ -240,11 +240,13 @@ static void micro_steps(struct sh_train *t)
     sh_routers_begin(&t->routers, r);
     for (int m = 0; m < micro_steps_of(t); m++) {
         run_micro_step(t, m);
-        if (!r->p->tree_sums)
+        if (!r->p->tree_sums || (m + 1) % r->p->unrolled)
             continue;
-        sh_run_own_losses(r, numbers);
-        for (int i = 0; i < SH_PAIR_ALL; i++)
-            sh_tree_add(&losses[i], numbers[i]);
+        for (int k = 0; k < r->p->unrolled; k++) {
+            sh_run_own_losses(r, k, numbers);
+            for (int i = 0; i < SH_PAIR_ALL; i++)
+                sh_tree_add(&losses[i], numbers[i]);
+        }
         sh_routers_add(&t->routers, r);
     }
     if (t->read_targets != t->own_targets)

@@ -61,6 +61,7 @@ KINDS |= {kind: {**LLAMA, **changes, **({} if kind == 'a teacher' else {'trainin
           for kind, changes in OBJECTIVES.items()}
 FULL = {'activation_checkpoint.mode': 'full'}
 SELECTIVE = {'activation_checkpoint.mode': 'selective'}
+TREE = {'training.reproducible': 'mesh', 'training.local_batch_size': 1, 'training.global_batch_size': 16}
 GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
 # Kind, ranks, stages, changes. The job of one stage has as many ranks as each stage here.
 MESHES = {
@@ -105,6 +106,11 @@ MESHES |= {
     '2 stages, labels': ('labels', 2, 2, {**RING, **SELECTIVE}),
     '2 stages, values': ('values', 2, 2, {}),
     '2 stages, a teacher': ('a teacher', 4, 2, LATER),
+    'a tree over 2 stages': ('llama', 4, 2, {**TREE, **LATER}),
+    'a tree over 4 stages': ('gpt2, documents', 4, 4, {**TREE, **FULL, **LATER}),
+    'a tree over 2 stages, interleaved, matrices over 2': ('llama, 4 heads', 8, 2, {**TREE, **GRADS, **RING, TENSOR: 2, **BLOCKS}),
+    'a tree over 2 stages, pairs': ('pairs', 4, 2, {**TREE, **HYBRID, 'training.global_batch_size': 8}),
+    'a tree over 2 stages of experts over 2': ('experts', 4, 2, {**TREE, EXPERTS: 2, 'training.local_batch_size': 4}),
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
@@ -118,7 +124,7 @@ REFUSED = {
     'a stage without adapters': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
                                   'model.n_layers': 5, 'model.first_dense_layers': 3, 'moe.load_balance_coeff': 0,
                                   'lora.rank': 2, 'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}, 'no block of the first stage has an adapter'),
-    'mesh': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16}, 'the bits are those of one stage'),
+    'leaves of rows': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'training.row_leaves': 2}, 'leave out training.row_leaves'),
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'resident': ({'parallelism.resident_units': 1}, 'leave out parallelism.resident_units'),
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),

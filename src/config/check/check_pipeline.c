@@ -49,9 +49,9 @@ static const char *bar_of(const struct sh_config *c)
          "stages with matrices cut over ranks need vectors of a multiple of 64 elements, or the last bit of the gradient "
          "norm would depend on the stages; give such a model.dim and model.head_dim, or leave out "
          "parallelism.tensor_parallel_degree"},
-        {c->training.reproducible == SH_REPRODUCIBLE_MESH,
-         "stages add micro-steps one by one, but training.reproducible=mesh sums them in a tree; leave it out: the bits "
-         "are those of one stage"},
+        {c->training.row_leaves > 1,
+         "stages sum whole micro-steps in the tree of training.reproducible=mesh; leave out training.row_leaves, and with "
+         "parallelism.context_parallel_degree training.reproducible too"},
         {c->parallelism.gradient_sync == SH_GRAD_SYNC_EVERY,
          "stages reduce gradients once, after the last micro-step; leave out parallelism.gradient_sync"},
         {c->parallelism.resident_units > 0, "stages keep all their units through a step; leave out "

@@ -63,7 +63,7 @@ static int translate(struct pipe *f, int u, int t)
     int *mine = t == SH_NONE ? NULL : &f->of[(size_t)u * (size_t)f->n_tensors + (size_t)t];
     struct sh_tensor copy;
 
-    if (t == SH_NONE || is_shared(f, sh_tensor_root(f->p, t)))
+    if (t == SH_NONE || (is_shared(f, sh_tensor_root(f->p, t)) && f->port[t] == SH_NONE))
         return t;
     if (*mine != SH_NONE)
         return *mine;
@@ -77,14 +77,15 @@ static int translate(struct pipe *f, int u, int t)
     return *mine = sh_program_add_tensor(f->p, &copy);
 }
 
-/* Later micro-steps add to gradients of parameters, to the loss and to what routers report. */
+/* Later micro-steps add to what routers report; and, unless a tree joins what each brings, to gradients of parameters and to
+ * the loss. */
 static void accumulate(const struct pipe *f, struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_OUT; k++) {
         int root = op->out[k] == SH_NONE ? SH_NONE : sh_tensor_root(f->p, op->out[k]);
+        bool sum = root != SH_NONE && (f->p->tensors[root].grad_of != SH_NONE || root == f->p->port[SH_PORT_LOSS]);
 
-        if (root != SH_NONE && (f->p->tensors[root].grad_of != SH_NONE || root == f->p->port[SH_PORT_LOSS] ||
-                                root == f->p->port[SH_PORT_ROUTERS]))
+        if (root != SH_NONE && (root == f->p->port[SH_PORT_ROUTERS] || (sum && !f->b->options.reproducible)))
             op->attr.accumulate |= 1u << k;
     }
 }
@@ -171,14 +172,14 @@ static void emit(struct pipe *f, const struct sh_pipe_item *items, int n)
         add_wait(f, sent);
 }
 
-/* Inputs of all micro-steps, in place of those of one. */
+/* Inputs of all micro-steps, in place of those of one; and their losses, if the host joins them in a tree. */
 static void widen_ports(struct pipe *f)
 {
     for (int port = 0; port < SH_PORTS; port++) {
         int t = f->p->port[port];
         struct sh_tensor all;
 
-        if (t == SH_NONE || !sh_port_row(port)->in)
+        if (t == SH_NONE || !(sh_port_row(port)->in || (port == SH_PORT_LOSS && f->b->options.reproducible)))
             continue;
         all = f->p->tensors[t];
         all.dim[0] *= f->steps;

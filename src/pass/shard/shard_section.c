@@ -4,7 +4,8 @@
  * Reproducible sums are those of a balanced binary tree over the micro-steps of all ranks. The open branches of a rank
  * are a stack of flat gradients: micro-step m writes level popcount(m), and each trailing one of m completes a pair,
  * whose upper level is added to the lower one. Level 0 is what is reduced in the end; the tree continues over the
- * ranks. If parts of the rows of a micro-step are leaves too, their gradients are kept apart up to its end, and it brings
+ * ranks. If all micro-steps are one list, they overlap, so each has a gradient of its own, until it is added to that of the
+ * micro-step with which it forms a pair. If parts of the rows of a micro-step are leaves too, their gradients are kept apart up to its end, and it brings
  * the sum of their tree.
  *
  * Ranks that share matrices sum their parts of a gradient in each micro-step, before it meets those of others.
@@ -38,6 +39,7 @@ struct shard {
     struct sh_program *out;
     enum sh_section_kind kind;
     int micro_step;             /* of the training step, if its place in a tree matters; else 0 */
+    int steps;                  /* in this section, if a tree joins their gradients; else 1 */
     bool trains;                /* has a backward */
     bool begins;                /* the first micro-step */
     bool first, last;           /* of the training step; `first` also if nothing is added to earlier micro-steps */
@@ -48,9 +50,9 @@ struct shard {
     int *map;       /* [micro tensors] to tensors of the section, SH_NONE */
     int *full;      /* [units] gathered now, SH_NONE */
     int *secondary; /* [units] what the backward gathers from (inner axis), SH_NONE */
-    int *grad;      /* [units] flat gradient of this section, SH_NONE */
+    int *grad;      /* [steps][units] flat gradient of this section, SH_NONE */
     int *placed;    /* [micro operations] messages: their index in the section */
-    int *last_grad; /* [units] last operation that writes a gradient of the unit, SH_NONE */
+    int *last_grad; /* [steps][units] last operation that writes a gradient of the unit, SH_NONE */
     struct sh_shard_unpacked unpacked;
 };
 
@@ -180,6 +182,23 @@ static void find_intervals(struct shard *s)
     }
 }
 
+/* The place of a unit in lists for the micro-step that is being emitted. */
+static int now(const struct shard *s, int unit)
+{
+    return s->steps > 1 ? s->micro_step * s->micro->n_units + unit : unit;
+}
+
+static int *grad_of(const struct shard *s, int unit)
+{
+    return &s->grad[now(s, unit)];
+}
+
+static void begin_operation(struct shard *s, int op)
+{
+    if (s->steps > 1)
+        s->micro_step = s->micro->ops[op].micro;
+}
+
 /* A unit is reduced after this operation, since its gradient is then complete. */
 static void find_last_grads(struct shard *s)
 {
@@ -187,8 +206,10 @@ static void find_last_grads(struct shard *s)
         for (int k = 0; k < SH_OP_MAX_OUT; k++) {
             int t = s->micro->ops[i].out[k], param = t == SH_NONE ? SH_NONE : s->micro->tensors[t].grad_of;
 
-            if (param != SH_NONE)
-                s->last_grad[s->micro->params[param].unit] = i;
+            if (param == SH_NONE)
+                continue;
+            begin_operation(s, i);
+            s->last_grad[now(s, s->micro->params[param].unit)] = i;
         }
 }
 
@@ -302,9 +323,10 @@ static int level_grad(struct shard *s, int unit, int level)
     return kept == SH_NONE ? own_grad(s, unit, s->out->units[unit].leaves) : kept;
 }
 
+/* In one list, that of the first micro-step is the only one that may be kept. */
 static int level_of(const struct shard *s)
 {
-    return __builtin_popcount((unsigned)s->micro_step);
+    return s->steps > 1 && s->micro_step ? SH_GRAD_LEVELS : __builtin_popcount((unsigned)s->micro_step);
 }
 
 /* The flat gradient is chosen when the first of the unit's gradients is made. */
@@ -312,9 +334,9 @@ static int unit_grad(struct shard *s, int unit)
 {
     int parts = s->out->units[unit].row_leaves;
 
-    if (s->grad[unit] == SH_NONE)
-        s->grad[unit] = parts > 1 ? own_grad(s, unit, parts) : level_grad(s, unit, level_of(s));
-    return s->grad[unit];
+    if (*grad_of(s, unit) == SH_NONE)
+        *grad_of(s, unit) = parts > 1 ? own_grad(s, unit, parts) : level_grad(s, unit, level_of(s));
+    return *grad_of(s, unit);
 }
 
 /* The section's tensor for a tensor of the micro-step:
@@ -381,13 +403,15 @@ static void add_into(struct shard *s, int unit, int from, int to, enum sh_phase 
 /* Add the pairs of the tree that this micro-step completes. */
 static void add_pairs(struct shard *s, int unit, enum sh_phase phase)
 {
-    int level = level_of(s);
+    int level = level_of(s), first = s->micro_step; /* of the branch */
 
-    for (int pairs = s->micro_step; pairs & 1; pairs >>= 1) {
-        int lower = level_grad(s, unit, --level);
+    for (int size = 1; s->micro_step & size; size *= 2) {
+        int lower;
 
-        add_into(s, unit, s->grad[unit], lower, phase);
-        s->grad[unit] = lower;
+        first -= size;
+        lower = s->steps > 1 ? s->grad[first * s->micro->n_units + unit] : level_grad(s, unit, --level);
+        add_into(s, unit, *grad_of(s, unit), lower, phase);
+        *grad_of(s, unit) = lower;
     }
 }
 
@@ -395,7 +419,7 @@ static int leaf_of(struct shard *s, int unit, int leaf)
 {
     int64_t n = padded(s, unit);
 
-    return sh_shard_view(s->out, s->grad[unit], leaf * n, 1, &n, s->out->units[unit].name);
+    return sh_shard_view(s->out, *grad_of(s, unit), leaf * n, 1, &n, s->out->units[unit].name);
 }
 
 /* The first leaf becomes the tree's sum over all of them. */
@@ -404,7 +428,7 @@ static void add_leaves(struct shard *s, int unit, int leaves, enum sh_phase phas
     for (int step = 1; step < leaves; step *= 2)
         for (int i = 0; i < leaves; i += 2 * step)
             add_into(s, unit, leaf_of(s, unit, i + step), leaf_of(s, unit, i), phase);
-    s->grad[unit] = leaf_of(s, unit, 0);
+    *grad_of(s, unit) = leaf_of(s, unit, 0);
 }
 
 /* The tree begins with the parts of a micro-step's rows. A sum that waits for another goes to where it is kept. */
@@ -417,8 +441,8 @@ static void fold_rows(struct shard *s, int unit, enum sh_phase phase)
     add_leaves(s, unit, leaves, phase);
     if (s->micro_step % 2 || kept == SH_NONE)
         return;
-    put_into(s, SH_OP_COPY, unit, s->grad[unit], kept, phase);
-    s->grad[unit] = kept;
+    put_into(s, SH_OP_COPY, unit, *grad_of(s, unit), kept, phase);
+    *grad_of(s, unit) = kept;
 }
 
 /* The tree goes on over the ranks from which rows came, whose branches are leaves here, before it does over those that
@@ -432,7 +456,7 @@ static void fold_leaves(struct shard *s, int unit, enum sh_phase phase)
         return;
     add_leaves(s, unit, leaves, phase);
     if (chunks(s, unit) == 1)
-        put_into(s, SH_OP_COPY, unit, s->grad[unit], shard, phase);
+        put_into(s, SH_OP_COPY, unit, *grad_of(s, unit), shard, phase);
 }
 
 /* Ranks that share matrices have parts of the gradient of what each has whole. A micro-step is a leaf once these are
@@ -441,7 +465,7 @@ static void fold_leaves(struct shard *s, int unit, enum sh_phase phase)
 static void fold_parts(struct shard *s, int unit, enum sh_phase phase)
 {
     sh_group tensor = s->opt->mesh.tensor & s->out->units[unit].shard;
-    int ranks = sh_group_size(&s->opt->mesh, tensor), grad = s->grad[unit];
+    int ranks = sh_group_size(&s->opt->mesh, tensor), grad = *grad_of(s, unit);
     struct sh_op share = sh_program_op(SH_OP_SCALE);
 
     if (ranks == 1 || !s->opt->reproducible)
@@ -472,7 +496,7 @@ static int reduced(struct shard *s, int unit)
 /* The unit's gradient as it is sent: as it is, or rounded to the type of reductions. */
 static int sent(struct shard *s, int unit, enum sh_phase phase)
 {
-    int from = s->grad[unit], to = from;
+    int from = *grad_of(s, unit), to = from;
 
     if (s->opt->reduce != SH_F32) {
         to = flat(s, SH_MEM_GRAD_FULL, s->opt->reduce, sh_tensor_elems(&s->out->tensors[from]), unit, "sent");
@@ -656,10 +680,14 @@ static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
 {
     enum sh_phase phase = s->micro->ops[op].phase;
 
-    for (int unit = reducing->first[op]; unit != SH_NONE; unit = reducing->next[unit]) {
+    for (int thing = reducing->first[op]; thing != SH_NONE; thing = reducing->next[thing]) {
+        int unit = thing % s->micro->n_units;
+
         fold_rows(s, unit, phase);
         fold_parts(s, unit, phase);
         add_pairs(s, unit, phase);
+        if (s->steps > 1 && s->micro_step < s->steps - 1)
+            continue;
         fold_leaves(s, unit, phase);
         reduce(s, unit, phase);
     }
@@ -667,16 +695,17 @@ static void reduce_units(struct shard *s, const struct agenda *reducing, int op)
 
 static void walk(struct shard *s)
 {
-    struct agenda closing = agenda_for(s, s->n_intervals), reducing = agenda_for(s, s->micro->n_units);
-    int opened = 0;
+    int opened = 0, things = s->steps * s->micro->n_units;
+    struct agenda closing = agenda_for(s, s->n_intervals), reducing = agenda_for(s, things);
 
     for (int v = s->n_intervals - 1; v >= 0; v--)
         put_in(&closing, s->intervals[v].last, v);
-    for (int unit = s->micro->n_units - 1; unit >= 0; unit--)
-        put_in(&reducing, s->last_grad[unit], unit);
+    for (int thing = things - 1; thing >= 0; thing--)
+        put_in(&reducing, s->last_grad[thing], thing);
     for (int i = 0; i < s->micro->n_ops; i++) {
         if (s->micro->ops[i].phase == SH_PHASE_INIT)
             continue;
+        begin_operation(s, i);
         for (; opened < s->n_intervals && s->intervals[opened].first == i; opened++)
             open_interval(s, &s->intervals[opened]);
         emit(s, i);
@@ -717,11 +746,13 @@ static bool is_micro_step(enum sh_section_kind kind)
 void sh_shard_section(const struct sh_program *micro, const struct sh_pass_options *opt, enum sh_section_kind kind,
                       int micro_step, int repeat, struct sh_program *out)
 {
+    int steps = opt->reproducible && kind == SH_SECTION_ONLY ? micro->unrolled : 1;
     struct shard s = {.micro = micro,
                       .opt = opt,
                       .out = out,
                       .kind = kind,
                       .micro_step = opt->reproducible ? micro_step : 0,
+                      .steps = steps,
                       .begins = kind == SH_SECTION_FIRST || kind == SH_SECTION_ONLY,
                       .first = opt->reproducible || (kind != SH_SECTION_MIDDLE && kind != SH_SECTION_LAST),
                       .last = kind == SH_SECTION_LAST || kind == SH_SECTION_ONLY,
@@ -731,9 +762,9 @@ void sh_shard_section(const struct sh_program *micro, const struct sh_pass_optio
                       .full = filled(micro->n_units),
                       .unpacked = {.micro = micro, .out = out, .weight = filled(micro->n_tensors)},
                       .secondary = filled(micro->n_units),
-                      .grad = filled(micro->n_units),
+                      .grad = filled(steps * micro->n_units),
                       .placed = filled(micro->n_ops),
-                      .last_grad = filled(micro->n_units),
+                      .last_grad = filled(steps * micro->n_units),
                       .newest = filled(micro->n_units)};
 
     sh_program_add_section(out, kind, repeat);

@@ -218,7 +218,7 @@ static void keep_training(const struct sh_pass_options *opt, struct sh_program *
     u->grad_shard = keep_in(p, sh_shard_reduced_space(opt, u, SH_F32), SH_MEM_GRAD, SH_F32, u->chunk, u->name, "grad");
     if (sum > u->chunk && opt->strategy.sync_last_only && opt->micro_steps > p->unrolled)
         u->grad_full = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_full");
-    for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps; level++)
+    for (int level = 1; opt->reproducible && 2 << level <= opt->micro_steps / p->unrolled; level++)
         u->grad_level[level] = keep_in(p, unreduced, SH_MEM_GRAD, SH_F32, sum, u->name, "grad_level");
 }
 
