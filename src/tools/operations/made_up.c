@@ -158,6 +158,6 @@ sh_rc sh_made_up_write(const struct sh_run *r)
 
     if (in_documents(&r->cfg))
         return write_documents(&r->cfg, rows);
-    SH_TRY(write_stream(&r->cfg, rows));
+    SH_TRY(sh_bench_write_tokens(&r->cfg, rows * r->cfg.training.seq_len + 1, 0));
     return r->cfg.objective.name == SH_OBJECTIVE_DISTILLATION ? write_teacher(r, rows) : SH_OK;
 }
