@@ -295,13 +295,19 @@ static void scale_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
-/* Softmax is not kept: the backward has the output and each row's log-sum-exp (fwd.out[1]), and recomputes it. With a
- * sink, which comes right after, these are the sink's. */
+/* Softmax is not kept: the backward has the output and each row's log-sum-exp (out[1]), and recomputes it. With a sink,
+ * which comes right after, these are the sink's. */
+static const struct sh_op *makes_output(const struct grad *g)
+{
+    const struct sh_op *next = &g->p->ops[g->fwd_index + 1];
+
+    return next->kind == SH_OP_SINK ? next : &g->fwd;
+}
+
 static void attention_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ATTENTION_BWD);
-    const struct sh_op *next = &g->p->ops[g->fwd_index + 1];
-    const struct sh_op *of = next->kind == SH_OP_SINK ? next : &g->fwd;
+    const struct sh_op *of = makes_output(g);
 
     op.in[2] = of->out[0];
     op.in[3] = of->out[1];
@@ -334,12 +340,13 @@ static void sink_rule(struct grad *g)
 static void attention_rows_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_ATTENTION_ROWS_BWD);
+    const struct sh_op *of = makes_output(g);
 
+    op.in[3] = of->out[0];
+    op.in[4] = of->out[1];
     op.in[0] = upstream(g, 0);
     op.in[1] = g->fwd.in[0];
     op.in[2] = g->fwd.in[1];
-    op.in[3] = g->fwd.out[0];
-    op.in[4] = g->fwd.out[1];
     op.in[5] = g->fwd.in[2];
     for (int i = 0; i < 2; i++)
         op.out[i] = fresh(g, g->fwd.in[i]);
@@ -490,18 +497,42 @@ static void pointwise_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+static void cast(struct grad *g, int from, int to)
+{
+    struct sh_op op = backward_op(g, SH_OP_CAST);
+
+    op.in[0] = from;
+    op.out[0] = to;
+    sh_program_add_op(g->p, &op);
+}
+
+/* The same in float32. */
+static int widened(struct grad *g, int t)
+{
+    struct sh_tensor wide = g->p->tensors[t];
+
+    wide = sh_tensor_make(SH_MEM_ACT_GRAD, SH_F32, wide.ndim, wide.dim, "%.60s in f32", wide.name);
+    return sh_program_add_tensor(g->p, &wide);
+}
+
 /* Rows that ranks of a group exchange. The gradient of a row is the sum over the ranks that have read it: nothing is
- * averaged, whatever the size of the group. */
+ * averaged, whatever the size of the group. Sums over ranks have no float16: there they are made in float32. */
 static void exchange_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, sh_op_info(g->fwd.kind)->backward);
+    int dy = upstream(g, 0), dx = fresh(g, g->fwd.in[0]);
+    bool wide = op.kind == SH_OP_REDUCE_SCATTER && g->p->tensors[dy].dtype == SH_F16;
 
     op.attr.group = g->fwd.attr.group;
     op.stream = g->fwd.stream;
-    op.in[0] = upstream(g, 0);
-    op.out[0] = fresh(g, g->fwd.in[0]);
+    op.in[0] = wide ? widened(g, dy) : dy;
+    op.out[0] = wide ? widened(g, dx) : dx;
+    if (wide)
+        cast(g, dy, op.in[0]);
     sh_program_add_op(g->p, &op);
-    give(g, g->fwd.in[0], op.out[0]);
+    if (wide)
+        cast(g, op.out[0], dx);
+    give(g, g->fwd.in[0], dx);
 }
 
 /* The gradient of what goes to the next stage comes back from there; that of what came goes back. */

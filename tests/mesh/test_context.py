@@ -31,9 +31,13 @@ KINDS = {
     'experts': {**tiny.EXPERTS, **COMMON, 'moe.aux_loss_coeff': 0, 'moe.load_balance_coeff': 0, 'model.n_experts': 8},
 }
 THREE = {**tiny.MODELS['llama'], **COMMON, 'model.n_heads': 3, 'training.seq_len': 8}
-KINDS |= {'three heads': THREE, 'three heads, documents': {**THREE, **DOCUMENTS, 'model.n_kv_heads': 3},
+KINDS |= {'six heads': {**THREE, **DOCUMENTS, 'model.n_heads': 6, 'model.n_kv_heads': 2}, 'three heads': THREE, 'three heads, documents': {**THREE, **DOCUMENTS, 'model.n_kv_heads': 3},
           'three heads, window': {**THREE, **WINDOW}}
 GATHER = {'parallelism.context_parallel_method': 'gather'}
+KINDS['sinks'] = {key: value for key, value in KINDS['experts'].items()
+                  if key not in ('model.ffn_dim', 'model.first_dense_layers', 'model.shared_ffn_dim')}
+KINDS['sinks'] |= {'model.family': 'gpt_oss', 'model.attention_window': 5, 'model.layer_types': 'sliding,full'}
+TENSOR = {'parallelism.tensor_parallel_degree': 2}
 INLINE = {**APART, **cut.INLINE}
 TWICE = {'mesh.replicate': 2, 'mesh.shard': 2}
 AXIS = cut.Cut(CP, KINDS, WIDE)
@@ -56,6 +60,8 @@ MESHES = {
     'gathered, 2 of 4, gpt2': on('gpt2', 'shard_grad_op', 4, 2, GATHER),
     'gathered, 2 of 4, adapters in four bits': on('adapters in four bits', 'full_shard', 4, 2, GATHER, FULL),
     'gathered, 4 of 4, no_shard': on('three heads', 'no_shard', 4, 4, APART),
+    'gathered, 2 of 4, sinks': on('sinks', 'full_shard', 4, 2, SELECTIVE),
+    'gathered, 2 of 4, three heads of half of each matrix': on('six heads', 'full_shard', 4, 2, ONE, TENSOR),
     'adapters, 2 of 4': on('adapters', 'full_shard', 4, 2, SELECTIVE),
     'adapters in four bits, 4 of 4': on('adapters in four bits', 'full_shard', 4, 4, APART),
     'experts on each rank': on('experts', 'full_shard', 2, 2, ONE),
@@ -78,6 +84,7 @@ SCORED = {
     'gathered, 2 of 2': ('three heads', 2, 2, {}),
     'gathered, gpt2, all positions, 2 of 4': ('gpt2', 4, 2, {**GATHER, 'parallelism.sharding_strategy': 'full_shard'}),
     'gathered, window, 2 of 4': ('three heads, window', 4, 2, INLINE),
+    'gathered, 2 of 4, half of each matrix': ('six heads', 4, 2, TENSOR),
 }
 SPREAD = MESHES['experts on 2 of 4 ranks']
 if job.FEW:
@@ -93,6 +100,12 @@ def case_announced():
     folder = job.prepare('said', {'job.dump_folder': 'out', **AXIS.config(changes)})
     said = job.launch('train', 'c.yaml', ranks=ranks, folder=folder)[1]
     return [] if '1 x 4 ranks (replicate x shard), experts over 2, sequences over 2, ' in said else [said]
+
+
+def case_float16():
+    """Gradients of keys in float16 are summed in float32."""
+    numbers = cut.train('float16', AXIS.config({**THREE, CP: 2, 'training.mixed_precision_param': 'float16'}), 2)[0]
+    return job.differ('losses and norms', numbers, AXIS.one_rank('three heads'), 4e-3)
 
 
 def case_balance():
@@ -134,7 +147,7 @@ def cases():
             + [(f'scores: {name}', AXIS.case_scores, *row) for name, row in SCORED.items()]
             + [('checkpoints do not show the degree', AXIS.case_resume, 'llama, two kv heads, documents', 'lm_head.weight',
                 ((0, 1), (2, 2), (4, 4)), {}), ('announced', case_announced),
-               ('balance of documents', case_balance), ('a text longer than a rank holds', case_longer_than_a_rank)])
+               ('float16', case_float16), ('balance of documents', case_balance), ('a text longer than a rank holds', case_longer_than_a_rank)])
 
 
 if __name__ == '__main__':

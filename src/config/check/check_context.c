@@ -7,25 +7,33 @@
 
 #include <stdio.h>
 
-/* Each rank has as many query heads as the others; a key-value head is on one rank, or on as many as the others. */
-static bool shares_heads(const struct sh_config *c, int degree)
+static bool has_sinks(const struct sh_config *c)
 {
-    int kv = c->model.n_kv_heads;
+    return sh_family_of(c->model.family)->sinks != NULL;
+}
 
-    return c->model.n_heads % degree == 0 && (kv % degree == 0 || degree % kv == 0);
+/* Each rank has as many query heads as the others, of those that one of `parts` of the matrices makes; a key-value head
+ * is on one rank, or on as many as the others. Sinks are a vector of all heads. */
+static bool shares_heads(const struct sh_config *c, int degree, int parts)
+{
+    int heads = c->model.n_heads / parts, kv = c->model.n_kv_heads / parts;
+
+    return (degree == 1 || !has_sinks(c)) && heads % degree == 0 && (kv % degree == 0 || degree % kv == 0);
 }
 
 bool sh_config_gathers(const struct sh_config *c)
 {
     int degree = c->parallelism.context_parallel_degree, method = c->parallelism.context_parallel_method;
+    int tensor = c->parallelism.tensor_parallel_degree, parts = c->model.n_kv_heads % tensor ? 1 : tensor;
 
-    return degree > 1 && (method == SH_CONTEXT_GATHER || (method == SH_CONTEXT_AUTO && !shares_heads(c, degree)));
+    return degree > 1 &&
+           (method == SH_CONTEXT_GATHER || (method == SH_CONTEXT_AUTO && !shares_heads(c, degree, parts)));
 }
 
 /* And as many rows. */
 bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
 {
-    return shares_heads(c, degree) && c->training.seq_len % degree == 0;
+    return shares_heads(c, degree, 1) && c->training.seq_len % degree == 0;
 }
 
 /* Ranks have a piece of each half of a sequence. */
@@ -35,13 +43,6 @@ static sh_rc check_gather(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.context_parallel_degree;
 
-    if (c->parallelism.tensor_parallel_degree > 1)
-        return sh_config_refuse(
-            state, key,
-            "%d ranks that gather keys and values need all heads, which "
-            "parallelism.tensor_parallel_degree cuts; leave out parallelism.context_parallel_method, and give a "
-            "degree that the heads allow",
-            degree);
     if (c->training.seq_len % (2 * degree))
         return sh_config_refuse(
             state, key,
@@ -54,11 +55,6 @@ static sh_rc check_gather(struct sh_config_state *state)
             "%d ranks that gather keys and values sum over pieces that do not lie side by side; leave "
             "out training.reproducible=mesh, or give a degree that the heads allow",
             degree);
-    if (c->training.mixed_precision_param == SH_PRECISION_FLOAT16)
-        return sh_config_refuse(state, key,
-                                "%d ranks that gather keys and values sum their gradients, which has no float16; give "
-                                "bfloat16 or float32",
-                                degree);
     return SH_OK;
 }
 
@@ -70,13 +66,13 @@ sh_rc sh_config_check_context(struct sh_config_state *state)
     int degree = c->parallelism.context_parallel_degree, at = 0;
     char fits[80] = "";
 
-    if (degree > 1 && sh_family_of(c->model.family)->sinks)
-        return sh_config_refuse(state, key,
-                                "%d cuts sequences, but the attention of %s has sinks, which need whole ones so far; "
-                                "leave it out",
-                                degree, sh_family_of(c->model.family)->name);
     if (sh_config_gathers(c))
         return check_gather(state);
+    if (degree > 1 && has_sinks(c))
+        return sh_config_refuse(state, "parallelism.context_parallel_method",
+                                "ulysses cuts heads over ranks, but the attention of %s has a vector of sinks of all "
+                                "heads; give gather",
+                                sh_family_of(c->model.family)->name);
     if (sh_config_cuts_sequences(c, degree))
         return SH_OK;
     for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)

@@ -14,10 +14,10 @@ static int64_t rows_of(const struct sh_config *c)
     return (int64_t)c->training.local_batch_size * c->training.seq_len / c->parallelism.context_parallel_degree;
 }
 
-/* The heads of a rank are then cut as sequences are, whose check is in check.c. */
+/* The heads of a rank are then cut as sequences are (check_context.c), unless it keeps them. */
 static bool cuts_matrices(const struct sh_config *c, int degree)
 {
-    int context = c->parallelism.context_parallel_degree, kv = c->model.n_kv_heads / degree;
+    int context = sh_config_gathers(c) ? 1 : c->parallelism.context_parallel_degree, kv = c->model.n_kv_heads / degree;
 
     return c->model.n_heads % degree == 0 && c->model.n_kv_heads % degree == 0 && c->model.ffn_dim % degree == 0 &&
            rows_of(c) % degree == 0 && c->model.n_heads / degree % context == 0 &&
