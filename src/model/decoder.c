@@ -152,7 +152,7 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
         if (!s.module[s.n])
             continue;
         sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n]);
-        if (d->tensor.ranks > 1)
+        if (d->tensor.ranks > 1 && i < SH_PARAM_LINEARS)
             cut(d, &s, s.n);
         s.n++;
     }
@@ -241,11 +241,15 @@ static void declare_qk_norm(struct decoder *d, struct branch *b)
     b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
 }
 
+/* Of this rank's heads. */
 static void declare_sink(struct decoder *d, struct branch *b)
 {
     int64_t heads = d->m->n_heads;
+    struct sh_band here = {heads / d->tensor.ranks * d->tensor.place, heads / d->tensor.ranks};
 
     b->sink = d->f->sinks ? declare(d, SH_PARAM_SINK, d->f->sinks, 1, &heads) : SH_NONE;
+    if (d->tensor.ranks > 1)
+        sh_emit_hold(&d->e, b->sink, 0, 1, &here);
 }
 
 /* The final norm is in the last unit that the forward gathers, the head's. */
@@ -465,15 +469,20 @@ static bool has_matrices_of_experts(const struct branch *b, int stack)
     return b->part->stack[stack].n && sh_param_info(b->part->stack[stack].first)->experts;
 }
 
-/* The experts of a block come last, so that they are a unit of their own if they are spread over ranks. */
-static void declare_matrices_of_experts(struct decoder *d, struct branch *b)
+/* In a unit beside the block's, since its elements are on other ranks. */
+static void open_beside(struct decoder *d, const char *what)
 {
     char unit[SH_NAME_MAX];
 
-    if (d->spread.ranks > 1 && has_experts(d)) {
-        snprintf(unit, sizeof unit, "layers.%d.experts", d->e.block);
-        sh_emit_unit_beside(&d->e, unit);
-    }
+    snprintf(unit, sizeof unit, "layers.%d.%s", d->e.block, what);
+    sh_emit_unit_beside(&d->e, unit);
+}
+
+/* The experts of a block come last, so that they are a unit of their own if they are spread over ranks. */
+static void declare_matrices_of_experts(struct decoder *d, struct branch *b)
+{
+    if (d->spread.ranks > 1 && has_experts(d))
+        open_beside(d, "experts");
     for (int i = 0; i < STACKS; i++)
         if (has_matrices_of_experts(b, i))
             b->stack[i] = declare_stack(d, b->part->stack[i]);
@@ -484,6 +493,8 @@ static struct branch declare_branch(struct decoder *d, int which)
 {
     struct branch b = {.part = part_of(d, which), .norm = declare_norm(d, d->f->norm[which])};
 
+    if (d->tensor.ranks > 1 && which == FEED_FORWARD && has_experts(d)) /* whose matrices ranks have whole */
+        open_beside(d, "moe");
     for (int i = 0; i < STACKS; i++) {
         if (!has_matrices_of_experts(&b, i))
             b.stack[i] = declare_stack(d, b.part->stack[i]);
@@ -514,7 +525,6 @@ static void declare_router_bias(struct decoder *d)
  * there are any. */
 static bool declare_adapters(struct decoder *d, struct branch block[BRANCHES], bool experts, const char *own)
 {
-    char unit[SH_NAME_MAX];
     bool any = false;
 
     for (int i = 0; i < BRANCHES * STACKS; i++) {
@@ -523,9 +533,8 @@ static bool declare_adapters(struct decoder *d, struct branch block[BRANCHES], b
 
         if ((products.experts > 0) != experts || !sh_adapt_any(d->adapters, &products))
             continue;
-        snprintf(unit, sizeof unit, "layers.%d.%s", d->e.block, own ? own : "");
         if (own && !any)
-            sh_emit_unit_beside(&d->e, unit);
+            open_beside(d, own);
         any = true;
         b->stack[i % STACKS].lora = sh_adapt_stack(&d->e, d->adapters, &products);
     }
@@ -547,7 +556,10 @@ static void declare_block(struct decoder *d, struct branch block[BRANCHES])
     if (!d->adapters->rank)
         return;
     has_others = declare_adapters(d, block, false, "lora");
-    declare_adapters(d, block, true, d->spread.ranks > 1 ? "experts.lora" : has_others ? NULL : "lora");
+    declare_adapters(d, block, true,
+                     d->spread.ranks > 1 || d->tensor.ranks > 1 ? "experts.lora"
+                     : has_others                               ? NULL
+                                                                : "lora");
 }
 
 /* What branches side by side take: the block's input, or its norm if they share one. [N,C] -> [N,C] */

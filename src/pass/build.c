@@ -61,7 +61,7 @@ static void mark_units(const struct sh_build *b, struct sh_program *micro)
         }
 }
 
-/* Units that hold bands of their tensors have other elements on each rank with experts of its own. Sums that are a tree
+/* Units that hold some experts have other elements on each rank with experts of its own. Sums that are a tree
  * over micro-steps, whatever the mesh, keep apart what comes from different ranks. */
 static void spread_units(const struct sh_build *b, struct sh_program *micro)
 {
@@ -70,8 +70,9 @@ static void spread_units(const struct sh_build *b, struct sh_program *micro)
 
     for (int i = 0; ranks > 1 && i < micro->n_units; i++) {
         struct sh_unit *u = &micro->units[i];
+        const struct sh_param *first = &micro->params[u->first_param];
 
-        if (!micro->params[u->first_param].n_bands)
+        if (!first->n_bands || !sh_param_info(sh_saved_of(micro, first)->role)->experts)
             continue;
         u->shard = mesh->shard & ~mesh->expert;
         u->replicate = mesh->replicate;

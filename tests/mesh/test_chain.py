@@ -21,7 +21,7 @@ OPTIM, GRADS, FULL, ONE = {STRATEGY: 'shard_optim'}, {STRATEGY: 'shard_grad_op'}
 HYBRID = {STRATEGY: 'hybrid_shard', SHARD: 2}
 COMMON = {'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'comm.shared_memory': 'off', 'guard.max_skips': 100}
 DENSE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 64, 'model.n_layers': 4, 'model.n_heads': 4, 'model.n_kv_heads': 4}
-SPREAD = {**tiny.EXPERTS, **COMMON, 'model.tie_word_embeddings': False, 'model.n_heads': 4, 'model.n_kv_heads': 2,
+SPREAD = {**tiny.EXPERTS, **COMMON, 'model.tie_word_embeddings': False, 'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2,
           'moe.load_balance_coeff': 0}
 # The model, and the meshes in turn: ranks and what is changed.
 CHAINS = {
@@ -32,7 +32,9 @@ CHAINS = {
     'experts': (SPREAD, [
         (4, {EXPERTS: 2}), (0, ONE), (3, {EXPERTS: 3, **FULL}), (4, {EXPERTS: 2, CONTEXT: 2}), (2, GRADS),
         (4, {EXPERTS: 2, **HYBRID}),
-        (2, {STAGES: 2, **OPTIM}), (4, {STAGES: 2, EXPERTS: 2, **GRADS}), (0, ONE)]),
+        (2, {STAGES: 2, **OPTIM}), (4, {STAGES: 2, EXPERTS: 2, **GRADS}), (4, {TENSOR: 2, EXPERTS: 2}),
+        (8, {TENSOR: 2, CONTEXT: 2, EXPERTS: 2}), (2, {TENSOR: 2, **FULL}), (8, {STAGES: 2, TENSOR: 2, EXPERTS: 2, **GRADS}),
+        (0, ONE)]),
 }
 
 

@@ -18,7 +18,7 @@ import cut
 import tiny
 from cut import APART, DOCUMENTS, FULL, INLINE, LOSS_BOUND, ONE, SELECTIVE, STATES, saved
 
-TP, CP = 'parallelism.tensor_parallel_degree', 'parallelism.context_parallel_degree'
+TP, CP, EP = (f'parallelism.{axis}_parallel_degree' for axis in ('tensor', 'context', 'expert'))
 COMMON = {**cut.COMMON, 'model.n_kv_heads': 4}
 WIDE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 128, 'model.head_dim': 32, 'model.ffn_dim': 256, 'model.init_std': 0.02}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON, 'model.dim': 16}
@@ -35,6 +35,9 @@ KINDS = {
     'adapters of some': {**WIDE, 'lora.rank': 3, 'lora.target_modules': 'q_proj,v_proj,o_proj,up_proj'},
     'adapters in four bits': {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
     'adapters of biases in four bits': {**WIDE, 'model.family': 'qwen2', 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
+    'experts': {**tiny.EXPERTS, **COMMON, 'moe.aux_loss_coeff': 0},
+    'experts, sinks': {**tiny.EXPERTS, **COMMON, 'model.family': 'gpt_oss', 'moe.aux_loss_coeff': 0, 'moe.load_balance_coeff': 0,
+                       'model.shared_ffn_dim': 0, 'model.first_dense_layers': 0},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.n_kv_heads': 2},
 }
 SPILLED = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
@@ -57,6 +60,8 @@ MESHES = {
     'adapters of some, 4 of 4': on('adapters of some', 'shard_optim', 4, 4, FULL),
     'adapters in four bits, 2 of 2': on('adapters in four bits', 'full_shard', 2, 2),
     'adapters of biases in four bits, 2 of 4': on('adapters of biases in four bits', 'shard_grad_op', 4, 2, SELECTIVE),
+    'experts, 2 of 4': on('experts', 'full_shard', 4, 2, {EP: 2}, FULL),
+    'experts and sinks, 4 of 4': on('experts, sinks', 'shard_grad_op', 4, 4),
     'no_shard, 4 of 4': on('gpt_neox', 'no_shard', 4, 4),
     'no_shard, 2 of 4, tiles': on('starcoder2', 'no_shard', 4, 2, FULL, {'training.tile_rows': 64, 'training.local_batch_size': 6}),
 }
@@ -80,6 +85,7 @@ CONTINUED = {
     'gemma3, others on other ranks, 2 of 4': ('gemma3', 4, 2, INLINE),
     'adapters of some, 4 of 4': ('adapters of some', 4, 4, {}),
     'starcoder2, 2 of 2': ('starcoder2', 2, 2, {}),
+    'experts, 2 of 4': ('experts', 4, 2, {}),
 }
 if job.FEW:
     CONTINUED = dict(list(CONTINUED.items())[1::4])

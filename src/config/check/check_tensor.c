@@ -50,8 +50,9 @@ static const char *bar_of(const struct sh_config *c)
         bool there;
         const char *what;
     } rows[] = {
-        {f->router, "cuts the matrices of dense blocks only; leave it out for a model with experts, which "
-                    "parallelism.expert_parallel_degree spreads over ranks"},
+        {f->router && c->training.reproducible == SH_REPRODUCIBLE_MESH,
+         "gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of "
+         "them out"},
         {f->wide_qk_norm, "cuts heads apart, but this family normalizes all of them together; give "
                           "parallelism.context_parallel_degree, or shard alone"},
         {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,

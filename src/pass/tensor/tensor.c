@@ -16,6 +16,9 @@
  * norms, biases and halves of adapters: they are one unit for all blocks, which stays gathered. Each rank's gradient of
  * such a half, of all rows and of its part of the product, is a part of the sum too.
  *
+ * Routers and experts are outside of the products: each rank has them whole, or those of its place on the expert axis, and
+ * they see its rows, as if it had other sequences.
+ *
  * A program that continues texts has few rows, one of each text after its prompt. Its ranks all have all of them outside of
  * the products too: parts are summed in place, ALL_REDUCE, and nothing is gathered. So are logits, which are 0 for the
  * words of other ranks. */
@@ -161,7 +164,8 @@ static void sum_parts(struct tensor_pass *c, struct sh_op op, const struct sh_op
 
 static bool is_cut_by_inputs(const struct tensor_pass *c, const struct sh_op *op)
 {
-    return op->kind == SH_OP_LINEAR && param_of(c, op->in[1])->cut == (op->attr.linear.w_in_out ? 0 : 1);
+    return op->kind == SH_OP_LINEAR && param_of(c, op->in[1])->n_bands &&
+           param_of(c, op->in[1])->cut == (op->attr.linear.w_in_out ? 0 : 1);
 }
 
 /* A product that is cut along its outputs, its adapter, or the loss or scores need all rows. */
@@ -173,9 +177,14 @@ static void from_all_rows(struct tensor_pass *c, struct sh_op op)
     sh_program_add_op(c->p, &op);
 }
 
-static bool needs_all_rows(enum sh_op_kind kind)
+/* Not the products of a matrix that all ranks have whole, as beside experts. */
+static bool needs_all_rows(const struct tensor_pass *c, const struct sh_op *op)
 {
-    return kind == SH_OP_LINEAR || kind == SH_OP_LORA || kind == SH_OP_HEAD_LOSS || kind == SH_OP_HEAD_SCORE;
+    if (op->kind == SH_OP_LINEAR)
+        return param_of(c, op->in[1])->n_bands > 0;
+    if (op->kind == SH_OP_LORA)
+        return param_of(c, op->in[2])->n_bands > 0 || param_of(c, op->in[3])->n_bands > 0;
+    return op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_SCORE;
 }
 
 static bool is_own(const struct tensor_pass *c, int t)
@@ -210,6 +219,12 @@ static void logits_of_words(struct tensor_pass *c, struct sh_op op)
     sum_into(c, &op, op.out[0], op.out[0]);
 }
 
+/* Numbers of experts, whatever rows they are of. */
+static bool is_of_experts(enum sh_op_kind kind, int out)
+{
+    return kind == SH_OP_ROUTE_LOAD || kind == SH_OP_ROUTE_LOSS || (kind == SH_OP_ROUTE_PLAN && out == 2);
+}
+
 /* An operation between products, or outside of them: its results have the rows that its operands have. Positions are
  * looked up outside, and stages send their own rows. */
 static void other(struct tensor_pass *c, struct sh_op op)
@@ -221,7 +236,7 @@ static void other(struct tensor_pass *c, struct sh_op op)
     if (op.kind == SH_OP_EMBED && outside)
         op.in[0] = rows_of(c, op.in[0]);
     for (int k = 0; k < SH_OP_MAX_OUT && outside; k++)
-        if (op.out[k] != SH_NONE)
+        if (op.out[k] != SH_NONE && !is_of_experts(op.kind, k))
             c->own[sh_tensor_root(c->p, op.out[k])] = true;
     sh_program_add_op(c->p, &op);
 }
@@ -239,7 +254,7 @@ static void rewrite(struct tensor_pass *c)
 
             sum_parts(c, old[i], adapted ? &old[i + 1] : NULL);
             i += adapted;
-        } else if (needs_all_rows(old[i].kind)) {
+        } else if (needs_all_rows(c, &old[i])) {
             from_all_rows(c, old[i]);
         } else if (old[i].kind == SH_OP_EMBED && param_of(c, old[i].in[1])->n_bands) {
             embed_words(c, old[i]);
@@ -291,18 +306,30 @@ static int64_t room_of(const struct tensor_pass *c, const struct sh_unit *u)
     return room;
 }
 
+/* Experts on other ranks are cut over these ranks too; what moves by loads is whole everywhere. */
+static bool split_otherwise(const struct tensor_pass *c, struct sh_unit *u)
+{
+    if (u->split)
+        u->shard |= c->mesh->tensor;
+    else if (u->balances)
+        u->replicate = c->mesh->replicate | c->mesh->shard | c->mesh->tensor;
+    return u->split || u->balances;
+}
+
 static void split_units(struct tensor_pass *c)
 {
     struct sh_program *p = c->p;
     bool *banded = sh_calloc((size_t)p->n_units + 2, sizeof *banded); /* of the two new ones too */
 
     for (int i = 0; i < p->n_params; i++)
-        banded[p->params[i].unit] |= p->params[i].n_bands > 0;
+        banded[p->params[i].unit] |= p->params[i].n_bands > 0 && !p->units[p->params[i].unit].split;
     gather_vectors(p, banded, false, "vectors");
     gather_vectors(p, banded, true, "vectors.lora");
     for (int i = 0; i < p->n_units; i++) {
         struct sh_unit *u = &p->units[i];
 
+        if (split_otherwise(c, u))
+            continue;
         u->shard = c->mesh->shard | (banded[i] ? 0 : c->mesh->tensor);
         u->replicate = c->mesh->replicate;
         u->split = banded[i] ? c->mesh->tensor : 0;
