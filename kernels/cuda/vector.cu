@@ -1,6 +1,7 @@
 /* Operations on whole vectors, all bound by memory. Bytes per element, f32 (bf16: half): add 12, scale 8, cast 6,
- * copy 8, accumulate 12. */
+ * copy 8, accumulate 12; ema 12, whatever the halves. */
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/floats.cuh"
 #include "kernels/cuda/map.cuh"
 
 namespace
@@ -74,6 +75,22 @@ template <class T> sh_rc run_scale(const struct sh_op_call *call)
     scale<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), call->attr->scale.by};
     return sh_map<N>("scale", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
 }
+
+struct ema {
+    float *e;
+    struct sh_floats p;
+    float by;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float mean[N], now[N];
+        sh_load(mean, e + i);
+        sh_floats_load(now, p, i);
+        for (int k = 0; k < N; k++)
+            mean[k] += by * (now[k] - mean[k]);
+        sh_store(e + i, mean);
+    }
+};
 
 /* Index i is in the order of heads; the other index is in the order of q, k and v. */
 template <class T> struct regroup {
@@ -337,6 +354,17 @@ extern "C" sh_rc sh_cuda_row_add(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_bias(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_bias<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_ema(const struct sh_op_call *call)
+{
+    struct sh_floats whole = {(float *)call->in[0].data, NULL, NULL, NULL, NULL, SH_CODE8_LINEAR};
+    struct sh_floats halves = {NULL,           (sh_bf16 *)call->in[0].data, (int16_t *)call->in[1].data, NULL, NULL,
+                               SH_CODE8_LINEAR};
+    ema f = {(float *)call->out[0].data, call->in[1].data ? halves : whole, call->attr->scale.by};
+
+    return sh_map<4>("ema", f, sh_elems(&call->out[0]), sh_floats_aligned<4>(f.p) && sh_aligned<4>(f.e, 0),
+                     call->queue);
 }
 
 extern "C" sh_rc sh_cuda_scale(const struct sh_op_call *call)

@@ -287,11 +287,6 @@ static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
         return sh_fail(SH_E_USAGE,
                        "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
                        "bfloat16, or training.device=cpu");
-    if (cfg->optimizer.ema_decay > 0)
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.ema_decay=%g: its kernel is for CPUs, but the job runs on GPUs; leave it out, or "
-                       "give training.device=cpu; sherd ckpt average takes the mean of checkpoints",
-                       cfg->optimizer.ema_decay);
     return SH_OK;
 }
 

@@ -82,6 +82,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_ADAMW] = sh_cuda_adamw,
         [SH_OP_SGD] = sh_cuda_sgd,
         [SH_OP_LION] = sh_cuda_lion,
+        [SH_OP_EMA] = sh_cuda_ema,
         [SH_OP_UNPACK] = sh_cuda_unpack,
         [SH_OP_KV_PUT] = sh_cuda_kv_put,
         [SH_OP_ATTENTION_CACHE] = sh_cuda_attention_cache,
@@ -389,6 +390,37 @@ static void check_sum(int64_t bytes)
     free(host);
 }
 
+/* Against the reference, and the same bits with the parameters in one piece, in halves, and in any order of threads. */
+static void average(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int order = 0; order < OPTEST_ORDERS; order++) {
+            static sh_bf16 high[8195];
+            static int16_t low[8195];
+            struct optest t, ref, halves;
+
+            optest_begin(&t, SH_OP_EMA);
+            t.attr.scale.by = 0.25f;
+            optest_in(&t, 0, SH_F32, DIMS(lengths[i]));
+            optest_out(&t, 0, SH_F32, DIMS(lengths[i]));
+            optest_add_to(&t, 0);
+            optest_copy(&ref, &t);
+            optest_copy(&halves, &t);
+            sh_floats_put((struct sh_floats){.high = high, .low = low}, lengths[i], t.call.in[0].data);
+            halves.call.in[0] = (struct sh_operand){.data = high, .dtype = SH_BF16, .ndim = 1, .dim = {lengths[i]}};
+            halves.call.in[1] = (struct sh_operand){.data = low, .dtype = SH_I16, .ndim = 1, .dim = {lengths[i]}};
+            optest_run(&ref, &sh_kernels_ref, 1);
+            run(&t, &table, order);
+            run(&halves, &table, order);
+            optest_close(&ref, &t, 0, 4);
+            optest_same(&t, &halves, 0);
+            optest_end(&t);
+            optest_end(&ref);
+            optest_end(&halves);
+        }
+}
+
 static void damage(void **state)
 {
     static const int64_t n[] = {0, 1, 3, 4, 64, 1023, 5000};
@@ -410,6 +442,7 @@ int main(void)
         cmocka_unit_test(norm_refuses),
         cmocka_unit_test(embed_outside),
         cmocka_unit_test(damage),
+        cmocka_unit_test(average),
         cmocka_unit_test(exact),
         cmocka_unit_test(exact_rounds),
         cmocka_unit_test(update_has_many_runs),

@@ -16,6 +16,7 @@ import sys
 from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, run, same_bits,
                     tiny, traces)
 
+AVERAGE = {'optimizer.ema_decay': 0.7, 'validation.ema': True, 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 
@@ -349,6 +350,8 @@ def main():
         ('adapters upon a model of the CPU, on replicas', adapted, '2x2', 'bfloat16'),
         ('adapters upon a model in four bits', functools.partial(adapted, **{'lora.quantize_base': 'nf4'}), '1x2', 'bfloat16'),
         ('validation', evaluates),
+        ('validation of an average', functools.partial(evaluates, **AVERAGE)),
+        ('the same, with states on the host', functools.partial(evaluates, **AVERAGE, **{'offload.optimizer': 'cpu'})),
         ('targets that do not count', masked),
         *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),
         ('a trace', traces),

@@ -106,12 +106,14 @@ def checkpoints(first, second, mode):
         [] if verify else ['sherd ckpt verify said nothing'])
 
 
-def evaluates():
+def evaluates(**more):
+    """By one step; what moves between a GPU and its host is for the GPU."""
     path = {'validation.enable': True, 'validation.dataset_path': config('llama')['training.dataset_path'],
             'validation.sequences': 5}
     found = []
     for device, mesh in ((CPU, '1x1'), (CUDA, '1x2')):
-        run('eval', 'llama', device, mesh, **path, **{'training.steps': 1})
+        on_host = {key: value for key, value in more.items() if device == CUDA or not key.startswith('offload.')}
+        run('eval', 'llama', device, mesh, **path, **{'training.steps': 1, **on_host})
         lines = (pathlib.Path('eval') / 'out/metrics.jsonl').read_text().splitlines()
         found.append([line['validation_loss'] for line in map(json.loads, lines) if 'validation_loss' in line])
     return job.differ('validation losses', found[1], found[0], BOUND['float32'])

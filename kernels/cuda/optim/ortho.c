@@ -9,7 +9,6 @@
     }
 ON_CPUS(ortho)
 ON_CPUS(ortho_rows)
-ON_CPUS(ema)
 ON_CPUS(adamw_coded)
 ON_CPUS(lion_coded)
 ON_CPUS(encode)
