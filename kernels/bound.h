@@ -3,7 +3,7 @@
 #ifndef SH_KERNELS_BOUND_H
 #define SH_KERNELS_BOUND_H
 
-#include "src/base/number/dtype.h"
+#include "kernels/op.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -22,6 +22,25 @@ static inline double sh_bound_eps(enum sh_dtype dtype)
 static inline struct sh_bound sh_bound_sum(enum sh_dtype dtype, double terms)
 {
     return (struct sh_bound){.atol = 0x1p-23 * (terms + 4), .rtol = 2 * sh_bound_eps(dtype) + 4 * 0x1p-23};
+}
+
+/* How often an operation rounds to the compute type inside, each time by up to half of sh_bound_eps() of what it adds up
+ * then: weights and scores in attention, logits' gradients, what two products in a row hand on. Muon's polynomial amplifies
+ * the roundings of its products. */
+static inline double sh_bound_inside(enum sh_op_kind kind)
+{
+    switch ((int)kind) {
+    case SH_OP_ATTENTION:
+    case SH_OP_ATTENTION_ROWS:
+    case SH_OP_HEAD_LOSS_GRAD:
+    case SH_OP_LOSS_REST: return 2;
+    case SH_OP_ATTENTION_BWD:
+    case SH_OP_ATTENTION_ROWS_BWD:
+    case SH_OP_LORA:
+    case SH_OP_LORA_BWD: return 4;
+    case SH_OP_ORTHO: return 2048;
+    default: return 0;
+    }
 }
 
 /* |reference - result| over the bound: it holds up to 1. NaN and Inf must agree in kind. */

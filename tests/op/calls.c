@@ -286,10 +286,10 @@ double lora_bound(const struct optest *t, int o)
     bool sums = t->call.kind == SH_OP_LORA_BWD && o > 0;
     double terms = sums ? (double)t->call.in[0].dim[0] : 1,
            eps = t->call.in[0].dtype != SH_F32 ? sh_bound_eps(t->call.in[0].dtype) : 0x1p-20;
-    return (t->call.kind == SH_OP_LORA_BWD && o == 2 ? 0x1p-20 : eps) * 16 * sqrt(terms);
+    return (t->call.kind == SH_OP_LORA_BWD && o == 2 ? 0x1p-20 : eps) * 4 * sh_bound_inside(t->call.kind) * sqrt(terms);
 }
 
 double lora_relative(const struct optest *t)
 {
-    return t->call.in[0].dtype != SH_F32 ? 4 * sh_bound_eps(t->call.in[0].dtype) : 0x1p-18;
+    return t->call.in[0].dtype != SH_F32 ? sh_bound_inside(t->call.kind) * sh_bound_eps(t->call.in[0].dtype) : 0x1p-18;
 }

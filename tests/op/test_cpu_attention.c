@@ -25,9 +25,9 @@ static const struct attention_shape shapes[] = {
 
 /* Products of bf16 read weights, and gradients of scores, that are rounded to bf16: each is off by at most 2^-9 of
  * itself, and their sums by that fraction of what they would be if nothing cancelled, which is at most `size`. */
-static struct sh_bound weighted(struct sh_bound b, enum sh_dtype act, double size)
+static struct sh_bound weighted(struct sh_bound b, enum sh_dtype act, enum sh_op_kind kind, double size)
 {
-    b.atol += act == SH_F32 ? 0 : sh_bound_eps(act) / 2 * size;
+    b.atol += act == SH_F32 ? 0 : sh_bound_inside(kind) * sh_bound_eps(act) / 2 * size;
     return b;
 }
 
@@ -39,7 +39,7 @@ static void check_forward(enum sh_dtype act, struct attention_shape s)
     attention_forward(&t, act, s);
     double terms = (double)(s.dim + s.seq);
     /* The weights of a row sum to 1. */
-    struct sh_bound o = weighted(sh_bound_sum(act, terms), act, 2);
+    struct sh_bound o = weighted(sh_bound_sum(act, terms), act, SH_OP_ATTENTION, 1);
     agree(&t, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, terms)}, -1, -1);
     optest_end(&t);
 }
@@ -52,7 +52,7 @@ static void check_backward(enum sh_dtype act, struct attention_shape s)
     attention_backward(&t, act, s);
     double sharing = (double)s.heads / s.kv_heads;
     struct sh_bound bound = sh_bound_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
-    bound = weighted(bound, act, 2 + 2 * sharing);
+    bound = weighted(bound, act, SH_OP_ATTENTION_BWD, (1 + sharing) / 2);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
 }
@@ -73,14 +73,14 @@ static void runs_of_queries(void **state)
         struct runs_shape s = some[i / 2];
         enum sh_dtype act = acts[i % 2];
         double keys = 2 * s.ranks * s.rows, sharing = (double)s.heads / s.kv_heads;
-        struct sh_bound o = weighted(sh_bound_sum(act, s.dim + keys), act, 2), d;
+        struct sh_bound o = weighted(sh_bound_sum(act, s.dim + keys), act, SH_OP_ATTENTION_ROWS, 1), d;
         struct optest t;
 
         runs_forward(&t, act, s);
         agree(&t, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, s.dim + keys)}, -1, -1);
         optest_end(&t);
         runs_backward(&t, act, s);
-        d = weighted(sh_bound_sum(act, 4 * s.dim + keys * sharing), act, 2 + 2 * sharing);
+        d = weighted(sh_bound_sum(act, 4 * s.dim + keys * sharing), act, SH_OP_ATTENTION_ROWS_BWD, (1 + sharing) / 2);
         agree(&t, 2, (struct sh_bound[]){d, d}, -1, -1);
         optest_end(&t);
     }
@@ -173,7 +173,7 @@ static void check_nan(enum sh_dtype act)
     struct optest t;
     attention_forward(&t, act, (struct attention_shape){1, 140, 1, 1, 16, false, 0});
     optest_set(&t.call.in[0], 139 * 48, NAN);
-    struct sh_bound o = weighted(sh_bound_sum(act, 160), act, 2);
+    struct sh_bound o = weighted(sh_bound_sum(act, 160), act, SH_OP_ATTENTION, 1);
     agree(&t, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, 160)}, -1, -1);
     optest_end(&t);
 }

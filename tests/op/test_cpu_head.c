@@ -47,10 +47,11 @@ static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
     if (frozen)
         head_frozen(&t);
     double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
+    double size = 6 * sh_bound_inside(SH_OP_HEAD_LOSS_GRAD);
     struct sh_bound bound[3] = {
         loss_bound(s),
-        {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act != SH_F32 ? 2 * sh_bound_eps(act) : 0x1p-20},
-        {.atol = 12 * eps, .rtol = 0x1p-20},
+        {.atol = size * eps * t.scalars.loss_scale, .rtol = act != SH_F32 ? 2 * sh_bound_eps(act) : 0x1p-20},
+        {.atol = size * eps, .rtol = 0x1p-20},
     };
     agree(&t, frozen ? 2 : 3, bound, -1, -1);
     optest_end(&t);

@@ -145,25 +145,7 @@ static enum sh_dtype narrowest(const struct sh_op_call *call)
     return found;
 }
 
-/* Roundings to the compute type inside of an operation: of weights and scores in attention, of logits' gradients, of what
- * two products in a row hand on. Muon's polynomial amplifies those of its products. */
-static double roundings_inside(enum sh_op_kind kind)
-{
-    switch ((int)kind) {
-    case SH_OP_ATTENTION:
-    case SH_OP_ATTENTION_ROWS:
-    case SH_OP_HEAD_LOSS_GRAD:
-    case SH_OP_LOSS_REST: return 2;
-    case SH_OP_ATTENTION_BWD:
-    case SH_OP_ATTENTION_ROWS_BWD:
-    case SH_OP_LORA:
-    case SH_OP_LORA_BWD: return 4;
-    case SH_OP_ORTHO: return 2048;
-    default: return 0;
-    }
-}
-
-/* The reference's largest number stands for the size of what was added up. */
+/* The reference's largest number stands for the size of what was added up, which may be twice that. */
 static struct sh_bound bound_of(const struct sh_op_call *call, const struct sh_operand *reference)
 {
     struct sh_bound b = sh_bound_sum(reference->dtype, terms_of(call, reference));
@@ -174,7 +156,7 @@ static struct sh_bound bound_of(const struct sh_op_call *call, const struct sh_o
 
         largest = isfinite(x) ? fmax(largest, x) : largest;
     }
-    b.atol += roundings_inside(call->kind) * sh_bound_eps(narrowest(call));
+    b.atol += sh_bound_inside(call->kind) * sh_bound_eps(narrowest(call));
     b.atol = b.atol * largest + (reference->dtype == SH_F16 ? 0x1p-23 : FLT_MIN);
     return b;
 }
