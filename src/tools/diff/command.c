@@ -4,6 +4,7 @@
 #include "src/base/string/str.h"
 #include "src/tools/diff/compare.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,15 +72,23 @@ static void print_skipped(const struct sh_diff *d)
                d->steps == 1 ? "1 step" : "the steps of both", d->by_bits ? "to the last bit" : "up to rounding");
 }
 
+/* JSON has no NaN or Inf. */
+static json_t *relative(const struct sh_diff *d)
+{
+    double by = sh_diff_relative(d->first_a, d->first_b);
+
+    return isfinite(by) ? json_real(by) : json_null();
+}
+
 static void print_json(const struct sh_diff *d)
 {
     json_t *out = json_pack("{s:b, s:b, s:i, s:i, s:i}", "equal", !d->first_a, "bits", d->by_bits, "records", d->total,
                             "only_a", d->only_a, "only_b", d->only_b);
 
     if (d->first_a)
-        json_object_update_new(out, json_pack("{s:I, s:s, s:s?, s:f, s:i}", "step", (json_int_t)d->first_a->step,
+        json_object_update_new(out, json_pack("{s:I, s:s, s:s?, s:o, s:i}", "step", (json_int_t)d->first_a->step,
                                               "name", d->first_a->name, "kind", d->first_a->kind, "relative",
-                                              sh_diff_relative(d->first_a, d->first_b), "differing", d->differing));
+                                              relative(d), "differing", d->differing));
     json_dumpf(out, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     printf("\n");
     json_decref(out);
