@@ -19,18 +19,25 @@ STEPS = 4
 BASE = {'training.steps': STEPS, 'training.global_batch_size': 8, 'training.local_batch_size': 2, 'lr_scheduler.total_steps': 10,
         'checkpoint.enable': False, 'comm.shared_memory': 'off', 'training.reproducible': 'mesh'}
 PRINTS = {'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': f'1-{STEPS}'}
+# Ranks, strategy, recomputation, threads.
+EQUAL = [(ranks, strategy, recompute, 1 + number % 2)
+         for number, (strategy, recompute, ranks) in enumerate((s, m, n) for s in ('full_shard', 'shard_grad_op', 'shard_optim', 'no_shard')
+                                                               for m in ('none', 'full') for n in (2, 4))]
+EQUAL += [(4, 'full_shard', 'selective', 1), (2, 'no_shard', 'selective', 2), (2, 'shard_optim', 'selective', 1), (4, 'shard_grad_op', 'selective', 1)]
 MODELS = {
     'llama on one rank': (0, tiny.MODELS['llama']),
     'gpt2 over 2, bfloat16, recomputed': (2, {**tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16',
                                               'activation_checkpoint.mode': 'full'}),
 }
-WAYS = ('scale', 'tile', 'shift', 'element', 'skip')
+LONG = bool(os.environ.get('SHERD_LONG'))
+WAYS = ('scale', 'tile', 'shift', 'element', 'skip', *(('bias', 'border') if LONG else ()))
 # Objectives with data of their own, and operations that only these have.
 OBJECTIVES = {'--objective.name=dpo': 'pair_loss head_score', '--objective.name=dpo --objective.loss_type=kto': 'pair_loss',
               '--model.num_labels=3': 'head_loss_grad', '--model.num_labels=1 --objective.name=reward': 'pair_loss',
               '--model.num_labels=1 --objective.name=regression': 'pair_loss', '--data.packing=bfd': 'attention',
               '--objective.name=distillation --objective.top_k=4 --objective.teacher_path=no': 'head_loss_grad'}
-MUTANTS = 6 if job.FEW else 20
+MUTANTS = 42 if LONG else 6 if job.FEW else 20
+STALE = 20 if LONG else 2
 NANS = 8 if job.FEW else 30
 CHECKED = 6 if job.FEW else 15
 NAMED = 0.95  # of the mutants, at least
@@ -50,9 +57,9 @@ def run(folder, ranks, config, words=('train', 'c.yaml'), statuses=(0, 6), more=
     return done.stderr
 
 
-def count_calls(ranks, config):
-    """How many kernels had been called before each step, and in all."""
-    return [int(word) for word in re.search(r'^calls (.*)', run('count', ranks, config, CALL='count'), re.M)[1].split()]
+def count_calls(ranks, config, of='calls'):
+    """How many kernels had been called before each step, and in all; or how many gathers."""
+    return [int(word) for word in re.search(rf'^{of} (.*)', run('count', ranks, config, CALL='count'), re.M)[1].split()]
 
 
 def first_difference():
@@ -77,7 +84,7 @@ def case_mutants(ranks, model):
     while tried < MUTANTS:
         call, how = draw.randrange(calls[1], calls[STEPS]), WAYS[tried % len(WAYS)]
         step = max(i for i in range(1, STEPS) if calls[i] <= call)
-        text = run('wrong', ranks, config, CALL=call, HOW=how, RANK=ranks // 2)
+        text = run('wrong', ranks, config, CALL=call, HOW=how, RANK=ranks // 2 if tried % 4 else 'all')
         label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
         found = first_difference()
         if change == 'nothing' or (how == 'skip' and found['equal']):
@@ -85,7 +92,52 @@ def case_mutants(ranks, model):
         tried += 1
         if found['equal'] or not named(label, step, found):
             missed.append(f'{how}, call {call} in step {step}, {label}: {found}')
+    print(f'# {tried - len(missed)} of {tried} named')
     return missed if tried - len(missed) < NAMED * tried else []
+
+
+def of_unit(label):
+    """Names of what is made of a gathered unit: "backward layers.0 all_gather" is for "backward d.layers.0.gelu"."""
+    phase, unit = label.split()[:2]
+    return rf'{phase} (d\.)?' + (re.escape(unit) + r'\.' if unit.startswith('layers.') else '')
+
+
+def case_stale(ranks, model):
+    """A gather that brings nothing: what reads its unit is named, in the same step, phase and block."""
+    config = {**model, **BASE, **PRINTS, 'parallelism.sharding_strategy': 'full_shard', 'activation_checkpoint.mode': 'none'}
+    gathers = count_calls(ranks, config, 'gathers')
+    run('right', ranks, config)
+    draw, missed, tried = random.Random(ranks + 29), [], 0
+    while tried < STALE:
+        gather = draw.randrange(gathers[1], gathers[STEPS])
+        step = max(i for i in range(1, STEPS) if gathers[i] <= gather)
+        text = run('wrong', ranks, config, CALL=gather, HOW='stale', RANK=ranks // 2)
+        label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
+        found = first_difference()
+        if change == 'nothing':  # the unit was still there, from the micro-step before
+            continue
+        tried += 1
+        if found['equal'] or found['step'] != step or not re.match(of_unit(label), found['name']):
+            missed.append(f'gather {gather} in step {step}, {label}: {found}')
+    print(f'# {tried - len(missed)} of {tried} named')
+    return missed if len(missed) > (1 - NAMED) * tried else []
+
+
+def case_equal():
+    """Pairs of equal steps, on other meshes and strategies: no difference is found."""
+    steps, wrong, pairs = (25 if LONG else 4), [], 0
+    config = {**tiny.MODELS['llama'], **BASE, 'training.steps': steps, 'lr_scheduler.total_steps': steps,
+              'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': f'1-{steps}'}
+    for narrow in ({}, {'training.mixed_precision_param': 'bfloat16'})[:2 if LONG else 1]:
+        run('right', 0, {**config, **narrow})
+        for ranks, strategy, recompute, local in EQUAL if LONG else EQUAL[:1]:
+            run('wrong', ranks, {**config, **narrow, 'parallelism.sharding_strategy': strategy, 'activation_checkpoint.mode': recompute,
+                                 'training.threads': local})
+            found = first_difference()
+            wrong += [f'{ranks} ranks, {strategy}, {recompute}, {narrow}: {found}'] * (not found['equal'])
+            pairs += steps
+    print(f'# no difference in {pairs} equal pairs of steps' if not wrong else f'# {len(wrong)} false')
+    return wrong
 
 
 def case_nan(ranks, model):
@@ -162,5 +214,6 @@ if __name__ == '__main__':
     tokens = tiny.write_tokens()
     rows = [(name, *row) for name, row in MODELS.items() if row[0] == 0 or job.can_launch()]
     sys.exit(job.run_cases([(f'a wrong kernel, {name}', case_mutants, *row) for name, *row in rows]
-                           + [('right kernels', case_right)] + [(f'a check, {name}', case_check, *row) for name, *row in rows]
+                           + [(f'a stale gather, {name}', case_stale, *row) for name, *row in rows if row[0]]
+                           + [('equal steps', case_equal)] * job.can_launch() + [('right kernels', case_right)] + [(f'a check, {name}', case_check, *row) for name, *row in rows]
                            + [(f'no number, {name}', case_nan, *row) for name, *row in rows]))

@@ -1,6 +1,8 @@
 /* Linked into sherd_wrong, which is `sherd` with one wrong kernel: after call WRONG_CALL of a kernel on rank WRONG_RANK its
  * output is damaged, as WRONG_HOW says, and "LABEL DAMAGE" goes to standard error: the operation, and whether any bit has
- * changed. With WRONG_AGAIN=True every later call of that operation is damaged, too. With WRONG_CALL=count rank 0 says at the end how many calls there were before each step: "calls 0 57 93". */
+ * changed. With WRONG_AGAIN=True every later call of that operation is damaged, too. With WRONG_CALL=count rank 0 says at the end how many calls there were before each step: "calls 0 57 93". With
+ * WRONG_HOW=stale the call is not of a kernel but of a gather, of which there are "gathers 0 8 16": what it brings goes elsewhere, so what is read is old.
+ * WRONG_RANK=all: on all ranks. */
 #include "kernels/rows.h"
 #include "src/comm/comm.h"
 #include "src/device/device.h"
@@ -14,27 +16,52 @@
 enum { STEPS = 8 };
 
 static char label[64] = "start", wrong[64];
-static long calls[STEPS + 1]; /* at the begin of each step */
-static long n_calls;
+static long calls[STEPS + 1], gathers[STEPS + 1]; /* at the begin of each step */
+static long n_calls, n_gathers;
 
 void __real_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
 void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing);
 sh_rc __real_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call);
 sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call);
+sh_rc __real_sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
+sh_rc __wrap_sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
+
+static void say_counts(const char *what, const long *before, long all)
+{
+    fprintf(stderr, "%s", what);
+    for (int i = 0; i <= STEPS; i++)
+        fprintf(stderr, " %ld", before[i]);
+    fprintf(stderr, " %ld\n", all);
+}
 
 static void say_calls(void)
 {
-    fprintf(stderr, "calls");
-    for (int i = 0; i <= STEPS; i++)
-        fprintf(stderr, " %ld", calls[i]);
-    fprintf(stderr, " %ld\n", n_calls);
+    say_counts("calls", calls, n_calls);
+    say_counts("gathers", gathers, n_gathers);
+}
+
+/* Whether the calls of this rank are to be wrong. */
+static bool is_wrong_rank(void)
+{
+    const char *rank = getenv("WRONG_RANK");
+
+    return rank && !strcmp(rank, "all") ? true : shim_rank() == (rank ? atoi(rank) : 0);
+}
+
+static bool is_how(const char *how)
+{
+    const char *given = getenv("WRONG_HOW");
+
+    return given && !strcmp(given, how);
 }
 
 void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing)
 {
     snprintf(label, sizeof label, "%s", doing);
-    for (int64_t i = step; i > 0 && i <= STEPS && !calls[i]; i--)
+    for (int64_t i = step; i > 0 && i <= STEPS && !calls[i]; i--) {
         calls[i] = n_calls;
+        gathers[i] = n_gathers;
+    }
     __real_sh_comm_note(c, step, doing);
 }
 
@@ -84,6 +111,10 @@ static void damage(const struct sh_operand *o, int64_t n, const char *how)
             put(o, i, 2 * get(o, i) + 1e-3F);
         else if (!strcmp(how, "nan") && i == n / 3)
             put(o, i, NAN);
+        else if (!strcmp(how, "bias"))
+            put(o, i, get(o, i) + 1e-3F);
+        else if (!strcmp(how, "border") && i >= n - 4)
+            put(o, i, 1.0F - get(o, i));
         else if (!strcmp(how, "flip") && i == n / 3)
             flip(o, i);
 }
@@ -122,15 +153,37 @@ static sh_rc run_wrong(sh_kernel kernel, const struct sh_op_call *call, const ch
     return rc;
 }
 
+/* What a gather that is not waited for would leave: whatever was there. */
+sh_rc __wrap_sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket)
+{
+    const char *which = getenv("WRONG_CALL");
+    struct sh_coll lost = *coll;
+    size_t bytes;
+    sh_rc rc;
+
+    if (coll->kind != SH_OP_ALL_GATHER || n_gathers++ != (which && is_how("stale") ? atol(which) : -1) ||
+        !is_wrong_rank())
+        return __real_sh_comm_start(c, coll, ticket);
+    bytes = (size_t)(coll->count * sh_comm_group_size(c, coll->group) * sh_dtype_bytes(coll->dtype));
+    lost.recv = calloc(bytes, 1);
+    if (!lost.recv)
+        abort();
+    rc = __real_sh_comm_start(c, &lost, ticket);
+    if (rc == SH_OK)
+        rc = sh_comm_wait(c, *ticket);
+    fprintf(stderr, "wrong: %s: %s\n", coll->label, memcmp(lost.recv, coll->recv, bytes) ? "changed" : "nothing");
+    return rc;
+}
+
 sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
 {
-    const char *which = getenv("WRONG_CALL"), *rank = getenv("WRONG_RANK"), *again = getenv("WRONG_AGAIN");
+    const char *which = getenv("WRONG_CALL"), *again = getenv("WRONG_AGAIN");
 
     if (kernel == sh_device_cpu.kernels->prepare || kernel == sh_kernels_ref.run[call->kind])
         return __real_sh_rows_run(kernel, call);
     if (n_calls++ == 0 && which && !strcmp(which, "count") && shim_rank() == 0)
         atexit(say_calls);
-    if (!which || !strcmp(which, "count") || shim_rank() != (rank ? atoi(rank) : 0))
+    if (!which || !strcmp(which, "count") || is_how("stale") || !is_wrong_rank())
         return __real_sh_rows_run(kernel, call);
     if (n_calls - 1 == atol(which)) {
         snprintf(wrong, sizeof wrong, "%s", again && !strcmp(again, "True") ? label : "");
