@@ -79,15 +79,19 @@ static void say(int fd, const char *text)
 
 /* ---- the keeper's side ---- */
 
-/* A watch that has hung up, but can be reached, has lost this node for a while: the link of the node was cut, or the
- * node stood still. */
+/* A watch that has hung up, but speaks to whoever calls, has lost this node for a while: the link of the node was cut, or
+ * the node stood still. That it can be called is not enough: the kernel answers for a process that stands still. */
 static bool is_left_out(const struct address *a)
 {
-    int fd = reach(a);
+    struct pollfd p = {.fd = reach(a), .events = POLLIN};
+    char byte;
+    bool speaks;
 
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
+    if (p.fd < 0)
+        return false;
+    speaks = poll(&p, 1, REACH_SECONDS * 1000) > 0 && recv(p.fd, &byte, 1, 0) == 1;
+    close(p.fd);
+    return speaks;
 }
 
 static void *beat(void *arg)

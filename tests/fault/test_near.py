@@ -111,9 +111,9 @@ def newest(folder):
     return max((int(n) for n in re.findall(r'"step": ?(\d+), ?"loss"', text)), default=0)
 
 
-def kept(folder):
+def kept(folder, **environment):
     done = subprocess.run([os.environ['SHERD'], 'keep', 'c.yaml', '--step'], cwd=folder, capture_output=True, text=True,
-                          env=job.environment(0), check=True)
+                          env=job.environment(0) | environment, check=True)
     return int(done.stdout)
 
 
@@ -325,6 +325,15 @@ def copies():
                 flip(path, len(data) - 5000)
         run = begin(folder, 2 * EACH, **on_nodes())
         status, said = finish(run)
+        longer = f'--training.steps={STEPS + 200}'
+        run = begin(folder, 2 * EACH, longer, **on_nodes())
+        wait_for_step(folder, run, STEPS + 5)
+        kill_one(folder, run, random.Random(4))
+        finish(run)
+        wrong += [] if kept(folder, SLURMD_NODENAME='node1') > STEPS else ['nothing is kept']
+    with Keeper(folder, node=0), Keeper(folder, node=1):  # a node and the one with its copies are lost
+        both, last = finish(begin(folder, 2 * EACH, f'--training.steps={STEPS + 20}', **on_nodes()))
+    wrong += [] if both == 0 and f'resumed from out/checkpoint/step-{STEPS:08}' in last else [f'both keepers are new: exit {both}, {last}']
     begun = FROM_MEMORY.search(said)
     if status or not begun or int(begun[1]) < step - 1 or ', a copy is taken: ' not in said:
         wrong.append(f'step {step}: exit {status}, {said}')
@@ -346,6 +355,9 @@ def distance():
         nodes = on_nodes() | {'SHERD_TEST_NODE': '1'}
         with Keeper(folder, node=0) as first, Keeper(folder, node=1), Keeper(folder, node=2):
             status, said = finish(begin(folder, 3, **nodes))
+            if far == 3:
+                uneven = finish(begin(folder, 3, **on_nodes()))
+                wrong += [] if uneven[0] == 2 and 'nodes with 2 and with 1' in uneven[1] else [f'uneven nodes: {uneven}']
             found = {int.from_bytes(path.read_bytes()[32:36], 'little') for path in first.parts()}
         wrong += [] if status == 0 and found == held and (far == 3) == ('near_distance=3 leads back' in said) else [f'{far}: {found}, {said}']
     return wrong
@@ -453,6 +465,8 @@ def two_keepers():
     folder = job.prepare('two-keepers', config(**NEAR))
     with Keeper(folder), Keeper(folder) as second:
         wrong = [] if second.process.wait(60) == 2 and 'already' in second.first + second.process.stderr.read() else ['a second keeper']
+    with Keeper(folder, '--checkpoint.enable=false') as keeper:
+        wrong += [] if keeper.process.wait(60) == 2 and 'go on from the files' in keeper.first else [keeper.first]
     folder = job.prepare('no-near', config())
     with Keeper(folder) as keeper:
         wrong += [] if keeper.process.wait(60) == 2 and 'near_interval is 0' in keeper.first else [keeper.first]

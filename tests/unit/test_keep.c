@@ -132,6 +132,22 @@ static void a_rank_that_cannot_end_is_named(void **state)
     close(hello(0, 8));
 }
 
+/* Whoever asks for near checkpoints and started no keeper learns how to. */
+static void a_missing_keeper_is_said(void **state)
+{
+    int fd;
+
+    (void)state;
+    kill(keeper, SIGKILL);
+    waitpid(keeper, NULL, 0);
+    assert_int_equal(sh_keep_connect(folder, 0, &fd), SH_E_COMM);
+    assert_non_null(strstr(sh_error_text(), "start one before the run, in the same folder: `sherd keep CONFIG &`"));
+    sh_error_clear();
+    keeper = fork();
+    if (keeper == 0)
+        _exit(sh_keep_serve(folder, 1 << 20, 0.3));
+}
+
 /* ---- packets ---- */
 
 static int count_open(void)
@@ -189,6 +205,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_later_hello_does_not_hide_a_death, begin, end),
         cmocka_unit_test_setup_teardown(the_next_start_has_the_node_to_itself, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_cannot_end_is_named, begin, end),
+        cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
         cmocka_unit_test(only_one_descriptor_is_taken),
     };
 
