@@ -58,6 +58,12 @@ class Sherd(AutotoolsPackage, CudaPackage):
     depends_on("python@3.9:", type="test")
     depends_on("cmocka", type="test")
 
+    requires(
+        "target=x86_64:",
+        "target=aarch64:",
+        policy="any_of",
+        msg="Sherd is tried on x86-64 and AArch64; numbers in files are little-endian",
+    )
     conflicts("cuda_arch=none", when="+cuda", msg="name the GPUs: cuda_arch=80,90")
 
     def place(self, name):

@@ -55,6 +55,7 @@ def case_syntax():
     for name in RECIPES[:2]:
         ast.parse((SITES / name).read_text(), name)
     text = (SITES / 'package.py').read_text()
+    wrong += [f'package.py does not allow {target}' for target in ('x86_64', 'aarch64') if f'"target={target}:"' not in text]
     needed = set(re.findall(r'depends_on\("([\w-]+)', text))
     asked = re.findall(r"spec\['([\w-]+)'\]", text) + [package for _, package in SPACK_OPTIONS.findall(text)]
     wrong += [f'package.py: no depends_on({name})' for name in asked if name not in needed]

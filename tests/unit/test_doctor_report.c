@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "src/base/file.h"
+#include "src/base/mem.h"
 #include "src/mesh/mesh.h"
 
 #include <signal.h>
@@ -141,6 +143,59 @@ static void test_neighbours_on_other_nodes_are_named(void **state)
     }
 }
 
+/* A file of /proc or /sys below the folder `root`. */
+static void put_file(const char *root, const char *path, const char *text)
+{
+    char *name = sh_strfmt("%s%s", root, path), *folder = sh_strdup(name);
+
+    *strrchr(folder, '/') = '\0';
+    assert_int_equal(sh_mkdir_p(folder), SH_OK);
+    assert_int_equal(sh_write_file_atomic(name, text, strlen(text)), SH_OK);
+    free(name);
+    free(folder);
+}
+
+/* A host of two processors; memory without processors; the same as a GPU's, as the driver says. */
+static void test_pages_of_a_coherent_host(void **state)
+{
+    static const char node[] = "/sys/devices/system/node/node", thp[] = "/sys/kernel/mm/transparent_hugepage/";
+    char root[] = "/tmp/test_doctor_pages.XXXXXX", text[SH_DOCTOR_PAGES], *path;
+
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    assert_false(sh_doctor_say_pages(root, 4096, text));
+    assert_string_equal(text, "4 KiB pages");
+    put_file(root, "/proc/sys/kernel/numa_balancing", "1\n");
+    for (int i = 0; i < 3; i++) {
+        path = sh_strfmt("%s%d/cpulist", node, i);
+        put_file(root, path, i == 2 ? "\n" : "0-71\n");
+        free(path);
+        path = sh_strfmt("%s%d/meminfo", node, i);
+        put_file(root, path, "Node 2 MemTotal:       100663296 kB\nNode 2 MemFree: 5 kB\n");
+        free(path);
+    }
+    path = sh_strfmt("%shpage_pmd_size", thp);
+    put_file(root, path, "536870912\n");
+    free(path);
+    path = sh_strfmt("%senabled", thp);
+    put_file(root, path, "always [madvise] never\n");
+    free(path);
+    assert_false(sh_doctor_say_pages(root, 65536, text));
+    assert_string_equal(text,
+                        "64 KiB pages; huge pages of 512.0 MiB: madvise; 96.0 GiB of the host's memory, which the row "
+                        "memory counts, have no processors: GPUs' over a coherent link, or CXL");
+    put_file(root, "/proc/driver/nvidia/gpus/0009:01:00.0/numa_status", "Numa status: online\nNode: 2\n");
+    assert_true(sh_doctor_say_pages(root, 65536, text));
+    assert_non_null(strstr(text, "they are GPUs', over a coherent link; kernel.numa_balancing=1 moves pages"));
+    put_file(root, "/proc/sys/kernel/numa_balancing", "0\n");
+    assert_false(sh_doctor_say_pages(root, 65536, text));
+    assert_true(sh_doctor_say_pages(root, 4096, text));
+    assert_non_null(strstr(text, "link; NVIDIA advises a kernel with 64 KiB pages"));
+    path = sh_strfmt("rm -r %s", root);
+    assert_int_equal(system(path), 0);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +204,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_left_of_a_report_that_fails),
         cmocka_unit_test(test_only_plain_values_are_shown),
         cmocka_unit_test(test_load_is_judged),
+        cmocka_unit_test(test_pages_of_a_coherent_host),
         cmocka_unit_test(test_neighbours_on_other_nodes_are_named),
     };
 

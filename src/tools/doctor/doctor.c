@@ -22,6 +22,7 @@ static const struct {
     sh_doctor_check *run;
 } checks[] = {
     {"ranks", sh_doctor_ranks},     {"program", sh_doctor_program}, {"instructions", sh_doctor_instructions},
+    {"pages", sh_doctor_pages},
     {"cores", sh_doctor_cores},     {"load", sh_doctor_load},       {"clocks", sh_doctor_clocks},
     {"data", sh_doctor_data},       {"folder", sh_doctor_folder},   {"space", sh_doctor_space},
     {"writing", sh_doctor_writing}, {"memory", sh_doctor_memory},   {"scratch", sh_doctor_scratch},

@@ -59,7 +59,7 @@ struct sh_doctor_row {
 typedef sh_rc sh_doctor_check(const struct sh_doctor *d, struct sh_doctor_row *row);
 sh_doctor_check sh_doctor_ranks, sh_doctor_program, sh_doctor_instructions, sh_doctor_cores, sh_doctor_load,
     sh_doctor_clocks, sh_doctor_data, sh_doctor_folder, sh_doctor_space, sh_doctor_writing, sh_doctor_memory,
-    sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives;
+    sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives, sh_doctor_pages;
 
 /* Set the row. Local. */
 void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -93,6 +93,16 @@ sh_rc sh_doctor_any_failed(const struct sh_doctor *d, sh_rc rc, struct sh_doctor
  * returns their number. Local. */
 int sh_doctor_nodes_but(const struct sh_doctor *d, const uint64_t *value, uint64_t usual, int size, char *text);
 int sh_doctor_odd_nodes(const struct sh_doctor *d, const uint64_t *value, int size, char *text);
+
+/* Set the row to words about each node: GOOD or, if noteworthy, NOTE; NOTE with the odd nodes if some differ in their
+ * `what`. Collective. */
+sh_rc sh_doctor_words(const struct sh_doctor *d, const char *what, const char *text, bool noteworthy,
+                      struct sh_doctor_row *row);
+
+/* Describe the pages of this node, from the files of /proc and /sys below `root` ("": the system's); whether the text is
+ * a note. Local. */
+enum { SH_DOCTOR_PAGES = 360 };
+bool sh_doctor_say_pages(const char *root, long page_bytes, char text[SH_DOCTOR_PAGES]);
 
 bool sh_doctor_leads(const struct sh_doctor *d);                 /* this rank is the first of its node. Local */
 const char *sh_doctor_host(const struct sh_doctor *d, int node); /* Local */

@@ -13,17 +13,16 @@
 
 enum { NAMES = 400, CORE = 64 };
 
-/* What is used, in words, and their hash. */
-static uint64_t describe(char text[SH_ISA_TEXT + CORE], bool *noteworthy)
+/* What is used, in words. */
+static bool describe(char text[SH_ISA_TEXT + CORE])
 {
     const char *core = sh_gemm_cblas_core();
-    size_t n;
+    bool noteworthy = sh_isa_describe(text);
+    size_t n = strlen(text);
 
-    *noteworthy = sh_isa_describe(text);
-    n = strlen(text);
     if (core)
         snprintf(text + n, SH_ISA_TEXT + CORE - n, "; OpenBLAS for %.*s", CORE - 20, core);
-    return XXH3_64bits(text, strlen(text));
+    return noteworthy;
 }
 
 /* Collective. Takes the row of the first rank, whose environment is the job's. */
@@ -33,18 +32,17 @@ static sh_rc same_as_first(struct sh_doctor_row *row)
     return SH_OK;
 }
 
-/* Collective. Differing nodes are reported first: they are seldom intended. */
-sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *row)
+/* Differing nodes are reported first: they are seldom intended. */
+sh_rc sh_doctor_words(const struct sh_doctor *d, const char *what, const char *text, bool noteworthy,
+                      struct sh_doctor_row *row)
 {
     uint64_t *hashes = sh_calloc((size_t)d->mesh->n_nodes, sizeof *hashes);
-    char text[SH_ISA_TEXT + CORE], names[NAMES];
-    bool noteworthy;
-    uint64_t hash = describe(text, &noteworthy);
+    char names[NAMES];
     sh_rc rc;
 
-    SH_TRY_OUT(sh_doctor_of_nodes_u64(d, hash, hashes));
+    SH_TRY_OUT(sh_doctor_of_nodes_u64(d, XXH3_64bits(text, strlen(text)), hashes));
     if (sh_doctor_odd_nodes(d, hashes, NAMES, names))
-        sh_doctor_note(row, "kernels on %s differ from those of most nodes; %s has %s", names, sh_doctor_host(d, 0),
+        sh_doctor_note(row, "%s on %s differ from those of most nodes; %s has %s", what, names, sh_doctor_host(d, 0),
                        text);
     else if (noteworthy)
         sh_doctor_note(row, "%s", text);
@@ -54,4 +52,12 @@ sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *ro
 out:
     free(hashes);
     return rc;
+}
+
+sh_rc sh_doctor_instructions(const struct sh_doctor *d, struct sh_doctor_row *row)
+{
+    char text[SH_ISA_TEXT + CORE];
+    bool noteworthy = describe(text);
+
+    return sh_doctor_words(d, "kernels", text, noteworthy, row);
 }
