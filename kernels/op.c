@@ -29,14 +29,14 @@ static const struct sh_attr_field rotation_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), LETTER(attn, rotary_dim, 'R'),
     FIELD(attn, inverse), FIELD(attn, pairs), {0}};
 static const struct sh_attr_field attention_attrs[] = {
-    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), {0}};
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, any_order), FIELD(attn, window), FIELD(attn, cap), {0}};
 static const struct sh_attr_field rows_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), LETTER(attn, runs, 'U'),
-    FIELD(attn, first[0]), FIELD(attn, first[1]), FIELD(attn, scale), FIELD(attn, window), {0}};
+    FIELD(attn, first[0]), FIELD(attn, first[1]), FIELD(attn, scale), FIELD(attn, window), FIELD(attn, cap), {0}};
 static const struct sh_attr_field kv_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), {0}};
 static const struct sh_attr_field cache_attrs[] = {
-    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), {0}};
+    LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), FIELD(attn, cap), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
                                                    FIELD(rope, ramp_last), FIELD(rope, scale), FIELD(rope, divisors), {0}};
@@ -49,10 +49,11 @@ static const struct sh_attr_field split_attrs[] = {
     LETTER(split, ranks, 'P'), LETTER(split, heads, 'H'), LETTER(split, kv_here, 'J'), LETTER(split, kv_heads, 'K'),
     LETTER(split, head_dim, 'D'), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
-static const struct sh_attr_field part_attrs[] = {FIELD(part, first), {0}};
+static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha),
-                                                   FIELD(head, raw), {0}};
+                                                   FIELD(head, raw), FIELD(head, cap), {0}};
+static const struct sh_attr_field logits_attrs[] = {FIELD(part, first), FIELD(part, all), FIELD(part, cap), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
     FIELD(lora, first[2]), FIELD(lora, width[2]), FIELD(lora, scale), {0}};
@@ -175,7 +176,7 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
                   "words [N,K] i32 opt, best [N,K] f32 opt",
          .flops = "2NCV", .stops = true, .attrs = head_attrs, APART},
     [SH_OP_LOGITS] = {.shape = "x [B,T,C] act of BC, w [V,C] act -> logits [B,W] f32", .flops = "2BCV",
-                      .attrs = embed_attrs, APART},
+                      .attrs = logits_attrs, APART},
     [SH_OP_CAST] = {.shape = "a [n] float -> y [n] float", APART},
     [SH_OP_COPY] = {.shape = "a [n] any -> y [n] any", APART},
     [SH_OP_ACCUMULATE] = {.shape = "a [n] f32 -> y [n] f32 inout", .flops = "n", APART},

@@ -320,6 +320,7 @@ struct sh_op_attr {
             int runs;                              /* ATTENTION_ROWS*: U */
             int64_t first[2];                      /* ATTENTION_ROWS*: where they begin */
             int rotary_dim;                        /* ROPE: rotated elements of a head, the width of its table */
+            float cap;                             /* ATTENTION*: a score s is cap tanh(s / cap); 0: s. CPUs only */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {
             double theta;                          /* scaled as in Llama 3; no scaling if factor == 0 */
@@ -350,11 +351,13 @@ struct sh_op_attr {
             int64_t chunk_rows;                    /* rows of logits held at a time */
             double temperature, alpha;             /* with a teacher */
             bool raw;                              /* no softmax, see above */
-        } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
+            float cap;                             /* a logit z is cap tanh(z / cap); 0: z. CPUs only */
+        } head;                                    /* HEAD_LOSS*, HEAD_SCORE, LOGITS */
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {
             int64_t first;                         /* this rank's first word */
             int64_t all;                           /* EMBED*, LOGITS: words of all ranks; 0: the table has all */
+            float cap;                             /* LOGITS, LOSS_*: as in head; z is not yet capped */
         } part;                                    /* EMBED*, LOGITS, LOSS_PART, LOSS_REST */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */

@@ -31,6 +31,8 @@ struct head {
     int64_t rows, dim, vocab, chunk, ld;
     double *loss;  /* [chunk] */
     float *logits; /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
+    float cap;     /* 0: none */
+    float *slopes; /* [threads,ld] derivatives of capped logits, of one row; none without a cap */
     void *work;    /* for the products */
     int64_t work_bytes;
 };
@@ -43,8 +45,9 @@ static int64_t rows_of(const struct sh_operand *x)
     return rows;
 }
 
-/* Shapes, and the sizes of the two pieces of scratch before the one for products. */
-static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
+/* Shapes, and the sizes of the pieces of scratch before the one for products. */
+enum { PIECES = 3 };
+static struct head head_of(const struct sh_op_call *call, int threads, int64_t piece[PIECES])
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
     struct head h = {.call = call,
@@ -54,11 +57,13 @@ static struct head head_of(const struct sh_op_call *call, int64_t piece[2])
                      .dtype = x->dtype,
                      .rows = rows_of(x),
                      .dim = w->dim[1],
-                     .vocab = w->dim[0]};
+                     .vocab = w->dim[0],
+                     .cap = call->attr->head.cap};
     h.chunk = call->attr->head.chunk_rows < h.rows ? call->attr->head.chunk_rows : h.rows;
     h.ld = (h.vocab + PAD - 1) / PAD * PAD;
     piece[0] = sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
     piece[1] = sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.logits);
+    piece[2] = h.cap == 0 ? 0 : sh_cpu_round64(threads * h.ld * (int64_t)sizeof *h.slopes);
     return h;
 }
 
@@ -82,7 +87,7 @@ static int64_t products_bytes(const struct head *h, int threads)
 static bool by_tiles(const struct sh_op_call *call)
 {
     return call->kind != SH_OP_HEAD_SCORE && !sh_cpu_has_teacher(call) && !call->attr->head.raw &&
-           call->in[0].dtype == SH_BF16 && sh_panel_unit();
+           call->attr->head.cap == 0 && call->in[0].dtype == SH_BF16 && sh_panel_unit();
 }
 #endif
 
@@ -113,22 +118,23 @@ int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
     if (by_tiles(call))
         return sh_panel_head_work_bytes(call, threads);
 #endif
-    int64_t piece[2];
-    struct head h = head_of(call, piece);
-    return piece[0] + piece[1] + products_bytes(&h, threads);
+    int64_t piece[PIECES];
+    struct head h = head_of(call, threads, piece);
+    return piece[0] + piece[1] + piece[2] + products_bytes(&h, threads);
 }
 
 /* Cut the scratch in the order in which it was counted. */
 static sh_rc open_head(const struct sh_op_call *call, struct head *h)
 {
     SH_REQUIRE(call->work_bytes >= sh_cpu_head_work_bytes(call, omp_get_max_threads()));
-    int64_t piece[2];
-    *h = head_of(call, piece);
+    int64_t piece[PIECES];
+    *h = head_of(call, omp_get_max_threads(), piece);
     char *p = call->work;
     h->loss = (double *)(void *)p;
     h->logits = (float *)(void *)(p + piece[0]);
-    h->work = p + piece[0] + piece[1];
-    h->work_bytes = call->work_bytes - (piece[0] + piece[1]);
+    h->slopes = (float *)(void *)(p + piece[0] + piece[1]);
+    h->work = p + piece[0] + piece[1] + piece[2];
+    h->work_bytes = call->work_bytes - (piece[0] + piece[1] + piece[2]);
     return SH_OK;
 }
 
@@ -186,6 +192,17 @@ static void round_row(float *x, int64_t n, enum sh_dtype to)
     }
 }
 
+/* Cap a row of logits; with gradient return their derivatives, NULL without a cap. */
+static const float *cap_row(const struct head *h, float *x, bool gradient)
+{
+    float *slope = gradient ? h->slopes + omp_get_thread_num() * h->ld : NULL;
+
+    if (h->cap == 0)
+        return NULL;
+    sh_cpu_row_cap(x, slope, h->vocab, 1 / h->cap, h->cap);
+    return slope;
+}
+
 /* Row i of the chunk. A skipped row has no loss, and its gradient is 0, but it still takes part in the products. */
 static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 {
@@ -194,6 +211,7 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
     double sum = 0, weight = (double)sh_panel_head_weight(h->call, r + i);
     double scale = gradient ? weight * h->call->scalars->loss_scale : 0;
     bool teacher = weight != 0 && sh_cpu_has_teacher(h->call), raw = weight != 0 && h->call->attr->head.raw;
+    const float *slope = cap_row(h, x, gradient);
     if (teacher)
         h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient, scale);
     else if (raw)
@@ -206,6 +224,8 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
         memset(x, 0, (size_t)h->vocab * sizeof *x);
     else if (!teacher && !raw)
         row_gradient(x, h->vocab, target, sum, scale);
+    if (slope)
+        sh_cpu_row_times(x, slope, h->vocab);
     if (h->dtype != SH_F32)
         round_row(x, h->vocab, h->dtype);
 }
@@ -312,9 +332,11 @@ static void best_row(const struct head *h, int64_t row, const float *x)
 
 static void score_row(const struct head *h, int64_t r, int64_t i)
 {
-    float *x = h->logits + i * h->ld, max = sh_cpu_row_max(x, h->vocab), *best = h->call->out[3].data;
+    float *x = h->logits + i * h->ld, *best = h->call->out[3].data, max;
     int32_t target = h->targets[r + i];
     int64_t k = best ? h->call->out[3].dim[h->call->out[3].ndim - 1] : 0;
+    (void)cap_row(h, x, false);
+    max = sh_cpu_row_max(x, h->vocab);
     double at_target = target < 0 ? 0 : (double)x[target], lse = 0;
 
     ((int32_t *)h->call->out[1].data)[r + i] = word_of(x, h->vocab, max);
@@ -344,12 +366,15 @@ sh_rc sh_cpu_head_score(const struct sh_op_call *call)
 sh_rc sh_cpu_logits(const struct sh_op_call *call)
 {
     struct sh_gemm g = logits_of_last(call);
+    float cap = call->attr->part.cap;
 
     if (g.n < g.ldc) /* other ranks have the other words */
         memset(call->out[0].data, 0, (size_t)(g.m * g.ldc) * sizeof(float));
-    if (sh_gemv_takes(&g)) {
+    if (sh_gemv_takes(&g))
         sh_gemv_run(&g);
-        return SH_OK;
-    }
-    return sh_gemm_run(&g, call->work, call->work_bytes);
+    else
+        SH_TRY(sh_gemm_run(&g, call->work, call->work_bytes));
+    for (int64_t b = 0; b < g.m && cap != 0; b++)
+        sh_cpu_row_cap((float *)g.c + b * g.ldc, NULL, g.n, 1 / cap, cap);
+    return SH_OK;
 }

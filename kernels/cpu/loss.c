@@ -8,13 +8,25 @@
 #include <math.h>
 #include <string.h>
 
-/* Elements [at, at + n) of a tensor as a copy that may be changed. */
-static void copy_piece(const struct sh_operand *t, int64_t at, int64_t n, float *to)
+/* Logits [at, at + n) of a part as a copy that may be changed; slope: derivatives of the cap, NULL: not wanted. */
+static void copy_piece(const struct sh_op_call *call, int64_t at, int64_t n, float *to, float *slope)
 {
-    const float *x = sh_cpu_stage_in(t, at, n, to);
+    const float *x = sh_cpu_stage_in(&call->in[0], at, n, to);
+    float cap = call->attr->part.cap;
 
     if (x != to)
         memcpy(to, x, (size_t)n * sizeof *to);
+    if (cap != 0)
+        sh_cpu_row_cap(to, slope, n, 1 / cap, cap);
+}
+
+/* The same to read only, in the tensor itself if that is possible. */
+static const float *read_piece(const struct sh_op_call *call, int64_t at, int64_t n, float *room)
+{
+    if (call->attr->part.cap == 0)
+        return sh_cpu_stage_in(&call->in[0], at, n, room);
+    copy_piece(call, at, n, room, NULL);
+    return room;
 }
 
 static int64_t piece_of(int64_t V, int64_t at)
@@ -23,10 +35,10 @@ static int64_t piece_of(int64_t V, int64_t at)
 }
 
 /* The first of n neighbours that is as large as `max`; 0 if none is. */
-static int64_t likeliest(const struct sh_operand *z, int64_t at, int64_t n, float max)
+static int64_t likeliest(const struct sh_op_call *call, int64_t at, int64_t n, float max)
 {
     float room[SH_CPU_PIECE];
-    const float *x = sh_cpu_stage_in(z, at, n, room);
+    const float *x = read_piece(call, at, n, room);
 
     for (int64_t i = 0; i < n; i++)
         if (x[i] == max)
@@ -43,17 +55,17 @@ static void part_of_row(const struct sh_op_call *call, int64_t row)
     double sum = 0;
 
     for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
-        float most = sh_cpu_row_max(sh_cpu_stage_in(z, first + at, piece_of(V, at), room), piece_of(V, at));
+        float most = sh_cpu_row_max(read_piece(call, first + at, piece_of(V, at), room), piece_of(V, at));
 
         best = most > max ? at : best;
         max = fmaxf(max, most);
     }
     if (call->out[1].data)
         ((int32_t *)call->out[1].data)[row] =
-            (int32_t)(call->attr->part.first + best + likeliest(z, first + best, piece_of(V, best), max));
+            (int32_t)(call->attr->part.first + best + likeliest(call, first + best, piece_of(V, best), max));
     stat[2] = 0;
     for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
-        copy_piece(z, first + at, piece_of(V, at), room);
+        copy_piece(call, first + at, piece_of(V, at), room, NULL);
         if (target >= at && target < at + piece_of(V, at))
             stat[2] = room[target - at];
         sum += (double)sh_cpu_row_exp(room, piece_of(V, at), 1, max);
@@ -100,17 +112,19 @@ static void write_gradient(const struct sh_op_call *call, int64_t row, struct wh
     const struct sh_operand *z = &call->in[0], *dz = &call->out[1];
     int64_t V = z->dim[1], first = row * V, target = word - call->attr->part.first;
     float scale = (float)call->scalars->loss_scale, factor = (float)(call->scalars->loss_scale / w.sum);
-    float room[SH_CPU_PIECE], to[SH_CPU_PIECE];
+    float room[SH_CPU_PIECE], to[SH_CPU_PIECE], slope[SH_CPU_PIECE];
 
     for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
         int64_t n = piece_of(V, at);
         float *y = sh_cpu_stage_out(dz, first + at, n, to);
 
-        copy_piece(z, first + at, n, room);
+        copy_piece(call, first + at, n, room, slope);
         sh_cpu_row_exp(room, n, 1, w.max);
         sh_cpu_row_scale(room, n, factor);
         if (target >= at && target < at + n)
             room[target - at] -= scale;
+        if (call->attr->part.cap != 0)
+            sh_cpu_row_times(room, slope, n);
         if (word < 0)
             memset(room, 0, (size_t)n * sizeof *room);
         memcpy(y, room, (size_t)n * sizeof *room);

@@ -1,6 +1,7 @@
 /* Causal attention within documents and a window W, grouped queries: with q, k, v of one head,
  *     score[t,s] = scale q[t].k[s] for max(docs[t], t - W + 1) <= s <= t, p = softmax over s, o[t] = sum over s of p[t,s] v[s],
  *     lse[t] = log of the sum over s of e^score[t,s].
+ * With a soft cap c a score is c tanh(score / c).
  * A packed row of qkv is H query heads, K key heads, K value heads, each D long; query head h uses key-value head
  * h / (H/K). docs[t] is the first position of the document that t is in; without docs it is 0. Without
  * a window (W = 0) only documents limit what is seen. */
@@ -89,14 +90,24 @@ static double dot(const struct sh_operand *x, int64_t x_at, const struct sh_oper
     return sum;
 }
 
+/* A score from a product, with its derivative by the product. */
+static double score_of(const struct sh_op_call *call, double product, double *slope)
+{
+    double scale = (double)call->attr->attn.scale, cap = (double)call->attr->attn.cap;
+    double turned = cap == 0 ? 0 : tanh(scale * product / cap);
+
+    *slope = scale * (1 - turned * turned);
+    return cap == 0 ? scale * product : cap * turned;
+}
+
 /* One query: scores in score[first..t], o and lse stored. */
 static void attend(const struct sh_op_call *call, const struct shape *z, struct query q, double *score)
 {
     int64_t first = first_key(call, z, &q);
-    double max = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0, slope;
 
     for (int64_t s = first; s <= q.t; s++) {
-        score[s] = (double)call->attr->attn.scale * dot(z->q, query_at(z, &q), z->kv, key_at(z, q.b, s, q.h), z->D);
+        score[s] = score_of(call, dot(z->q, query_at(z, &q), z->kv, key_at(z, q.b, s, q.h), z->D), &slope);
         max = score[s] > max || isnan(score[s]) ? score[s] : max;
     }
     /* Two passes over the row once the maximum is known, so no exponential can overflow. */
@@ -141,14 +152,14 @@ static void attend_bwd(const struct sh_op_call *call, const struct shape *z, str
 {
     const struct sh_operand *dout = &call->in[0], *o = z->kv + 1;
     int64_t out_at = (q.row * z->H + q.h) * z->D, at = query_at(z, &q);
-    double lse = sh_ref_get(z->kv + 2, q.lse), scale = (double)call->attr->attn.scale;
+    double lse = sh_ref_get(z->kv + 2, q.lse), slope;
     double delta = dot(dout, out_at, o, out_at, z->D);
 
     memset(dq, 0, (size_t)z->D * sizeof *dq);
     for (int64_t s = first_key(call, z, &q); s <= q.t; s++) {
         int64_t k = key_at(z, q.b, s, q.h), v = value_at(z, q.b, s, q.h);
-        double p = exp(scale * dot(z->q, at, z->kv, k, z->D) - lse);
-        double dscore = p * (dot(dout, out_at, z->kv, v, z->D) - delta) * scale;
+        double p = exp(score_of(call, dot(z->q, at, z->kv, k, z->D), &slope) - lse);
+        double dscore = p * (dot(dout, out_at, z->kv, v, z->D) - delta) * slope;
         double *dk = dkv + (s * 2 * z->K + q.h / (z->H / z->K)) * z->D, *dv = dk + z->K * z->D;
         for (int64_t d = 0; d < z->D; d++) {
             dq[d] += dscore * sh_ref_get(z->kv, k + d);

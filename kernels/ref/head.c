@@ -1,7 +1,8 @@
 /* The output head and its loss. For a row n with target y >= 0: logits = W x[n], loss = weight[n] (log(sum of
  * e^logits) - logits[y]), where absent weights are 1. Rows with a negative target or weight 0 do not count and get zero
  * gradients. The loss is a sum; the gradients are those of scalars->loss_scale times the loss: with dlogits =
- * weight[n] (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. */
+ * weight[n] (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. With a soft cap c a logit z is
+ * c tanh(z / c), whose derivative is 1 - (logit / c)^2. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -18,13 +19,25 @@ static struct shape shape_of(const struct sh_op_call *call)
     return (struct shape){.N = targets->data ? sh_ref_elems(targets) : 0, .C = w->dim[1], .V = w->dim[0]};
 }
 
+/* cap: 0: none */
+static double capped(double z, float cap)
+{
+    return cap == 0 ? z : (double)cap * tanh(z / (double)cap);
+}
+
+/* By a logit that is capped already. */
+static double slope_of(double logit, float cap)
+{
+    return cap == 0 ? 1 : 1 - logit / (double)cap * (logit / (double)cap);
+}
+
 /* One product at a time, in double: the reference is slow and exact. */
-static double logit(const struct sh_op_call *call, struct shape z, int64_t row, int64_t v)
+static double logit(const struct sh_op_call *call, struct shape z, int64_t row, int64_t v, float cap)
 {
     double sum = 0;
     for (int64_t c = 0; c < z.C; c++)
         sum += sh_ref_get(&call->in[0], row * z.C + c) * sh_ref_get(&call->in[1], v * z.C + c);
-    return sum;
+    return capped(sum, cap);
 }
 
 /* Compute the logits of one row into `logits`; return the log of the sum of their exponentials, 0 if they are raw. */
@@ -33,7 +46,7 @@ static double logits_of(const struct sh_op_call *call, struct shape z, int64_t r
     double max = -INFINITY, sum = 0;
 
     for (int64_t v = 0; v < z.V; v++) {
-        logits[v] = logit(call, z, row, v);
+        logits[v] = logit(call, z, row, v, call->attr->head.cap);
         max = logits[v] > max || isnan(logits[v]) ? logits[v] : max;
     }
     for (int64_t v = 0; v < z.V; v++)
@@ -138,18 +151,25 @@ static bool makes_dw(const struct sh_op_call *call)
     return call->kind == SH_OP_HEAD_LOSS_GRAD && call->out[2].ndim > 0;
 }
 
-/* Scratch: one row of logits, and dw in double so that the sum over rows is rounded once. */
+/* Rows of scratch: logits, and with a cap their derivatives. */
+static int64_t rows_of(const struct sh_op_call *call)
+{
+    return call->attr->head.cap == 0 ? 1 : 2;
+}
+
+/* Scratch: these, and dw in double so that the sum over rows is rounded once. */
 int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call)
 {
     int64_t C = call->in[1].dim[1], V = call->in[1].dim[0];
-    return (V + (makes_dw(call) ? V * C : 0)) * (int64_t)sizeof(double);
+    return (rows_of(call) * V + (makes_dw(call) ? V * C : 0)) * (int64_t)sizeof(double);
 }
 
 sh_rc sh_ref_head_loss(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call);
     bool grad = call->kind == SH_OP_HEAD_LOSS_GRAD;
-    double *logits = call->work, *dw = makes_dw(call) ? logits + z.V : NULL, loss = 0;
+    double *logits = call->work, *slope = rows_of(call) > 1 ? logits + z.V : NULL;
+    double *dw = makes_dw(call) ? logits + rows_of(call) * z.V : NULL, loss = 0;
 
     if (dw)
         memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
@@ -157,7 +177,11 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
         double weight = weight_of(call, n);
         if (weight != 0) {
             double lse = logits_of(call, z, n, logits);
+            for (int64_t v = 0; v < z.V && slope; v++)
+                slope[v] = slope_of(logits[v], call->attr->head.cap);
             loss += weight * row_loss(call, z, n, lse, logits, grad);
+            for (int64_t v = 0; v < z.V && slope; v++)
+                logits[v] *= slope[v];
         }
         if (grad)
             row_gradients(call, z, n, weight, logits, dw);
@@ -168,13 +192,19 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* The likeliest word of a row; the first one on a tie. */
-static int64_t likeliest_of(const struct sh_operand *z, int64_t row)
+/* Logit i of a part. */
+static double part_get(const struct sh_op_call *call, int64_t i)
 {
-    int64_t V = z->dim[1], best = 0;
+    return capped(sh_ref_get(&call->in[0], i), call->attr->part.cap);
+}
+
+/* The likeliest word of a row; the first one on a tie. */
+static int64_t likeliest_of(const struct sh_op_call *call, int64_t row)
+{
+    int64_t V = call->in[0].dim[1], best = 0;
 
     for (int64_t v = 1; v < V; v++)
-        if (sh_ref_get(z, row * V + v) > sh_ref_get(z, row * V + best))
+        if (part_get(call, row * V + v) > part_get(call, row * V + best))
             best = v;
     return best;
 }
@@ -195,13 +225,13 @@ sh_rc sh_ref_loss_part(const struct sh_op_call *call)
         double target = sh_ref_get(&call->in[1], n) - (double)call->attr->part.first, max = -INFINITY, sum = 0;
 
         for (int64_t v = 0; v < V; v++)
-            max = fmax(max, sh_ref_get(z, n * V + v));
+            max = fmax(max, part_get(call, n * V + v));
         max = (float)max; /* what the others will see */
         for (int64_t v = 0; v < V; v++)
-            sum += exp(sh_ref_get(z, n * V + v) - max);
+            sum += exp(part_get(call, n * V + v) - max);
         if (call->out[1].data)
-            sh_ref_set(&call->out[1], n, (double)(call->attr->part.first + likeliest_of(z, n)));
-        set_stat(call, n, max, sum, target >= 0 && target < (double)V ? sh_ref_get(z, n * V + (int64_t)target) : 0);
+            sh_ref_set(&call->out[1], n, (double)(call->attr->part.first + likeliest_of(call, n)));
+        set_stat(call, n, max, sum, target >= 0 && target < (double)V ? part_get(call, n * V + (int64_t)target) : 0);
     }
     return SH_OK;
 }
@@ -233,10 +263,12 @@ sh_rc sh_ref_loss_rest(const struct sh_op_call *call)
         int64_t target = (int64_t)(word - (double)call->attr->part.first);
 
         loss += word >= 0 && call->attr->part.first == 0 ? lse - at_target : 0;
-        for (int64_t v = 0; v < V && call->out[1].data; v++)
+        for (int64_t v = 0; v < V && call->out[1].data; v++) {
+            double logit = part_get(call, n * V + v), slope = slope_of(logit, call->attr->part.cap);
+
             sh_ref_set(&call->out[1], n * V + v,
-                       word < 0 ? 0
-                                : (exp(sh_ref_get(z, n * V + v) - lse) - (v == target)) * call->scalars->loss_scale);
+                       word < 0 ? 0 : (exp(logit - lse) - (v == target)) * slope * call->scalars->loss_scale);
+        }
     }
     sh_ref_sum(call, 0, 0, loss);
     return SH_OK;
@@ -316,7 +348,7 @@ sh_rc sh_ref_logits(const struct sh_op_call *call)
             bool here = v >= first && v < first + z.V;
 
             sh_ref_set(&call->out[0], b * all + v,
-                       here ? logit(call, z, b * T + call->scalars->position, v - first) : 0);
+                       here ? logit(call, z, b * T + call->scalars->position, v - first, call->attr->part.cap) : 0);
         }
     return SH_OK;
 }

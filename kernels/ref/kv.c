@@ -33,14 +33,15 @@ sh_rc sh_ref_kv_put(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* scale q.k[s] */
+/* scale q.k[s], with a soft cap c c tanh(scale q.k[s] / c) */
 static double score_of(const struct sh_op_call *call, struct shape z, int64_t q, int64_t k)
 {
-    double sum = 0;
+    double sum = 0, cap = (double)call->attr->attn.cap;
 
     for (int64_t d = 0; d < z.D; d++)
         sum += sh_ref_get(&call->in[0], q + d) * sh_ref_get(&call->in[1], k + d);
-    return (double)call->attr->attn.scale * sum;
+    sum *= (double)call->attr->attn.scale;
+    return cap == 0 ? sum : cap * tanh(sum / cap);
 }
 
 /* One query over positions [first, n) of its sequence; scores in score[n]. */

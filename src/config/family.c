@@ -18,6 +18,10 @@
 #define OLMO_STREAM                                                                                       \
     .norm_after = true, .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", \
     .head = "lm_head", .o = "self_attn.o_proj", .norm = {"post_attention_layernorm", "post_feedforward_layernorm"}
+#define GEMMA_STREAM                                                                                     \
+    .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", .head = "lm_head", \
+    .norm = {"input_layernorm", "pre_feedforward_layernorm"}, .o = "self_attn.o_proj",                   \
+    .after = {"post_attention_layernorm", "post_feedforward_layernorm"}
 #define COHERE_STREAM                                                                                           \
     .layer_norm = true, .norm_no_bias = true, .rope_pairs = true, .parallel = true, .attention_bias_key = true, \
     .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", .head = "lm_head",        \

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { FACTS_MAX = 768, WIDTH = 74 };
+enum { FACTS_MAX = 1280, WIDTH = 74 };
 
 /* The accepted values: "false | true", "1 .. 64 units", "auto | 1 .. 1048576 ranks". */
 static const char *accepted(const struct sh_config_key *key, char out[FACTS_MAX])

@@ -23,6 +23,11 @@
     .rope_theta = 500000, .rope_low_freq_factor = 1, .rope_high_freq_factor = 4, .rope_original_max_len = 8192, \
     YARN_ROPE, .init_std = 0.02
 
+#define GEMMA2_BASE                                                                                                   \
+    .family = SH_FAMILY_GEMMA2, .head_dim = 256, .vocab_size = 256000, .max_seq_len = 8192, .attention_window = 4096, \
+    .layer_types = "sliding,full", .query_pre_attn_scalar = 256, .attention_softcap = 50, .logits_softcap = 30,       \
+    .norm_eps = 1e-6, PLAIN_ROPE, .tie_word_embeddings = true, .init_std = 0.02
+
 /* Dimensions as published with the models: "Language Models are Unsupervised Multitask Learners" (2019) for gpt2, the
  * config.json of the releases for the others. `debug` and `debug-moe` are ours, small enough for a laptop. */
 static const struct sh_model presets[] = {
@@ -179,6 +184,8 @@ static const struct sh_model presets[] = {
      ROPE(50000),
      .tie_word_embeddings = true,
      .init_std = 0.02},
+    {.name = "gemma2-2b", GEMMA2_BASE, .n_layers = 26, .dim = 2304, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 9216},
+    {.name = "gemma2-9b", GEMMA2_BASE, .n_layers = 42, .dim = 3584, .n_heads = 16, .n_kv_heads = 8, .ffn_dim = 14336},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 

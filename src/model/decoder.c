@@ -653,6 +653,8 @@ static struct sh_emit position(const struct sh_model *m, const struct sh_model_b
                             .cache = b->cache,
                             .block = SH_NONE,
                             .anew = b->anew,
+                            /* Labels have none. */
+                            .cap = m->num_labels ? 0 : (float)m->logits_softcap,
                             .raw = m->num_labels == 1};
 }
 
@@ -768,7 +770,8 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                                   .any_order = b->any_order,
                                   .document_tokens = b->document_tokens,
                                   .pairs = sh_family_of(m->family)->rope_pairs,
-                                  .scalar = m->query_pre_attn_scalar},
+                                  .scalar = m->query_pre_attn_scalar,
+                                  .cap = (float)m->attention_softcap},
                         .route = {.experts = m->n_experts,
                                   .chosen = m->n_experts_per_token,
                                   .sigmoid = m->router == SH_ROUTER_SIGMOID,

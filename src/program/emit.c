@@ -342,6 +342,7 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.kv_heads = h->kv_heads;
     op->attr.attn.head_dim = h->head_dim;
     op->attr.attn.scale = 1.0f / sqrtf((float)(h->scalar ? h->scalar : h->head_dim));
+    op->attr.attn.cap = h->cap;
 }
 
 /* Cosines and sines for each position, [T,rotary_dim] f32; with a cache, for all positions that it holds. Computed once
@@ -671,6 +672,7 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
 
     op.attr.head.chunk_rows = chunk_rows;
     op.attr.head.raw = e->raw;
+    op.attr.head.cap = e->cap;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
@@ -692,6 +694,7 @@ void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 
     op.attr.head.chunk_rows = chunk_rows;
     op.attr.head.raw = e->raw;
+    op.attr.head.cap = e->cap;
     op.in[0] = x;
     op.in[1] = w;
     op.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, DIMS((int64_t)e->batch * e->seq));
@@ -708,6 +711,7 @@ static struct sh_op score_of(struct sh_emit *e, int x, int w, int64_t chunk_rows
 
     score.attr.head.chunk_rows = chunk_rows;
     score.attr.head.raw = e->raw;
+    score.attr.head.cap = e->cap;
     score.in[0] = x;
     score.in[1] = w;
     score.in[2] = sh_emit_view(e, e->p->port[SH_PORT_TARGETS], 1, flat);
@@ -810,6 +814,7 @@ void sh_emit_logits(struct sh_emit *e, int x, int w, int words)
 {
     struct sh_op op = make_op(e, SH_OP_LOGITS);
 
+    op.attr.part.cap = e->cap;
     op.in[0] = view3(e, x);
     op.in[1] = w;
     op.out[0] = sh_program_add_port(e->p, SH_PORT_LOGITS, e->batch, e->seq, words);

@@ -20,6 +20,7 @@ struct sh_emit {
     int cache; /* S: positions per sequence whose keys and values are kept; 0: no cache, each micro-step stands alone */
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
+    float cap; /* soft cap on the logits of words; 0: none */
     bool raw;  /* the head makes a value of each row, not the logits of words */
     bool
         elsewhere; /* what is declared belongs to other ranks: it is listed among the saved tensors, and not held here */
@@ -67,6 +68,7 @@ struct sh_emit_heads {
     bool any_order;              /* see struct sh_op_attr */
     int window, document_tokens; /* the same */
     int scalar;                  /* scores are divided by its square root; 0: head_dim */
+    float cap;                   /* soft cap on scores; 0: none */
     bool pairs;                  /* as in struct sh_op_attr */
     int sink;                    /* [heads], one more score of each head; SH_NONE: none */
 };

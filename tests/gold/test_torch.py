@@ -105,6 +105,9 @@ MODELS = {
     'gemma3_text': {**LLAMA, 'model.family': 'gemma3_text', 'model.head_dim': 24, 'model.tie_word_embeddings': True,
                     'model.attention_window': 9, 'model.full_attention_interval': 2, 'model.rope_local_base_freq': 100.0,
                     'model.query_pre_attn_scalar': 20},
+    'gemma2': {**LLAMA, **DOCUMENTS, 'model.family': 'gemma2', 'model.head_dim': 24, 'model.tie_word_embeddings': True,
+               'model.attention_window': 9, 'model.layer_types': 'sliding,full', 'model.query_pre_attn_scalar': 20,
+               'model.attention_softcap': 0.8, 'model.logits_softcap': 1.5},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.tie_word_embeddings': True},
     'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},
     'mixtral': {**ALL_EXPERTS, 'model.family': 'mixtral', 'model.route_norm': True, 'moe.aux_loss_coeff': 0.1},
@@ -126,7 +129,7 @@ MODELS |= {f'{name}, adapters': {**MODELS[name], 'lora.rank': 3, 'lora.alpha': 9
 # Sequences that 2 and 4 ranks can share; then with a head of keys for several ranks, with one for each, and with several.
 CUT = {f'{name}, cut': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
     ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 1}), ('qwen3', {}),
-    ('gemma3_text', {'model.n_kv_heads': 4}), ('llama, biases, adapters', {}))}
+    ('gemma2', {'model.n_kv_heads': 4}), ('llama, biases, adapters', {}))}
 # Seven query heads, which neither can share: on one key-value head, or on seven; with documents, masks and windows.
 SEVEN = {'model.n_heads': 7, 'model.head_dim': 8, 'model.n_kv_heads': 1}
 CUT |= {f'{name}, gathered': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **SEVEN, **more}
@@ -156,7 +159,7 @@ CONTEXT = {2: {'parallelism.context_parallel_degree': 2}, 4: {'parallelism.conte
 # Heads that 2 and 4 ranks can share, and products with and without biases, apart, together and head by head.
 HALVES = {f'{name}, in parts': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
     ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 4}), ('phi3', {'model.n_kv_heads': 4}),
-    ('gemma3_text', {'model.n_kv_heads': 4}), ('starcoder2', {'model.n_kv_heads': 4}),
+    ('gemma2', {'model.n_kv_heads': 4}), ('starcoder2', {'model.n_kv_heads': 4}),
     ('qwen2_moe', {'model.n_kv_heads': 4, 'moe.aux_loss_coeff': 0, 'moe.z_loss_coeff': 0}))}
 MODELS |= HALVES
 TENSOR = {2: {'parallelism.tensor_parallel_degree': 2}, 4: {'parallelism.tensor_parallel_degree': 4},
@@ -342,7 +345,7 @@ def case_bf16(name):
 MUONS = tuple(name for name in MODELS if 'Muon' in name)
 OPTIMIZERS = ('llama, SGD', 'llama, Lion', 'llama, groups', *MUONS)
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
-            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'cohere2', 'mixtral, one expert',
+            'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'gemma2', 'cohere2', 'mixtral, one expert',
             'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')
 OF_FAMILIES = (case_gradients, case_one_rank)
 WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe', 'gpt_oss')

@@ -88,12 +88,16 @@ def visible(tokens, separator):
     return (past & (document[:, :, None] == document[:, None, :]))[:, None]
 
 
-def attend(q, k, v, mask, scalar=0, sinks=None):
+def capped(x, cap):
+    return cap * torch.tanh(x / cap) if cap else x
+
+
+def attend(q, k, v, mask, scalar=0, sinks=None, cap=0):
     """[B,H,T,D] each, K and V may have fewer heads; returns [B,T,H*D]. scalar: used instead of D under the root; sinks
     [H]: one more score of each query, without a value."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     score = q @ k.transpose(2, 3) / math.sqrt(scalar or q.shape[3])
-    score = score.masked_fill(~mask, -math.inf)
+    score = capped(score, cap).masked_fill(~mask, -math.inf)
     if sinks is not None:
         score = torch.cat([score, sinks[:, None, None].expand(*score.shape[:3], 1)], -1)
         return (score.softmax(-1)[..., :-1] @ v).transpose(1, 2).flatten(2)
@@ -118,6 +122,8 @@ def gpt2_block(w, name, x, mask, c):
 # How the families that took over Llama's names differ from it. Biases: the products that have one.
 QKV, OUT = ('self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj'), ('self_attn.o_proj',)
 GATED = ('mlp.gate_proj', 'mlp.up_proj', 'mlp.down_proj')
+GEMMA = {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True, 'norms': ('input_layernorm', 'pre_feedforward_layernorm'),
+         'after': ('post_attention_layernorm', 'post_feedforward_layernorm')}
 FAMILIES = {
     'llama': {},
     'mistral': {},
@@ -131,9 +137,8 @@ FAMILIES = {
     'exaone4': {'qk_norm': True, 'norms': (), 'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
     'seed_oss': {'biases': QKV},
     'gemma': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True},
-    'gemma3_text': {'norm': rms_norm_plus_one, 'geglu': True, 'scaled': True, 'qk_norm': True,
-                    'norms': ('input_layernorm', 'pre_feedforward_layernorm'),
-                    'after': ('post_attention_layernorm', 'post_feedforward_layernorm')},
+    'gemma3_text': {**GEMMA, 'qk_norm': True},
+    'gemma2': GEMMA,
     'starcoder2': {'norm': layer_norm, 'gelu': True, 'biases': QKV + OUT + ('mlp.c_fc', 'mlp.c_proj')},
     'mixtral': {},
     'qwen2_moe': {'biases': QKV},
@@ -255,7 +260,7 @@ def llama_block(w, name, x, mask, c, turned):
         q, k = rotate(q, c), rotate(k, c)
     by, second = c.get('model.residual_multiplier', 1), x
     x = x + by * after(0, linear('self_attn.o_proj', attend(q, k, v, mask, c.get('model.query_pre_attn_scalar'),
-                                                                 w.get(f'{name}.self_attn.sinks'))))
+                                                                 w.get(f'{name}.self_attn.sinks'), c.get('model.attention_softcap'))))
     y = before(1, second if family.get('parallel') else x)
     if f'{name}.mlp.gate.weight' in w or f'{name}.mlp.router.weight' in w:
         return x + experts(w, f'{name}.mlp', y, c)
@@ -319,7 +324,8 @@ def logits_of(w, tokens, c, routed):
                             'gpt_neox': (gpt_neox, 'gpt_neox.embed_in.weight', 'embed_out.weight')}.get(
         family, (llama, 'model.embed_tokens.weight', 'lm_head.weight'))
     x = run(w, tokens, visible(tokens, separator), {**c, 'routed': routed})
-    return x @ w[head if head in w else embedding].T / c.get('model.logits_scaling', 1)
+    logits = x @ w[head if head in w else embedding].T / c.get('model.logits_scaling', 1)
+    return capped(logits, c.get('model.logits_softcap'))
 
 
 def scores(weights, texts, c):

@@ -42,6 +42,9 @@ MODELS = {
     'gpt2': (transformers.GPT2Config, GPT2),
     'qwen3': (transformers.Qwen3Config, dict(SIZES, num_key_value_heads=2, head_dim=24)),
     'gemma': (transformers.GemmaConfig, dict(SIZES, num_key_value_heads=1, head_dim=24, **IDS)),
+    'gemma2': (transformers.Gemma2Config, dict(
+        SIZES, num_key_value_heads=2, head_dim=24, sliding_window=24, query_pre_attn_scalar=20, attn_logit_softcapping=1.0,
+        final_logit_softcapping=2.0, **IDS)),
     'gemma3_text': (transformers.Gemma3TextConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=24, query_pre_attn_scalar=20,
         layer_types=['sliding_attention', 'full_attention', 'sliding_attention'], **IDS)),

@@ -40,6 +40,7 @@ MODELS = {
     'GPT2': GPT2, 'Llama': KV, 'Mistral': dict(KV, sliding_window=64), 'Qwen2': KV, 'Phi3': KV, 'SmolLM3': KV,
     'Starcoder2': dict(KV, sliding_window=None, residual_dropout=0.0, embedding_dropout=0.0),
     'Qwen3': dict(KV, head_dim=24), 'Olmo2': KV, 'Gemma': dict(KV, head_dim=24), 'GPTNeoX': SIZES,
+    'Gemma2': dict(KV, head_dim=24, sliding_window=64, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=0.5),
     'Gemma3Text': dict(KV, head_dim=24, sliding_window=64, query_pre_attn_scalar=24),
     'Olmo3': dict(KV, sliding_window=9, layer_types=['sliding_attention', 'full_attention']),
     'Exaone4': dict(KV, sliding_window=9, layer_types=['sliding_attention', 'full_attention']),

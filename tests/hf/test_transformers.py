@@ -123,6 +123,12 @@ MODELS = {
     'gemma': (transformers.GemmaConfig, dict(GROUPED, head_dim=24)),
     'gemma, untied': (transformers.GemmaConfig, dict(GROUPED, head_dim=16, tie_word_embeddings=False,
                                                      attention_bias=True)),
+    'gemma2, window seen': (transformers.Gemma2Config, dict(
+        GROUPED, num_hidden_layers=4, head_dim=24, sliding_window=9, query_pre_attn_scalar=20, attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0)),
+    'gemma2, untied, biases, one cap, other blocks': (transformers.Gemma2Config, dict(
+        GROUPED, head_dim=16, sliding_window=12, tie_word_embeddings=False, attention_bias=True, attn_logit_softcapping=None,
+        layer_types=['full_attention', 'sliding_attention', 'sliding_attention'])),
     'gemma3_text, window seen': (transformers.Gemma3TextConfig, dict(
         GROUPED, num_hidden_layers=4, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
         layer_types=['sliding_attention', 'sliding_attention', 'full_attention', 'sliding_attention'])),
@@ -406,6 +412,8 @@ def meaning(config):
         round(config.attention_multiplier ** -2) if granite else getattr(config, 'query_pre_attn_scalar', 0))
     for key in 'embedding_multiplier', 'residual_multiplier', 'logits_scaling':
         values[f'model.{key}'] = getattr(config, key, 0)
+    for key, cap in ('attention', 'attn_logit'), ('logits', 'final_logit'):
+        values[f'model.{key}_softcap'] = getattr(config, f'{cap}_softcapping', None) or 0
     if hasattr(config, 'logit_scale'):
         values['model.logits_scaling'] = 1 / config.logit_scale
     if not gpt2:

@@ -441,10 +441,11 @@ static void add_targets(struct optest *t, int i, int64_t N, int64_t V)
         optest_set(&t->call.in[i], n, (double)(V + n % V));
 }
 
-static void check_loss_part(enum sh_dtype act, int64_t N, int64_t V, bool word)
+static void check_loss_part(enum sh_dtype act, int64_t N, int64_t V, bool word, float cap)
 {
     struct optest t;
     optest_begin(&t, SH_OP_LOSS_PART);
+    t.attr.part.cap = cap;
     optest_in(&t, 0, act, DIMS(N, V));
     add_targets(&t, 1, N, V);
     optest_out(&t, 0, SH_F32, DIMS(N, 3));
@@ -471,10 +472,11 @@ static void check_score_rest(int64_t N, int64_t V, int64_t P)
     elem_check(&t, TERMS(64));
 }
 
-static void check_loss_rest(enum sh_dtype act, int64_t N, int64_t V, int64_t P, bool gradient)
+static void check_loss_rest(enum sh_dtype act, int64_t N, int64_t V, int64_t P, bool gradient, float cap)
 {
     struct optest t;
     optest_begin(&t, SH_OP_LOSS_REST);
+    t.attr.part.cap = cap;
     t.scalars.loss_scale = 0.25;
     optest_in(&t, 0, act, DIMS(N, V));
     optest_in(&t, 1, SH_F32, DIMS(P, N, 3));
@@ -498,12 +500,24 @@ void elem_loss(void **state)
     optest_seed(21);
     for (size_t s = 0; s < (elem.few ? 2 : sizeof shapes / sizeof *shapes); s++)
         for (int a = elem.half; a < ACTS; a++) {
-            check_loss_part(acts[a], shapes[s][0], shapes[s][1], false);
-            check_loss_part(acts[a], shapes[s][0], shapes[s][1], true);
+            check_loss_part(acts[a], shapes[s][0], shapes[s][1], false, 0);
+            check_loss_part(acts[a], shapes[s][0], shapes[s][1], true, 0);
             check_score_rest(shapes[s][0], shapes[s][1], shapes[s][2]);
             for (int gradient = 0; gradient < 2; gradient++)
-                check_loss_rest(acts[a], shapes[s][0], shapes[s][1], shapes[s][2], gradient);
+                check_loss_rest(acts[a], shapes[s][0], shapes[s][1], shapes[s][2], gradient, 0);
         }
+}
+
+/* Kernels for CPUs only; more than one piece of a row. */
+void elem_capped_loss(void **state)
+{
+    (void)state;
+    optest_seed(36);
+    for (int a = 0; a < ACTS; a++) {
+        check_loss_part(acts[a], 6, 1024 + 5, true, 0.75f);
+        check_loss_rest(acts[a], 6, 1024 + 5, 2, true, 0.75f);
+        check_loss_rest(acts[a], 5, 33, 2, false, 0.75f);
+    }
 }
 
 /* Heads, and elements per head. */

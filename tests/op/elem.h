@@ -55,6 +55,7 @@ void elem_rope_table(void **state);
 void elem_act(void **state);
 void elem_bias(void **state);
 void elem_loss(void **state);
+void elem_capped_loss(void **state); /* CPUs only */
 void elem_vector(void **state);
 void elem_update(void **state);
 void elem_update_in_halves(void **state);
@@ -67,6 +68,7 @@ void elem_unpack_some(void **state); /* of a device that leaves out experts with
 void elem_rope_at(void **state);
 void elem_kv_put(void **state);
 void elem_attention_cache(void **state);
+void elem_capped_cache(void **state); /* CPUs only */
 void elem_pick(void **state);
 /* elem_pair.c: the loss of pairs of answers */
 void elem_pair(void **state);

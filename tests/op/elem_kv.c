@@ -96,11 +96,12 @@ void elem_kv_put(void **state)
 }
 
 /* A score is a sum of D products, the weights of a query sum to 1 over its keys. */
-static void check_attention(enum sh_dtype act, const int *s, int window)
+static void check_attention(enum sh_dtype act, const int *s, int window, float cap)
 {
     struct optest t;
     begin(&t, SH_OP_ATTENTION_CACHE, s);
     t.attr.attn.window = window;
+    t.attr.attn.cap = cap;
     optest_in(&t, 0, act, DIMS(s[0], s[1], row_of(s)));
     optest_in(&t, 1, act, DIMS(s[0], s[5], 2 * s[3] * s[4]));
     put_positions(&t, 2, s);
@@ -115,9 +116,18 @@ void elem_attention_cache(void **state)
     optest_seed(33);
     for (int i = elem.half; i < 2 * n_shapes(); i += 1 + elem.half) {
         const int *s = shapes[i / 2];
-        check_attention(acts[i % 2], s, 0);
-        check_attention(acts[i % 2], s, 1 + s[5] / 3);
+        check_attention(acts[i % 2], s, 0, 0);
+        check_attention(acts[i % 2], s, 1 + s[5] / 3, 0);
     }
+}
+
+/* Kernels for CPUs only. */
+void elem_capped_cache(void **state)
+{
+    (void)state;
+    optest_seed(35);
+    for (int i = 0; i < 2 * n_shapes(); i++)
+        check_attention(acts[i % 2], shapes[i / 2], i % 3 ? 1 + shapes[i / 2][5] / 3 : 0, 0.75f);
 }
 
 void elem_pick(void **state)

@@ -57,6 +57,34 @@ static void check_backward(enum sh_dtype act, struct attention_shape s)
     optest_end(&t);
 }
 
+/* A soft cap only makes scores smaller, and their gradients. */
+static void capped(void **state)
+{
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
+
+    (void)state;
+    optest_seed(32);
+    for (size_t i = 0; i < 3 * 3; i++) {
+        struct attention_shape s = shapes[1 + i / 3 * 7]; /* small; tiles that documents cut; a window */
+        enum sh_dtype act = acts[i % 3];
+        double sharing = (double)s.heads / s.kv_heads, terms = (double)(s.dim + s.seq);
+        struct sh_bound o = weighted(sh_bound_sum(act, terms), act, 2);
+        struct sh_bound d = sh_bound_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
+        struct optest f, b;
+
+        attention_forward(&f, act, s);
+        f.attr.attn.cap = 0.75f;
+        optest_run(&f, &sh_kernels_ref, 1);
+        attention_backward_of(&b, &f, s);
+        b.attr.attn.cap = 0.75f;
+        agree(&f, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, terms)}, -1, -1);
+        d = weighted(d, act, 2 + 2 * sharing);
+        agree(&b, 1, &d, -1, -1);
+        optest_end(&f);
+        optest_end(&b);
+    }
+}
+
 /* Pieces of whole panels and others, each place, more sequences, shared key-value heads, windows, documents. */
 static void runs_of_queries(void **state)
 {
@@ -231,6 +259,7 @@ int main(void)
         cmocka_unit_test(test_f32),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_f16),
+        cmocka_unit_test(capped),
         cmocka_unit_test(test_large_scores),
         cmocka_unit_test(test_nan_stays_in_its_row),
         cmocka_unit_test(test_heads_apart),

@@ -142,6 +142,39 @@ static void test_all_masked(void **state)
     optest_end(&t);
 }
 
+/* A soft cap only makes logits and their gradients smaller; many are near it. */
+static void test_capped(void **state)
+{
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
+
+    (void)state;
+    optest_seed(27);
+    for (size_t i = 0; i < 3 * 3; i++) {
+        struct head_shape s = shapes[7 + i / 3]; /* weights; many words; a teacher */
+        enum sh_dtype act = acts[i % 3];
+        double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
+        struct optest t;
+
+        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
+        t.attr.head.cap = 0.75f;
+        agree(&t, 3,
+              (struct sh_bound[]){
+                  loss_bound(s),
+                  {.atol = 12 * eps * t.scalars.loss_scale, .rtol = act != SH_F32 ? 2 * sh_bound_eps(act) : 0x1p-20},
+                  {.atol = 12 * eps, .rtol = 0x1p-20}},
+              -1, -1);
+        optest_end(&t);
+        head_logits(&t, act, s, s.seq / 2);
+        t.attr.head.cap = 1.5f;
+        agree(&t, 1, (struct sh_bound[]){sh_bound_sum(SH_F32, (double)s.dim)}, -1, -1);
+        optest_end(&t);
+        head_score(&t, act, s);
+        t.attr.head.cap = 32;
+        agree(&t, 1, (struct sh_bound[]){{.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20}}, -1, -1);
+        optest_end(&t);
+    }
+}
+
 static void same(struct optest *a, struct optest *b)
 {
     optest_run(a, &sh_kernels_cpu, 2);
@@ -205,8 +238,13 @@ static void test_teacher_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),        cmocka_unit_test(test_bf16),    cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_all_masked), cmocka_unit_test(test_weights), cmocka_unit_test(test_teacher_by_hand),
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_capped),
+        cmocka_unit_test(test_all_masked),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_teacher_by_hand),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

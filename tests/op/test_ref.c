@@ -522,7 +522,7 @@ static void rope_table_with_divisors(void **state)
     optest_end(&t);
 }
 
-static void check_attention(bool docs, int heads, int kv_heads, int window)
+static void check_attention(bool docs, int heads, int kv_heads, int window, float cap)
 {
     enum { B = 2, T = 5, D = 4 };
     int64_t row = (heads + 2 * kv_heads) * D;
@@ -531,6 +531,7 @@ static void check_attention(bool docs, int heads, int kv_heads, int window)
     set_heads(&f, heads, kv_heads, D);
     set_heads(&b, heads, kv_heads, D);
     f.attr.attn.window = b.attr.attn.window = window;
+    f.attr.attn.cap = b.attr.attn.cap = cap;
     optest_in(&f, 0, SH_F64, DIMS(B, T, row));
     if (docs) {
         optest_in_ints(&f, 1, 0, 1, DIMS(B, T));
@@ -555,13 +556,14 @@ static void check_attention(bool docs, int heads, int kv_heads, int window)
 }
 
 /* Two runs of two queries of each of two sequences of 8 keys. */
-static void check_attention_rows(bool docs, int heads, int kv_heads, int window)
+static void check_attention_rows(bool docs, int heads, int kv_heads, int window, float cap)
 {
     enum { B = 2, T = 8, M = 2, D = 4 };
     struct optest f, b;
     pair_begin(&f, SH_OP_ATTENTION_ROWS, &b, SH_OP_ATTENTION_ROWS_BWD);
     set_heads(&f, heads, kv_heads, D);
     f.attr.attn.window = window;
+    f.attr.attn.cap = cap;
     f.attr.attn.runs = 2;
     f.attr.attn.first[0] = M;
     f.attr.attn.first[1] = 2 * M;
@@ -636,14 +638,16 @@ static void attention(void **state)
 {
     (void)state;
     optest_seed(6);
-    check_attention(false, 2, 2, 0);
-    check_attention(true, 4, 2, 0);
-    check_attention(true, 3, 1, 0);
-    check_attention(false, 2, 1, 2);
-    check_attention(true, 2, 1, 2);
-    check_attention_rows(false, 3, 1, 0);
-    check_attention_rows(true, 2, 2, 0);
-    check_attention_rows(true, 2, 1, 2);
+    check_attention(false, 2, 2, 0, 0);
+    check_attention(true, 4, 2, 0, 0);
+    check_attention(true, 3, 1, 0, 0);
+    check_attention(false, 2, 1, 2, 0);
+    check_attention(true, 2, 1, 2, 0);
+    check_attention_rows(false, 3, 1, 0, 0);
+    check_attention_rows(true, 2, 2, 0, 0);
+    check_attention_rows(true, 2, 1, 2, 0);
+    check_attention(true, 4, 2, 3, 0.5f);
+    check_attention_rows(true, 2, 1, 0, 0.25f);
 }
 
 /* Neighbouring query heads share a key-value head: 4 on 2 equals 4 on 4 with each key and value repeated twice. */
@@ -674,7 +678,7 @@ static void grouped_queries(void **state)
 }
 
 /* The head's backward gives gradients of loss_scale * loss; one row is masked, and if there are weights, one has 0. */
-static void check_head(bool weighted, double temperature)
+static void check_head(bool weighted, double temperature, float cap)
 {
     enum { N = 4, C = 3, V = 5 };
     struct optest f, b;
@@ -682,6 +686,7 @@ static void check_head(bool weighted, double temperature)
     pair_begin(&f, SH_OP_HEAD_LOSS, &b, SH_OP_HEAD_LOSS_GRAD);
     b.scalars.loss_scale = 0.37;
     f.attr.head.chunk_rows = b.attr.head.chunk_rows = 2;
+    f.attr.head.cap = b.attr.head.cap = cap;
     optest_in(&f, 0, SH_F64, DIMS(N, C));
     optest_in(&f, 1, SH_F64, DIMS(V, C));
     optest_in_ints(&f, 2, 0, V, DIMS(N));
@@ -721,10 +726,12 @@ static void check_head(bool weighted, double temperature)
 static void head(void **state)
 {
     (void)state;
-    check_head(false, 0);
-    check_head(true, 0);
-    check_head(false, 1);
-    check_head(true, 2.5);
+    check_head(false, 0, 0);
+    check_head(true, 0, 0);
+    check_head(false, 1, 0);
+    check_head(true, 2.5, 0);
+    check_head(true, 0, 0.5f);
+    check_head(false, 1, 2);
 }
 
 int main(void)

@@ -71,7 +71,7 @@ static const struct
                     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
                     {"model:\n  family: gpt3\n",
                      "c.yaml:2: model.family: 'gpt3' is not one of llama | gpt2 | mistral | qwen2 | phi3 | smollm3 | starcoder2 | qwen3 | "
-                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss | glm4 | ministral3 | cohere2 | cohere; nearest is gpt2"},
+                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss | glm4 | ministral3 | cohere2 | cohere | gemma2; nearest is gpt2"},
                     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
                     {"training:\n  mixed_precision_reduce: FP16\n",
                      "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
@@ -241,10 +241,10 @@ static const struct
                     {"\n", "model.n_layers: not given; give it, or choose a preset with model.name"},
                     {"model:\n  name: gpt2-123m\n",
                      "c.yaml:2: model.name: no preset 'gpt2-123m' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, "
-                     "llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, custom); nearest is gpt2-124m"},
+                     "llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, custom); nearest is gpt2-124m"},
                     {"model:\n  name: bert\n",
                      "c.yaml:2: model.name: no preset 'bert' (known: debug, gpt2-124m, gpt2-1558m, "
-                     "llama3.2-1b, llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, custom)"},
+                     "llama3.2-1b, llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, custom)"},
                     {"model: {n_layers: 1, dim: 64, n_heads: 2, ffn_dim: 64, max_seq_len: 8}\n",
                      "model.vocab_size: not given; give it, or choose a preset with model.name"},
                     {"model: {n_layers: 1, dim: 64, n_heads: 3, ffn_dim: 64, vocab_size: 8, max_seq_len: 8}\n",
@@ -551,7 +551,7 @@ static const struct refusal arguments[] = {
     {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
     {"model.name=gpt",
      "--model.name: no preset 'gpt' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
-     "llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, custom)"},
+     "llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
      "--parallelism.sharding_strategy: 'ShardingStrategy.FULL_SHRD' is not one of no_shard | shard_optim | "
      "shard_grad_op | full_shard | hybrid_shard | hybrid_shard_zero2; nearest is full_shard"},

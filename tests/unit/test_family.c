@@ -133,6 +133,10 @@ static const struct row {
     {{"cohere2", {COMMON, .family = SH_FAMILY_COHERE2, .logits_scaling = 4, .attention_window = 3,
                   .layer_types = "sliding,full_nope"}, false}, "Cohere2ForCausalLM", NORM1 QKV O MLP DOWN, 1},
     {{"cohere", {COMMON, .family = SH_FAMILY_COHERE, .logits_scaling = 4}, false}, "CohereForCausalLM", NORM1 QKV O MLP DOWN, 2},
+    {{"gemma2", {NOT_STEEP, .family = SH_FAMILY_GEMMA2, .attention_window = 3, .layer_types = "sliding,full",
+                 .query_pre_attn_scalar = 7, .attention_softcap = 1, .logits_softcap = 2}, false},
+     "Gemma2ForCausalLM",
+     NORM1 QKV O NORM2 V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12), 2},
     {{"glm4", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false}, "Glm4ForCausalLM",
      NORM1 QKV QKV_BIAS O V("post_self_attn_layernorm.weight", 12) NORM2 W("mlp.gate_up_proj", 40, 12) DOWN
          V("post_mlp_layernorm.weight", 12), 2},

@@ -30,6 +30,7 @@
 #define OLMO2 "{\"model_type\":\"olmo2\"," SIZES
 #define NEOX "{\"model_type\":\"gpt_neox\"," SIZES
 #define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
+#define GEMMA2 "{\"model_type\":\"gemma2\",\"num_key_value_heads\":2," SIZES
 #define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define GRANITE "{\"model_type\":\"granite\"," SIZES
@@ -159,7 +160,7 @@ static const struct {
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", NULL, NULL, "code in the folder"},
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", "model.hf_ignore=auto_map", "model.dim", "16"},
     {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "only bitsandbytes nf4"},
-    {"{\"model_type\":\"gemma2\"}", NULL, NULL, "model_type gemma2: its soft cap"},
+    {"{\"model_type\":\"mamba\"}", NULL, NULL, "model_type mamba: it has no attention"},
     {"{\"model_type\":\"deepseek_v3\"}", NULL, NULL, "experts"},
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
     {"{\"model_type\":\"\\u001b[2J\"}", NULL, NULL, "is not known here"},
@@ -377,6 +378,15 @@ static const struct {
     {GEMMA3 ",\"sliding_window\":null}", NULL, NULL, "layer_types has blocks with one, whose rotary positions differ"},
     {GEMMA3 "}", "model.hf_ignore=sliding_window", NULL, "whose rotary positions differ"},
     {GEMMA3 "," FULL ",\"sliding_window\":null}", NULL, "model.attention_window", "0"},
+    {GEMMA2 "}", NULL, "model.attention_softcap", "50"},
+    {GEMMA2 "}", NULL, "model.logits_softcap", "30"},
+    {GEMMA2 "}", NULL, "model.layer_types", "sliding,full"},
+    {GEMMA2 ",\"attn_logit_softcapping\":null}", NULL, "model.attention_softcap", "0"},
+    {GEMMA2 ",\"attn_logit_softcapping\":7}", NULL, "model.attention_softcap", "7"},
+    {GEMMA2 ",\"final_logit_softcapping\":2.5}", NULL, "model.logits_softcap", "2.5"},
+    {GEMMA2 ",\"final_logit_softcapping\":0}", NULL, NULL, "final_logit_softcapping must be a number above 0, or null"},
+    {GEMMA2 ",\"attn_logit_softcapping\":-1}", NULL, NULL, "attn_logit_softcapping must be a number above 0, or null"},
+    {GEMMA2 ",\"sliding_window\":null}", NULL, NULL, "gemma2 computes nothing without a window"},
     {"{\"model_type\":\"gemma3\"}", NULL, NULL, "a folder of gemma3_text has the language model alone"},
     {LLAMA ",\"rope_local_base_freq\":7}", NULL, NULL, "mathematics: rope_local_base_freq;"},
     {LLAMA ",\"query_pre_attn_scalar\":7}", NULL, NULL, "mathematics: query_pre_attn_scalar;"},
@@ -723,6 +733,8 @@ static void what_a_class_lacks_is_not_written(void **state)
          "model.query_pre_attn_scalar: transformers' llama divides scores by the root of head_dim"},
         {GEMMA3 ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":8}}", "model.rope_local_base_freq=0",
          "model.rope_factor: transformers' gemma3_text scales no frequencies"},
+        {LLAMA "}", "model.logits_softcap=5", "model.logits_softcap: transformers' llama has no such cap"},
+        {GEMMA3 "}", "model.attention_softcap=5", "model.attention_softcap: transformers' gemma3_text has no such cap"},
         {GEMMA3 "}", "model.rotary_dim=2", "model.rotary_dim: transformers' gemma3_text turns whole heads"},
         {MIXTRAL "}", "model.router=sigmoid", "model.router: transformers' mixtral has softmax"},
         {MIXTRAL "}", "model.route_norm=false", "model.route_norm: transformers' mixtral divides"},

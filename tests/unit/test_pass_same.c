@@ -110,6 +110,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->head.temperature != 0;
     if (!strcmp(f->name, "raw"))
         return a->head.raw;
+    if (!strcmp(f->name, "cap"))
+        return sh_attr_value(a, f) != 0;
     if (f == &sh_op_info(SH_OP_EMBED)->attrs[0] || f == &sh_op_info(SH_OP_EMBED)->attrs[1])
         return a->part.all;
     return strcmp(f->name, "rotary_dim") != 0 || a->attn.rotary_dim != a->attn.head_dim;

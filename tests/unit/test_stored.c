@@ -186,6 +186,8 @@ static const struct row state[] = {
     {"model.layer_types", "sliding,full", "model.attention_window=8"},
     {"model.rope_local_base_freq", "100", "model.attention_window=8"},
     {"model.query_pre_attn_scalar", "20", NULL},
+    {"model.attention_softcap", "50", NULL},
+    {"model.logits_softcap", "30", NULL},
     {"model.embedding_multiplier", "12", NULL},
     {"model.residual_multiplier", "0.22", NULL},
     {"model.logits_scaling", "8", NULL},

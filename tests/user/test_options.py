@@ -102,6 +102,8 @@ ROWS = {
     'model.full_attention_interval': Row(2, 'plan', needs=WINDOW),
     'model.rope_local_base_freq': Row(100, 'plan', needs=WINDOW),
     'model.query_pre_attn_scalar': Row(20, 'steps'),
+    'model.attention_softcap': Row(0.5, 'plan'),
+    'model.logits_softcap': Row(0.5, 'plan'),
     'model.embedding_multiplier': Row(12, 'plan'),
     'model.residual_multiplier': Row(0.22, 'plan'),
     'model.logits_scaling': Row(8, 'plan'),

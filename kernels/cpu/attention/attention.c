@@ -21,6 +21,7 @@ static sh_rc take_tile(const struct sh_attn *a, struct sh_attn_scratch *w, struc
 
     struct sh_attn_tile tile = {.nq = nq, .nk = nk, .s = w->s};
     SH_TRY(sh_attn_scores(a, tile, q, k));
+    sh_attn_cap(a, w->s, SH_ATTN_K, nq, nk);
     for (int64_t i = 0; i < nq; i++)
         sh_attn_take_row(a, w, i, sh_attn_span_of(a, b, t + i, k0, nk), nk);
     return sh_attn_to_rows(a, tile, v, w->o);

@@ -32,7 +32,7 @@ struct sh_attn {
     int runs;
     int64_t rows, first[2];
     enum sh_dtype dtype;
-    float scale;
+    float scale, cap;   /* cap 0: none */
     const void *q, *kv; /* [runs B,rows,q_ld], [B,T,kv_ld]: the same packed tensor, or two */
     int64_t q_ld, kv_ld;
     int64_t kv_head;     /* the heads before the first key head in a row of kv */
@@ -166,6 +166,14 @@ struct sh_attn_tile {
 sh_rc sh_attn_scores(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, struct sh_attn_view y);
 sh_rc sh_attn_to_rows(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view y, float *sums);
 sh_rc sh_attn_to_cols(const struct sh_attn *a, struct sh_attn_tile t, struct sh_attn_view x, float *sums);
+
+/* Cap scores s [rows,cols], of one tile or a part of it, that are not yet scaled: s = c / scale tanh(scale s / c). Does
+ * nothing without a cap. Backward: ds, the gradients of weights, come to contain the derivative of the cap too, in such
+ * a way that ds - delta is the same multiple of it: all that follows is as without a cap. delta: of a row, or `across`:
+ * of a column. */
+void sh_attn_cap(const struct sh_attn *a, float *s, int64_t ld, int64_t rows, int64_t cols);
+void sh_attn_cap_bwd(const struct sh_attn *a, float *s, float *ds, int64_t ld, int64_t rows, int64_t cols,
+                     const float *delta, bool across);
 
 /* s[j] = exp(s[j] * scale - shift) in the span, 0 in the rest of [0,n); returns the sum. */
 float sh_attn_exp_row(float *s, int64_t n, struct sh_attn_span in, float scale, float shift);

@@ -68,12 +68,22 @@ static void put(const struct sh_attn *a, void *gradient, int64_t ld, int64_t row
     sh_cpu_block_store((struct sh_cpu_block){.rows = rows, .cols = a->dim}, dst, ld, a->dtype, src, a->dim);
 }
 
-/* Write the tile's probabilities into s; dv += p' do. */
+/* The tile's scores in s, and in ds the gradients of its probabilities. */
+static sh_rc multiply_tile(struct task *w, const struct block *q, int64_t k0, int64_t nk)
+{
+    const struct sh_attn *a = w->a;
+    struct sh_attn_tile s = {.nq = q->nq, .nk = nk, .s = w->s}, ds = {.nq = q->nq, .nk = nk, .s = w->ds};
+    SH_TRY(sh_attn_scores(a, s, q->q, sh_attn_rows(w->k, k0)));
+    SH_TRY(sh_attn_scores(a, ds, q->g, sh_attn_rows(w->v, k0)));
+    sh_attn_cap_bwd(a, w->s, w->ds, SH_ATTN_K, q->nq, nk, w->delta, false);
+    return SH_OK;
+}
+
+/* Turn the scores in s into probabilities; dv += p' do. */
 static sh_rc probabilities(struct task *w, const struct block *q, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = w->a;
     struct sh_attn_tile p = {.nq = q->nq, .nk = nk, .s = w->s};
-    SH_TRY(sh_attn_scores(a, p, q->q, sh_attn_rows(w->k, k0)));
     for (int64_t i = 0; i < q->nq; i++) {
         struct sh_attn_span seen = sh_attn_span_of(a, w->b, q->t + i, k0, nk);
         (void)sh_attn_exp_row(w->s + i * SH_ATTN_K, nk, seen, a->scale, q->lse[i]);
@@ -81,12 +91,11 @@ static sh_rc probabilities(struct task *w, const struct block *q, int64_t k0, in
     return sh_attn_to_cols(a, p, q->g, w->dv + k0 * a->dim);
 }
 
-/* Write the gradients of the tile's scores into ds; dq += ds k and dk += ds' q. */
+/* Turn ds into the gradients of the tile's scores; dq += ds k and dk += ds' q. */
 static sh_rc gradients(struct task *w, const struct block *q, int64_t k0, int64_t nk)
 {
     const struct sh_attn *a = w->a;
     struct sh_attn_tile ds = {.nq = q->nq, .nk = nk, .s = w->ds};
-    SH_TRY(sh_attn_scores(a, ds, q->g, sh_attn_rows(w->v, k0)));
     for (int64_t i = 0; i < q->nq; i++)
         score_gradient(w->ds + i * SH_ATTN_K, w->s + i * SH_ATTN_K, nk, w->delta[i], a->scale);
     SH_TRY(sh_attn_to_rows(a, ds, sh_attn_rows(w->k, k0), w->dq));
@@ -119,6 +128,7 @@ static sh_rc block_backward(struct task *w, int64_t head, int64_t t)
     memset(w->dq, 0, (size_t)(q.nq * a->dim) * sizeof(float));
     for (int64_t k0 = sh_attn_first_key_of(a, w->b, t, q.nq); k0 < end; k0 += SH_ATTN_K) {
         int64_t nk = end - k0 < SH_ATTN_K ? end - k0 : SH_ATTN_K;
+        SH_TRY(multiply_tile(w, &q, k0, nk));
         SH_TRY(probabilities(w, &q, k0, nk));
         SH_TRY(gradients(w, &q, k0, nk));
     }

@@ -93,6 +93,7 @@ static void score(struct task *w, int64_t j, struct part part, int64_t k0, int64
         return;
     float *s = w->s[j % 2] + i * BLOCK;
     sh_panel_multiply(w->k + (part.lo - k0 + i) * w->depth * STEP, w->q + j * w->depth * STEP, s, w->depth, false);
+    sh_attn_cap(w->a, s, SIDE, SIDE, SIDE);
     sh_attn_hide(s, SIDE, &w->seen[j], (part.lo + i) * SIDE);
 }
 

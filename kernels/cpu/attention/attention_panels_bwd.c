@@ -122,6 +122,7 @@ static SH_WIDE void differentiate(struct task *w, int64_t j, int64_t k, int64_t 
     sh_bf16 *p = w->p_rows + j * STEP, *out = w->ds_rows + j * STEP;
     float *s = w->s[j & 1], *ds = w->ds[j & 1];
 
+    sh_attn_cap_bwd(w->a, s, ds, SIDE, SIDE, SIDE, w->delta + j * SIDE, true);
     sh_attn_hide(s, SIDE, &w->seen[j], k * SIDE);
     for (int64_t r = 0; r < STEP; r += 2 * SIDE) {
         __m512i even = gradients(&c, s + r, ds + r, p + r, out + r);

@@ -48,6 +48,7 @@ struct sh_attn sh_attn_of(const struct sh_op_call *call)
         .kv_head = packed ? attr->attn.heads : 0,
         .dtype = q->dtype,
         .scale = attr->attn.scale,
+        .cap = attr->attn.cap,
         .q = q->data,
         .kv = kv->data,
         .o = backward ? call->in[at.o].data : call->out[0].data,

@@ -67,6 +67,7 @@ static SH_WIDE void take_keys(struct task *w, int64_t j, int64_t k0, int64_t k1)
                                                     .ldb = SIDE,
                                                     .c = w->s,
                                                     .ldc = SIDE});
+    sh_attn_cap(w->a, w->s, SIDE, n * SIDE, SIDE);
     for (int64_t i = 0; i < n; i++)
         sh_attn_hide(w->s + i * SH_ATTN_BLOCK, SIDE, seen, (lo + i) * SIDE);
     struct sh_attn_softening soft =

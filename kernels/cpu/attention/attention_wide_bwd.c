@@ -99,6 +99,7 @@ static void take_queries(struct task *w, int64_t j, int64_t k0, int64_t k1)
     s.b = w->g_turned + query;
     s.c = w->ds + at;
     sh_attn_wide_multiply(&s);
+    sh_attn_cap_bwd(w->a, w->p + at, w->ds + at, LINE, n * SIDE, SIDE, w->delta + j * SIDE, true);
     for (int64_t i = 0; i < n; i++)
         sh_attn_hide(w->p + at + i * SIDE * LINE, LINE, seen, (lo + i) * SIDE);
     differentiate(w, j, w->p + at, w->ds + at, n * SIDE);

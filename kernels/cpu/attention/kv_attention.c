@@ -81,6 +81,7 @@ static sh_rc take_tile(const struct cached *c, const struct rows *r, struct sh_a
     struct sh_attn_tile tile = {.nq = r->n, .nk = nk, .s = w->s};
 
     SH_TRY(sh_attn_scores(a, tile, q, k));
+    sh_attn_cap(a, w->s, SH_ATTN_K, r->n, nk);
     for (int64_t i = 0; i < r->n; i++)
         sh_attn_take_row(&c->a, w, i, span_of(c, r, i, k0, nk), nk);
     return sh_attn_to_rows(a, tile, v, w->o);

@@ -41,6 +41,36 @@ SH_CLONES void sh_cpu_row_scale(float *x, int64_t n, float by)
         x[j] *= by;
 }
 
+SH_CLONES void sh_cpu_row_times(float *x, const float *y, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++)
+        x[j] *= y[j];
+}
+
+SH_CLONES static void cap(float *x, int64_t n, float by, float to)
+{
+    for (int64_t j = 0; j < n; j++)
+        x[j] = to * sh_tanhf(by * x[j]);
+}
+
+SH_CLONES static void cap_with_slope(float *restrict x, float *restrict slope, int64_t n, float by, float to)
+{
+    for (int64_t j = 0; j < n; j++) {
+        float t = sh_tanhf(by * x[j]);
+
+        x[j] = to * t;
+        slope[j] = 1.0f - t * t;
+    }
+}
+
+void sh_cpu_row_cap(float *x, float *slope, int64_t n, float by, float to)
+{
+    if (slope)
+        cap_with_slope(x, slope, n, by, to);
+    else
+        cap(x, n, by, to);
+}
+
 SH_CLONES float sh_cpu_row_dot(const float *x, const float *y, int64_t n)
 {
     float sum = 0;

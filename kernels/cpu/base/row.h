@@ -14,6 +14,12 @@ float sh_cpu_row_exp(float *x, int64_t n, float scale, float shift);
 /* x[j] *= by */
 void sh_cpu_row_scale(float *x, int64_t n, float by);
 
+/* x[j] *= y[j] */
+void sh_cpu_row_times(float *x, const float *y, int64_t n);
+
+/* x[j] = to tanh(by x[j]); slope[j] = 1 - that tanh squared, unless slope is NULL. */
+void sh_cpu_row_cap(float *x, float *slope, int64_t n, float by, float to);
+
 /* The sum of x[j] * y[j]. */
 float sh_cpu_row_dot(const float *x, const float *y, int64_t n);
 

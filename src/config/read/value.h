@@ -16,7 +16,7 @@ sh_rc sh_config_value_set(const struct sh_config_key *key, const char *text, enu
 char *sh_config_value_text(const struct sh_config_key *key, const struct sh_config *cfg);
 
 /* The words of the row as "a | b | c", and its range as "1 .. 65536" ("" if there is none). */
-enum { SH_CONFIG_WORDS_MAX = 256 };
+enum { SH_CONFIG_WORDS_MAX = 512 };
 const char *sh_config_value_words(const struct sh_config_key *key, char out[SH_CONFIG_WORDS_MAX]);
 const char *sh_config_value_range(const struct sh_config_key *key, char out[SH_CONFIG_NAME_MAX]);
 

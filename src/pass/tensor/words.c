@@ -89,6 +89,7 @@ static struct sh_op part_of(struct words *c, int z, int targets, int64_t first)
     struct sh_op part = like(c, SH_OP_LOSS_PART);
 
     part.attr.part.first = first;
+    part.attr.part.cap = c->loss.attr.head.cap;
     part.in[0] = z;
     part.in[1] = targets;
     part.out[0] = make(c, SH_MEM_ACT, SH_F32, 2, DIMS(c->n, 3), "part of loss");
@@ -136,6 +137,7 @@ static void loss(struct words *c, int x, const struct sh_op *part)
     struct sh_op rest = like(c, SH_OP_LOSS_REST);
 
     rest.attr.part.first = part->attr.part.first;
+    rest.attr.part.cap = part->attr.part.cap;
     rest.in[0] = part->in[0];
     rest.in[1] = gather(c, part->out[0], "parts of loss");
     rest.in[2] = part->in[1];

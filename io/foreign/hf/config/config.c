@@ -31,7 +31,8 @@ static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",     [SH_HF
                                               [SH_HF_SHARED_FFN] = "0",   [SH_HF_ROUTE_NORM] = "false",
                                               [SH_HF_MOE_EVERY] = "0",    [SH_HF_FIRST_DENSE] = "0",
                                               [SH_HF_EMBED_BY] = "0",     [SH_HF_RESIDUAL_BY] = "0",
-                                              [SH_HF_LOGITS_BY] = "0"};
+                                              [SH_HF_LOGITS_BY] = "0",    [SH_HF_SCORES_CAP] = "0",
+                                              [SH_HF_LOGITS_CAP] = "0"};
 
 /* Some families have two spellings of a value; the first one found wins. An absent value has the default of the
  * family's class, as in transformers. */
@@ -97,6 +98,19 @@ static sh_rc read_logits_scaling(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+/* null is no cap, and not the class's default. */
+static sh_rc read_caps(struct sh_hf_reader *r)
+{
+    for (int v = SH_HF_SCORES_CAP; v <= SH_HF_LOGITS_CAP; v++) {
+        const char *key = r->f->key[v][0];
+        if (key && json_is_null(json_object_get(r->root, key)))
+            strcpy(r->value[v], "0");
+        else if (key && !(strtod(r->value[v], NULL) > 0))
+            return sh_fail(SH_E_USAGE, "%s: %s must be a number above 0, or null", r->place, key);
+    }
+    return SH_OK;
+}
+
 /* "=" as a default means that the value follows from others; see derive(). rope_theta is set with the other rotary
  * keys. */
 static sh_rc give_values(struct sh_hf_reader *r)
@@ -106,6 +120,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
     SH_TRY(derive(r));
     SH_TRY(read_scalar(r));
     SH_TRY(read_logits_scaling(r));
+    SH_TRY(read_caps(r));
     SH_TRY(sh_hf_experts_read(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)

@@ -55,7 +55,7 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
 static bool is_put_apart(int v)
 {
     return v == SH_HF_NO_ROPE || v == SH_HF_SCALAR || v == SH_HF_MOE_EVERY || v == SH_HF_FIRST_DENSE ||
-           (v >= SH_HF_EMBED_BY && v <= SH_HF_LOGITS_BY);
+           (v >= SH_HF_EMBED_BY && v <= SH_HF_LOGITS_CAP);
 }
 
 /* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
@@ -96,6 +96,24 @@ static void put_multipliers(struct writer *w)
             continue;
         begin(w, w->f->key[SH_HF_EMBED_BY + i][0]);
         fprintf(w->out, "%.17g", w->f->logits_by ? 1 / by : by);
+    }
+}
+
+/* The cap of a value from SH_HF_SCORES_CAP on; 0: none. */
+enum { CAPS = SH_HF_LOGITS_CAP + 1 - SH_HF_SCORES_CAP };
+static double cap_of(const struct sh_model *m, int i)
+{
+    return i ? m->logits_softcap : m->attention_softcap;
+}
+
+static void put_caps(struct writer *w)
+{
+    for (int v = SH_HF_SCORES_CAP; v <= SH_HF_LOGITS_CAP; v++) {
+        const char *key = w->f->key[v][0];
+        if (key && cap_of(&w->cfg->model, v - SH_HF_SCORES_CAP) == 0)
+            put_raw(w, key, "null");
+        else if (key)
+            put_key(w, key, sh_hf_family_key(v), true);
     }
 }
 
@@ -372,6 +390,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_values(w);
     put_scalar(w);
     put_multipliers(w);
+    put_caps(w);
     put_positions(w);
     put_expert_blocks(w);
     put_balance(w);
@@ -398,6 +417,10 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
         if (multiplier(m, i) != 1 && !f->key[SH_HF_EMBED_BY + i][0])
             return sh_fail(SH_E_USAGE, "%s: transformers' %s has no such factor, so the model is not exported",
                            sh_hf_family_key(SH_HF_EMBED_BY + i), name);
+    for (int i = 0; i < CAPS; i++)
+        if (cap_of(m, i) != 0 && !f->key[SH_HF_SCORES_CAP + i][0])
+            return sh_fail(SH_E_USAGE, "%s: transformers' %s has no such cap, so the model is not exported",
+                           sh_hf_family_key(SH_HF_SCORES_CAP + i), name);
     if (windows && m->rope_local_base_freq != 0 && !f->local_theta)
         return sh_fail(
             SH_E_USAGE,
