@@ -203,7 +203,7 @@ static sh_rc find_nan(struct sh_train *t)
         if (rc != SH_OK)
             sh_stop(rc);
         sh_hunt_micro_step(&hunt, m, first);
-        sh_exec_run_section(t->r->exec, section_of(t, m));
+        run_section(t, m);
     }
     return sh_hunt_end(&hunt);
 }

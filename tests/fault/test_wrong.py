@@ -29,6 +29,8 @@ MODELS = {
     'gpt2 over 2, bfloat16, recomputed': (2, {**tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16',
                                               'activation_checkpoint.mode': 'full'}),
 }
+STAGES = (2, {**tiny.MODELS['llama'], 'parallelism.pipeline_parallel_degree': 2, 'parallelism.pipeline_parallel_schedule': 'ZBH1',
+              'parallelism.sharding_strategy': 'shard_optim'})
 LONG = bool(os.environ.get('SHERD_LONG'))
 WAYS = ('scale', 'tile', 'shift', 'element', 'skip', *(('bias', 'border') if LONG else ()))
 # Objectives with data of their own, and operations that only these have.
@@ -140,12 +142,12 @@ def case_equal():
     return wrong
 
 
-def case_nan(ranks, model):
+def case_nan(ranks, model, tries=NANS):
     """The operation is named, with its rank, and the step changes nothing; one that is not wrong again is told apart."""
     config = {**model, **BASE, 'debug.find_nan': True, 'guard.action': 'skip'}
     calls = count_calls(ranks, config)
     draw, wrong, tried = random.Random(ranks + 5), [], 0
-    while tried < NANS:
+    while tried < tries:
         call = draw.randrange(calls[1], calls[2])
         text = run('nan', ranks, config, CALL=call, HOW='nan', RANK=ranks // 2, AGAIN=tried % 3 > 0)
         label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
@@ -216,4 +218,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(f'a wrong kernel, {name}', case_mutants, *row) for name, *row in rows]
                            + [(f'a stale gather, {name}', case_stale, *row) for name, *row in rows if row[0]]
                            + [('equal steps', case_equal)] * job.can_launch() + [('right kernels', case_right)] + [(f'a check, {name}', case_check, *row) for name, *row in rows]
-                           + [(f'no number, {name}', case_nan, *row) for name, *row in rows]))
+                           + [(f'no number, {name}', case_nan, *row) for name, *row in rows]
+                           + [('no number, 2 stages', case_nan, *STAGES, NANS // 4)] * job.can_launch()))

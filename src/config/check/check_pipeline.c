@@ -54,8 +54,6 @@ static const char *bar_of(const struct sh_config *c)
          "parallelism.context_parallel_degree training.reproducible too"},
         {c->parallelism.gradient_sync == SH_GRAD_SYNC_EVERY,
          "stages reduce gradients once, after the last micro-step; leave out parallelism.gradient_sync"},
-        {c->parallelism.resident_units > 0, "stages keep all their units through a step; leave out "
-                                            "parallelism.resident_units"},
         {c->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
          "stages need unequal memory, and no search of a budget knows all of them; give activation_checkpoint.mode=full, "
          "selective or none"},
@@ -64,9 +62,6 @@ static const char *bar_of(const struct sh_config *c)
          "messages between stages travel while they compute, which a thread sees to; leave out comm.progress=inline"},
         {c->debug.fingerprint[0] != '\0',
          "stages have no sums of a whole model's tensors; leave out debug.fingerprint"},
-        {c->debug.find_nan,
-         "the micro-steps of a stage are one list, and no single one of them can be run again; leave "
-         "out debug.find_nan"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

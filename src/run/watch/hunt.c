@@ -10,6 +10,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The micro-step of an operation, and its first sequence. */
+static int micro_of(const struct sh_hunt *h, const struct sh_op *op)
+{
+    return h->r->p->unrolled > 1 ? op->micro : h->micro_step;
+}
+
+static int64_t first_of(const struct sh_hunt *h, const struct sh_op *op)
+{
+    return h->first - (int64_t)(h->micro_step - micro_of(h, op)) * h->r->cfg.training.local_batch_size;
+}
+
+/* Where an operation would stand if one stage had all layers: their micro-steps overlap, and what one makes reaches others
+ * later. What is outside of blocks comes before them on the first stage, and after them on the last; sums of units come last. */
+static int64_t place_of(const struct sh_hunt *h, int op)
+{
+    const struct sh_program *p = h->r->p;
+    const struct sh_mesh_shape *m = &h->r->mesh->shape;
+    const struct sh_op *o = &p->ops[op];
+    int64_t layers = h->r->build.model.n_layers + 1, outside = sh_group_index(m, m->pipeline) ? layers : 0;
+    int64_t depth = o->block == SH_NONE ? outside : o->block + 1, micro = micro_of(h, o);
+
+    if (p->unrolled == 1)
+        return micro * p->n_ops + op;
+    if (o->unit != SH_NONE)
+        micro = p->unrolled;
+    if (o->phase != SH_PHASE_FORWARD)
+        depth = 2 * layers - depth;
+    return (micro * 2 * (layers + 1) + depth) * INT32_MAX + op;
+}
+
 /* One number of a tensor in the host's memory. */
 static double number(const void *data, enum sh_dtype dtype, int64_t i)
 {
@@ -22,8 +52,19 @@ static double number(const void *data, enum sh_dtype dtype, int64_t i)
     }
 }
 
+/* Whether an element of what an operation of a unit reads or makes, n in all, is behind the unit's end: nobody writes that. */
+static bool is_padding(const struct sh_run *r, const struct sh_op *op, int64_t n, int64_t i)
+{
+    const struct sh_unit *u = op->unit == SH_NONE ? NULL : &r->p->units[op->unit];
+    int64_t whole = u ? u->chunk * sh_group_size(&r->mesh->shape, u->shard) : 0;
+
+    if (u && n % whole == 0)
+        return i % whole >= u->room;
+    return u && n == u->chunk && sh_group_index(&r->mesh->shape, u->shard) * n + i >= u->room;
+}
+
 /* The first number that is not finite: its place, or -1; and the largest magnitude of those before it. */
-static int64_t find_bad(const struct sh_run *r, int tensor, double *largest, double *bad)
+static int64_t find_bad(const struct sh_run *r, const struct sh_op *op, int tensor, double *largest, double *bad)
 {
     const struct sh_tensor *t = &r->p->tensors[tensor];
     int64_t n = sh_tensor_elems(t), at = -1;
@@ -38,10 +79,10 @@ static int64_t find_bad(const struct sh_run *r, int tensor, double *largest, dou
     for (int64_t i = 0; i < n && at < 0; i++) {
         double x = number(data, t->dtype, i);
 
-        if (!isfinite(x)) {
+        if (!isfinite(x) && !is_padding(r, op, n, i)) {
             at = i;
             *bad = x;
-        } else if (fabs(x) > *largest)
+        } else if (isfinite(x) && fabs(x) > *largest)
             *largest = fabs(x);
     }
     free(copy);
@@ -49,7 +90,7 @@ static int64_t find_bad(const struct sh_run *r, int tensor, double *largest, dou
 }
 
 /* Where element `at` of a tensor belongs: to a sequence of the run, if it has rows of tokens. */
-static void print_place(const struct sh_hunt *h, int tensor, int64_t at, FILE *out)
+static void print_place(const struct sh_hunt *h, const struct sh_op *op, int tensor, int64_t at, FILE *out)
 {
     const struct sh_run *r = h->r;
     const struct sh_mesh_shape *m = &r->mesh->shape;
@@ -62,7 +103,7 @@ static void print_place(const struct sh_hunt *h, int tensor, int64_t at, FILE *o
 
         fprintf(out, "element %lld of sequence %lld",
                 (long long)(c.first[piece / batch.sequences] * c.width + at % here),
-                (long long)(h->first + piece % batch.sequences));
+                (long long)(first_of(h, op) + piece % batch.sequences));
     } else
         fprintf(out, "element %lld", (long long)at);
 }
@@ -82,7 +123,7 @@ static void print_inputs(const struct sh_hunt *h, const struct sh_op *op, FILE *
     double largest = 0, bad;
 
     for (int i = 0; i < SH_OP_MAX_IN; i++)
-        if (op->in[i] != SH_NONE && is_kept(p, op, op->in[i]) && find_bad(h->r, op->in[i], &largest, &bad) >= 0) {
+        if (op->in[i] != SH_NONE && is_kept(p, op, op->in[i]) && find_bad(h->r, op, op->in[i], &largest, &bad) >= 0) {
             fprintf(out, "; it read %g in %s", bad, p->tensors[op->in[i]].name);
             return;
         }
@@ -95,25 +136,26 @@ static void look(void *arg, int op, bool done)
     struct sh_hunt *h = arg;
     const struct sh_program *p = h->r->p;
     const struct sh_op *o = &p->ops[op];
+    int64_t place = place_of(h, op);
 
-    if (!done || h->found >= 0 || p->streams[o->stream].runs != SH_RUNS_KERNELS || sh_op_info(o->kind)->marker ||
-        sh_print_sorts_rows(o->kind))
+    if (!done || (h->found >= 0 && place >= h->found) || p->streams[o->stream].runs != SH_RUNS_KERNELS ||
+        sh_op_info(o->kind)->marker || sh_print_sorts_rows(o->kind))
         return;
-    for (int k = 0; k < SH_OP_MAX_OUT && h->found < 0; k++) {
+    for (int k = 0; k < SH_OP_MAX_OUT && h->found != place; k++) {
         double largest = 0, bad;
-        int64_t at = o->out[k] == SH_NONE ? -1 : find_bad(h->r, o->out[k], &largest, &bad);
+        int64_t at = o->out[k] == SH_NONE ? -1 : find_bad(h->r, o, o->out[k], &largest, &bad);
         char label[SH_OP_LABEL];
         FILE *out;
 
         if (at < 0)
             continue;
-        h->found = h->place + op;
+        h->found = place;
         sh_program_label(p, o, label);
         out = fmemopen(h->text, sizeof h->text, "w");
         if (!out)
             return;
         fprintf(out, "%s makes %g in %s, ", label, bad, p->tensors[o->out[k]].name);
-        print_place(h, o->out[k], at, out);
+        print_place(h, o, o->out[k], at, out);
         print_inputs(h, o, out);
         fprintf(out, "; rank %d on %s", h->r->mesh->rank, h->r->mesh->host);
         fclose(out);
@@ -128,7 +170,7 @@ void sh_hunt_begin(struct sh_hunt *h, struct sh_run *r)
 
 void sh_hunt_micro_step(struct sh_hunt *h, int micro_step, int64_t first)
 {
-    h->place = (int64_t)micro_step * h->r->p->n_ops;
+    h->micro_step = micro_step;
     h->first = first;
 }
 

@@ -18,9 +18,9 @@ enum { SH_HUNT_TEXT = 400 };
 
 struct sh_hunt {
     struct sh_run *r;
-    int64_t place;           /* of the operations of the micro-step among those of the step */
-    int64_t first;           /* its first sequence */
-    int64_t found;           /* the place of the operation; -1: none yet */
+    int micro_step; /* of the step, and its first sequence; of a list of micro-steps the last one */
+    int64_t first;
+    int64_t found;           /* the place of the operation in a step of one stage; -1: none yet */
     char text[SH_HUNT_TEXT]; /* what it is */
 };
 
