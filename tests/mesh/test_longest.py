@@ -23,6 +23,10 @@ FULL = {'activation_checkpoint.mode': 'full'}
 TILES = {**FULL, 'training.tile_rows': 64}
 HALVES = {'training.mixed_precision_param': 'bfloat16'}
 CONTEXT = {'parallelism.context_parallel_degree': 2, 'comm.shared_memory': 'off'}
+# The second stage takes more; it has two blocks of three, and the head.
+STAGES = {'parallelism.pipeline_parallel_degree': 2, 'parallelism.pipeline_parallel_schedule': 'ZBH1', 'model.tie_word_embeddings': False,
+          'parallelism.pipeline_parallel_first_stage_less_layers': 1, 'parallelism.sharding_strategy': 'shard_optim',
+          'training.global_batch_size': 2}
 NVME = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
 RUNS = {
     'everything kept': (0, {}),
@@ -31,6 +35,7 @@ RUNS = {
     'adapters beside nf4': (0, {**TILES, **HALVES, 'lora.rank': 4, 'lora.quantize_base': 'nf4'}),
     'activations in a file that ends it': (0, {**TILES, **NVME, 'model.n_layers': 6, 'offload.nvme_limit_bytes': 5 << 20}),
     'over two ranks': (2, {**FULL, **CONTEXT}),
+    'the larger of two stages': (2, {**FULL, **STAGES}),
 }
 
 
@@ -53,6 +58,7 @@ def start(folder, ranks, found, *words, most=None):
 
 def case(ranks, changes):
     changes = {**changes, **({'checkpoint.initial_load_path': base} if 'lora.rank' in changes else {})}
+    last = ranks - 1 if changes.get('parallelism.pipeline_parallel_degree') else 0
     found, world = config(ranks, changes), ('--ranks', ranks or 1)
     text = job.sherd('plan', 'c.yaml', *world, '--longest', '--json', 'l.json', folder=job.prepare('longest', found))
     said = json.loads(pathlib.Path('longest/l.json').read_text())
@@ -68,9 +74,11 @@ def case(ranks, changes):
     if done.returncode:
         return [*wrong, f'{length} tokens: exit {done.returncode}: {done.stderr}']
     memory = job.metrics('fits')[-1]['arena_bytes']
+    if last:
+        memory = int(re.search(r'arena: all that is allocated +(\d+)', job.sherd('plan', 'c.yaml', *world, '--rank', last, folder='fits'))[1])
     if memory != said['bytes']['device'] or memory > LIMIT:
         wrong.append(f'{memory} bytes, {said["bytes"]} planned')
-    for name, words in (('plan', world), ('train', ())):
+    for name, words in (('plan', (*world, '--rank', last)), ('train', ())):
         done = start(name, ranks if name == 'train' else 0, of_length(found, length + step), name, *words)
         needs = str(said['bytes_of_next'][ends[0]]) if name == 'plan' else ''
         if done.returncode != 4 or f'more than {ends[1]} = ' not in done.stderr or needs not in done.stderr:

@@ -132,7 +132,6 @@ REFUSED = {
     'inline': ({'comm.progress': 'inline'}, 'leave out comm.progress=inline'),
     'fingerprint': ({'debug.fingerprint': 'f'}, 'leave out debug.fingerprint'),
     'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
-    'longest': ({}, 'plan it without --longest', 'plan', 'c.yaml', '--ranks', 4, '--longest'),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
     'another schedule': ({SCHEDULE: 'ZBVZeroBubble'}, 'the nearest one is ZBH1'),

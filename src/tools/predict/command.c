@@ -625,7 +625,6 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     char why[256];
 
     SH_TRY(sh_cmd_config(args, NULL, &l->cfg));
-    SH_TRY(sh_predict_check_stages(cmd, args, &l->cfg));
     SH_TRY(sh_feed_settle(&l->cfg, l->cfg.training.dataset_path));
     if (sh_cmd_option(cmd, args, "--ranks") && !l->cfg.mesh.ranks)
         return sh_fail(SH_E_USAGE, "sherd plan: --ranks 0: a job has at least one rank");

@@ -58,10 +58,8 @@ struct sh_cost_request sh_predict_request(const struct sh_predict *l);
 sh_rc sh_predict_json(const struct sh_predict *l, const struct sh_cost_request *r, const struct sh_predict_job *job,
                       const struct sh_cost_step *step, const char *path);
 
-/* stages.c: refuse options that know one program for all ranks; build the programs of all stages (weigh: unchecked); the
- * bytes of the rank that takes most; print what each stage takes. No effect without stages.
- * Errors: SH_E_USAGE; those of the passes. */
-sh_rc sh_predict_check_stages(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg);
+/* stages.c: build the programs of all stages (weigh: unchecked); the bytes of the rank that takes most; print what each
+ * stage takes. No effect without stages. Errors: those of the passes. */
 sh_rc sh_predict_make_stages(struct sh_predict *l, bool weigh);
 int64_t sh_predict_bytes(const struct sh_predict *l);
 void sh_predict_say_stages(const struct sh_predict *l);

@@ -76,6 +76,21 @@ static void set_length(struct sh_config *cfg, int64_t tokens)
         cfg->model.max_seq_len = (int)tokens;
 }
 
+/* Of stages each has a program of its own, and the largest counts. */
+static sh_rc weigh_stages(const struct sh_predict *plan, struct weighed *out)
+{
+    const struct sh_mesh_shape *mesh = &plan->build.options.mesh;
+    struct sh_pipe_stages stages = {0};
+    sh_rc rc = SH_OK;
+
+    if (sh_group_size(mesh, mesh->pipeline) > 1)
+        rc = sh_pipe_stages_build(&plan->build, true, &stages);
+    if (rc == SH_OK && stages.n)
+        out->need[DEVICE] = stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;
+    sh_pipe_stages_free(&stages);
+    return rc;
+}
+
 /* Plan a length as `sherd train` would, whatever it needs. */
 static sh_rc weigh(const struct sh_predict *l, int64_t tokens, struct weighed *out)
 {
@@ -92,6 +107,8 @@ static sh_rc weigh(const struct sh_predict *l, int64_t tokens, struct weighed *o
             .need = {plan.p->arena_bytes, sh_pinned_bytes(plan.p), tier_bytes(plan.p, sh_program_file_tier(plan.p))},
             .limit = {plan.ask.limit_bytes, least(plan.build.host_limit_bytes, of_host(&plan)),
                       plan.build.file_limit_bytes}};
+    if (rc == SH_OK)
+        rc = weigh_stages(&plan, out);
     sh_program_destroy(plan.p);
     return rc;
 }

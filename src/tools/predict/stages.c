@@ -6,16 +6,6 @@
 
 #include <stdio.h>
 
-sh_rc sh_predict_check_stages(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const struct sh_config *cfg)
-{
-    if (cfg->parallelism.pipeline_parallel_degree == 1 || !sh_cmd_option(cmd, args, "--longest"))
-        return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "sherd plan: --longest plans the program of one rank for all, but each stage has its own; leave out "
-                   "parallelism.pipeline_parallel_degree=%d, or plan it without --longest",
-                   cfg->parallelism.pipeline_parallel_degree);
-}
-
 sh_rc sh_predict_make_stages(struct sh_predict *l, bool weigh)
 {
     return sh_group_size(&l->mesh, l->mesh.pipeline) > 1 ? sh_pipe_stages_build(&l->build, weigh, &l->stages) : SH_OK;
