@@ -321,6 +321,24 @@ def case_refused(name):
     return [] if says in said and named else [said]
 
 
+def case_idle():
+    """In a file keys of stages may wait for a degree that is typed, since every printed configuration has them; typed without
+    one they are refused."""
+    keys = {SCHEDULE: 'ZBH1', CHUNK: 1, FIRST: 1, LAST: 1}
+    words, plans, wrong = ('plan', 'c.yaml', '--ranks', 2), [], []
+    for changes in ({}, keys):
+        folder = job.prepare('idle', config({**LLAMA, **changes}))
+        plans.append(job.sherd(*words, folder=folder))
+    wrong += plans * (plans[0] != plans[1])
+    wrong += ['another order'] * ('2 stages' not in job.sherd(*words, f'--{PP}=2', folder=folder))
+    for key, value in keys.items():
+        try:
+            wrong.append(job.sherd(*words, f'--{key}={value}', folder=folder))
+        except job.Failed as refusal:
+            wrong += [str(refusal)] * (f'--{key}: has no effect without {PP} above 1' not in str(refusal))
+    return wrong
+
+
 def case_announced():
     """The lines that announce a run and its plan say what is cut over its ranks, and what each stage takes."""
     changes = config({**LLAMA, PP: 2, 'training.steps': 1, 'validation.enable': False, 'mesh.ranks_per_node': 4})
@@ -368,7 +386,7 @@ def case_stalled():
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [('late messages', case_late), ('checkpoints do not show the degree', case_resume),
-               ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced),
+               ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])
 

@@ -566,8 +566,8 @@ static struct outcome run_stages(struct sh_build b, const int axes[SH_AXES], int
     return run_all(s, &b);
 }
 
-/* Layers on several ranks: the bits of one stage, whatever the number of micro-steps, the strategy, and what is
- * recomputed. */
+/* Layers on several ranks: the bits of one stage, whatever the number of micro-steps, their order, the strategy, and what is
+ * recomputed; with adapters too. */
 static void stages_change_no_bit(void **state)
 {
     static const int axes[][SH_AXES] = {{1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 3, 1, 1}, {1, 1, 1, 1, 2, 2, 1}};
@@ -591,6 +591,11 @@ static void stages_change_no_bit(void **state)
         b.batch.adapters = v % 4 == 2 ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u} : adapters;
         b.options.first_less = stages[v % 4] < 5 && v % 3 == 1;
         b.options.last_less = stages[v % 4] < 5 && v % 3 == 2;
+        b.options.weights_apart = v % 2;
+        if (stages[v % 4] == 2 && micro % 2 == 0) {
+            b.options.chunks = 2;
+            b.options.first_less = b.options.last_less = 0;
+        }
         one = run_stages(b, axis, 1, false);
         b.options.strategy.sync_last_only = v % 2; /* stages reduce once all the same */
         all = run_stages(b, axis, stages[v % 4], v % 2);
