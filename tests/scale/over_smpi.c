@@ -3,8 +3,8 @@
  * nothing; all values are checked. Tests things that grow with the number of ranks: tables, tags, sizes, order,
  * deadlocks.
  *
- *   smpirun -np R x S ... ranks R S [step [T P]] R replicas of S shards; rank 0 prints the result. With T and P, R x S x T x P
- *                                                ranks: matrices on T, and P stages of 4 micro-steps */
+ *   smpirun -np N ... ranks R S T P [step]   N = R x S x T x P: R replicas of S shards of matrices on T ranks, in P stages
+ *                                            of 4 micro-steps; rank 0 prints the result */
 #include "src/base/mem.h"
 #include "src/comm/comm.h"
 #include "src/exec/exec.h"
@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { GROUPS = 3, ELEMS = 3, SEQ = 8, VOCAB = 32, VALUES = 101, STEP = 13 };
+enum { GROUPS = 6, ELEMS = 3, SEQ = 8, VOCAB = 32, VALUES = 101, STEP = 13 };
 enum { LARGE = 1100 };  /* elements: more than are gathered by MPI's own gather */
 enum { BLOCKS = 16 };   /* most blocks of the world in its reductions: every rank handles messages from all blocks */
 enum { GATHERED = 64 }; /* largest group that gathers this many elements of each rank: every rank holds all of it */
@@ -71,7 +71,8 @@ static double sum_over(sh_group group)
     return sum;
 }
 
-static void open_channels(const struct sh_group_use *groups, int n, const struct sh_stream *streams, int n_streams)
+static void open_channels(const struct sh_group_use *groups, int n, const struct sh_stream *streams, int n_streams,
+                          bool messages)
 {
     struct sh_comm_options opt = {.history = 16,
                                   .groups = groups,
@@ -80,7 +81,7 @@ static void open_channels(const struct sh_group_use *groups, int n, const struct
                                   .n_streams = n_streams,
                                   .inline_progress = true,
                                   /* Messages are not waited for inside MPI: both neighbours of a stage send. */
-                                  .timeout_seconds = sh_group_size(&mesh->shape, mesh->shape.pipeline) > 1 ? 1e6 : 0,
+                                  .timeout_seconds = messages ? 1e6 : 0,
                                   .ranks_per_node = mesh->node_size};
 
     for (int g = 0; g < n; g++)
@@ -188,10 +189,14 @@ static void collectives(void)
 {
     const struct sh_mesh_shape *s = &mesh->shape;
     const unsigned all = 1u << SH_STREAM_GATHER | 1u << SH_STREAM_REDUCE | 1u << SH_STREAM_REPLICATE;
-    struct sh_group_use groups[GROUPS] = {
-        {"shard", s->shard, all}, {"replicate", s->replicate, all}, {"world", sh_group_world(s), all}};
+    struct sh_group_use groups[GROUPS] = {{"shard", s->shard, all},
+                                          {"replicate", s->replicate, all},
+                                          {"world", sh_group_world(s), all},
+                                          {"tensor", s->tensor, all},
+                                          {"tensor and shard", s->tensor | s->shard, all},
+                                          {"pipeline", s->pipeline, all}};
 
-    open_channels(groups, GROUPS, sh_streams, SH_STREAMS);
+    open_channels(groups, GROUPS, sh_streams, SH_STREAMS, false);
     need(sh_mesh_self_test(mesh));
     for (int g = 0; g < GROUPS; g++) {
         gather(groups[g].axes, ELEMS);
@@ -366,7 +371,8 @@ static void step(void)
 
     device.run = look;
     plan();
-    open_channels(program->groups, program->n_groups, program->streams, program->n_streams);
+    open_channels(program->groups, program->n_groups, program->streams, program->n_streams,
+                  sh_group_size(&mesh->shape, mesh->shape.pipeline) > 1);
     need(sh_agree(sh_exec_create(program, &device, comm, -1, &(struct sh_exec_file){0}, &executor)));
     fill_units();
     run_section(SH_SECTION_INIT);
@@ -384,20 +390,17 @@ static void step(void)
 int main(int argc, char **argv)
 {
     struct sh_mesh_request req = {.inner = 1};
+    int *const size[] = {&req.replicate, &req.shard, &req.tensor, &req.pipeline};
 
     need(sh_mesh_start(&argc, &argv));
     sh_mesh_wait_in_mpi(true);
-    if (argc < 3)
-        sh_stop(sh_fail(SH_E_USAGE, "ranks REPLICAS SHARDS [step]"));
-    req.replicate = atoi(argv[1]);
-    req.shard = atoi(argv[2]);
-    if (argc > 5) {
-        req.tensor = atoi(argv[4]);
-        req.pipeline = atoi(argv[5]);
-    }
+    if (argc < 5)
+        sh_stop(sh_fail(SH_E_USAGE, "ranks REPLICAS SHARDS TENSOR STAGES [step]"));
+    for (int i = 0; i < 4; i++)
+        *size[i] = atoi(argv[1 + i]);
     need(sh_mesh_create(&req, &mesh));
     collectives();
-    if (argc > 3)
+    if (argc > 5)
         step();
     long long sums[2] = {wrong, checked};
     need(sh_mesh_sum_i64(sums, 2));
