@@ -48,7 +48,7 @@ struct sh_config_key {
 
 extern const struct sh_config_key sh_config_keys[];
 extern const int sh_config_n_keys;
-enum { SH_CONFIG_KEYS_MAX = 256, SH_CONFIG_NAME_MAX = 96 };
+enum { SH_CONFIG_KEYS_MAX = 288, SH_CONFIG_NAME_MAX = 96 };
 
 /* The values given to keys that are aliases; resolved in alias.c. */
 struct sh_config_alias {

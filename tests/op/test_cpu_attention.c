@@ -256,14 +256,10 @@ static void test_heads_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_f16),
-        cmocka_unit_test(capped),
-        cmocka_unit_test(test_large_scores),
-        cmocka_unit_test(test_nan_stays_in_its_row),
-        cmocka_unit_test(test_heads_apart),
-        cmocka_unit_test(runs_of_queries),
+        cmocka_unit_test(test_f32),           cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),           cmocka_unit_test(capped),
+        cmocka_unit_test(test_large_scores),  cmocka_unit_test(test_nan_stays_in_its_row),
+        cmocka_unit_test(test_heads_apart),   cmocka_unit_test(runs_of_queries),
         cmocka_unit_test(runs_are_sequences),
     };
     return cmocka_run_group_tests_name("cpu_attention", tests, NULL, NULL);

@@ -118,12 +118,12 @@ static void look(void *arg, int op, bool done)
 void sh_coords_begin(struct sh_coords *c, struct sh_run *r)
 {
     *c = (struct sh_coords){.r = r};
-    sh_exec_set_look(r->exec, look, c);
+    sh_exec_set_look(r->exec, SH_LOOKS, look, c);
 }
 
 void sh_coords_end(struct sh_coords *c)
 {
-    sh_exec_set_look(c->r->exec, NULL, NULL);
+    sh_exec_set_look(c->r->exec, SH_LOOKS, NULL, NULL);
     c->r = NULL;
 }
 
