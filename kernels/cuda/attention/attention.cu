@@ -25,6 +25,8 @@ using sh_tile::rows;
 using sh_tile::THREADS;
 using sh_tile::WARPS;
 
+static_assert(sizeof(sh_attention) <= 128, "ptxas keeps dk and dv in registers only with few parameters");
+
 constexpr int TILE = 64; /* rows of a streamed tile */
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -49,16 +51,28 @@ __device__ __forceinline__ rows heads_at(const sh_attention &a, const void *x, i
     return {static_cast<const sh_bf16 *>(x) + i * count * stride + head * (int64_t)a.dim, stride, (int)count};
 }
 
-/* s: a run of a sequence */
-__device__ __forceinline__ rows heads_of_q(const sh_attention &a, int64_t s, int head)
+/* RUNS: queries are apart from keys, in two runs of each sequence; else a query's row is its position, and kernels are as
+ * small as if there were no runs. Elements from one row to the next of queries, and of keys: */
+template <bool RUNS> __device__ __forceinline__ int64_t q_row(const sh_attention &a)
 {
-    return heads_at(a, a.q, s, head, a.q_row, a.rows);
+    return (a.heads + (RUNS ? 0 : 2 * a.kv_heads)) * (int64_t)a.dim;
+}
+
+template <bool RUNS> __device__ __forceinline__ int64_t kv_row(const sh_attention &a)
+{
+    return (2 * a.kv_heads + (RUNS ? 0 : a.heads)) * (int64_t)a.dim;
+}
+
+/* s: a run of a sequence */
+template <bool RUNS> __device__ __forceinline__ rows heads_of_q(const sh_attention &a, int64_t s, int head)
+{
+    return heads_at(a, a.q, s, head, q_row<RUNS>(a), a.rows);
 }
 
 /* Values have the heads after those of the keys. */
-__device__ __forceinline__ rows heads_of_kv(const sh_attention &a, int64_t b, int head)
+template <bool RUNS> __device__ __forceinline__ rows heads_of_kv(const sh_attention &a, int64_t b, int head)
 {
-    return heads_at(a, a.kv, b, head, a.kv_row, a.seq);
+    return heads_at(a, a.kv, b, head, kv_row<RUNS>(a), a.seq);
 }
 
 /* In o or dout. */
@@ -67,8 +81,7 @@ __device__ __forceinline__ rows heads_of_out(const sh_attention &a, const void *
     return heads_at(a, x, s, head, a.heads * (int64_t)a.dim, a.rows);
 }
 
-/* The sequence of a run, and the position of its first row. RUNS: queries are apart from keys, in two runs of each
- * sequence; else a query's row is its position, and kernels are as small as if there were no runs. */
+/* The sequence of a run, and the position of its first row. */
 template <bool RUNS> __device__ __forceinline__ int64_t sequence_of(const sh_attention &a, int64_t s)
 {
     return RUNS ? s % a.batch : s;
@@ -214,14 +227,14 @@ template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) fo
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
     queries q = queries_of<16 * M * WARPS, RUNS>(a);
-    rows keys = heads_of_kv(a, q.b, q.kv_head), values = heads_of_kv(a, q.b, a.kv_heads + q.kv_head);
+    rows keys = heads_of_kv<RUNS>(a, q.b, q.kv_head), values = heads_of_kv<RUNS>(a, q.b, a.kv_heads + q.kv_head);
     int own = q.from + (int)(threadIdx.x / 32) * 16 * M, at = q.begin + own; /* its row, and its position */
     uint32_t query[M][D / 16][4];
     float o[M][D / 8][4], s[TILE / 16][M][2][4];
     int first[M][2];
     running<M> run;
 
-    take_own<D, M>(query, shared, heads_of_q(a, q.s, q.head), q.from);
+    take_own<D, M>(query, shared, heads_of_q<RUNS>(a, q.s, q.head), q.from);
     sh_tile::clear<D, M>(o);
     SH_UNROLL
     for (int i = 0; i < 2 * M; i++) {
@@ -267,13 +280,13 @@ template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) ba
 {
     SH_DYNAMIC_SHARED(sh_bf16, shared); /* keys 0, 1, values 0, 1 */
     queries q = queries_of<16 * M * WARPS, RUNS>(a);
-    rows keys = heads_of_kv(a, q.b, q.kv_head), values = heads_of_kv(a, q.b, a.kv_heads + q.kv_head);
+    rows keys = heads_of_kv<RUNS>(a, q.b, q.kv_head), values = heads_of_kv<RUNS>(a, q.b, a.kv_heads + q.kv_head);
     int own = q.from + (int)(threadIdx.x / 32) * 16 * M, place = q.begin + own; /* its row, and its position */
     uint32_t query[M][D / 16][4], dout[M][D / 16][4];
     float dq[M][D / 8][4], lse2[M][2], delta[M][2];
     int first[M][2];
 
-    take_own<D, M>(query, shared, heads_of_q(a, q.s, q.head), q.from);
+    take_own<D, M>(query, shared, heads_of_q<RUNS>(a, q.s, q.head), q.from);
     take_own<D, M>(dout, shared, heads_of_out(a, a.dout, q.s, q.head), q.from);
     sh_tile::clear<D, M>(dq);
     SH_UNROLL
@@ -313,8 +326,8 @@ template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) ba
     for (int i = 0; i < 2 * M; i++) {
         int t = own + lane_row(i / 2, i % 2);
         if (t < a.rows)
-            sh_tile::put<D>(static_cast<sh_bf16 *>(a.dq) + (q.s * a.rows + t) * a.q_row + q.head * D, dq[i / 2], i % 2,
-                            a.scale);
+            sh_tile::put<D>(static_cast<sh_bf16 *>(a.dq) + (q.s * a.rows + t) * q_row<RUNS>(a) + q.head * D, dq[i / 2],
+                            i % 2, a.scale);
     }
 }
 
@@ -383,14 +396,14 @@ template <bool RUNS> __device__ __forceinline__ tile_of_run tile_at(const seen_t
     return {second, (second ? t.first[1] + i - t.count[0] : t.first[0] + i) * TILE};
 }
 
-template <int D, int M>
+template <int D, int M, bool RUNS>
 __device__ __forceinline__ void put_keys(const sh_attention &a, int b, int kv_head, int own,
                                          const float dk[M][D / 8][4], const float dv[M][D / 8][4])
 {
     SH_UNROLL
     for (int i = 0; i < 2 * M; i++) {
         int s = own + lane_row(i / 2, i % 2);
-        sh_bf16 *to = static_cast<sh_bf16 *>(a.dkv) + (b * a.seq + s) * a.kv_row + kv_head * D;
+        sh_bf16 *to = static_cast<sh_bf16 *>(a.dkv) + (b * a.seq + s) * kv_row<RUNS>(a) + kv_head * D;
         if (s < a.seq) {
             sh_tile::put<D>(to, dk[i / 2], i % 2, a.scale);
             sh_tile::put<D>(to + a.kv_heads * D, dv[i / 2], i % 2, 1);
@@ -412,8 +425,8 @@ template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) ba
     uint32_t key[M][D / 16][4], value[M][D / 16][4];
     float dk[M][D / 8][4], dv[M][D / 8][4];
 
-    take_own<D, M>(key, shared, heads_of_kv(a, b, kv_head), from);
-    take_own<D, M>(value, shared, heads_of_kv(a, b, a.kv_heads + kv_head), from);
+    take_own<D, M>(key, shared, heads_of_kv<RUNS>(a, b, kv_head), from);
+    take_own<D, M>(value, shared, heads_of_kv<RUNS>(a, b, a.kv_heads + kv_head), from);
     sh_tile::clear<D, M>(dk);
     sh_tile::clear<D, M>(dv);
     for (int i = -1; i < tiles * group; i++) {
@@ -426,7 +439,7 @@ template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) ba
             int head = kv_head * group + (i + 1) / tiles, next = (i + 1) % 2;
             tile_of_run t = tile_at<RUNS>(by, (i + 1) % tiles);
             int64_t s = t.second ? a.batch + b : b;
-            fetch_pair<D>(shared, next, heads_of_q(a, s, head), heads_of_out(a, a.dout, s, head), t.row);
+            fetch_pair<D>(shared, next, heads_of_q<RUNS>(a, s, head), heads_of_out(a, a.dout, s, head), t.row);
             fetch_of_queries(a, of, next, s, head, t.row);
         }
         if (i < 0)
@@ -456,7 +469,7 @@ template <int D, int M, bool RUNS> __global__ void __launch_bounds__(THREADS) ba
             sh_tile::add<D, M>(dk, ds, query, 16 * j);
         }
     }
-    put_keys<D, M>(a, b, kv_head, own, dk, dv);
+    put_keys<D, M, RUNS>(a, b, kv_head, own, dk, dv);
 }
 
 /* Blocks of `own` rows each. */

@@ -21,24 +21,23 @@ extern "C" {
 
 /* One call of either direction, in the form that the kernels take. Queries are in one run for each sequence, packed
  * with its keys and values, or apart from these in U runs (kernels/op.h), where sequence b of run u is number u B + b;
- * rows of o and dout are H*D elements. */
+ * rows of o and dout are H*D elements. Kernels get it by value, and of more than 128 bytes ptxas makes twice the spills. */
 struct sh_attention {
     int64_t batch, seq; /* sequences, and the keys of each */
-    int64_t rows;       /* queries of a run */
-    int runs;           /* U */
+    int rows;           /* queries of a run */
+    int runs;           /* U; above 1 if queries are apart from keys */
     int first[2];       /* positions where they begin */
     int heads, kv_heads, dim;
     int window; /* a query sees itself and the window - 1 keys before it; 0: all */
     enum sh_dtype dtype;
     float scale;
-    const void *q, *kv;    /* the first query; the first key, with all keys of a row before its values */
-    int64_t q_row, kv_row; /* elements from one row to the next */
-    const int32_t *docs;   /* [UB,rows] first position of the document of each query; NULL: 0 */
-    void *o;               /* [UB,rows,H*D]: output of the forward, input of the backward */
-    float *lse;            /* [UB,H,rows]: likewise */
-    const void *dout;      /* this and the rest: backward only */
-    void *dq, *dkv;        /* with the rows of q and kv */
-    float *delta;          /* [UB,H,rows] scratch: sum over d of dout * o */
+    const void *q, *kv;  /* the first query; the first key, with all keys of a row before its values */
+    const int32_t *docs; /* [UB,rows] first position of the document of each query; NULL: 0 */
+    void *o;             /* [UB,rows,H*D]: output of the forward, input of the backward */
+    float *lse;          /* [UB,H,rows]: likewise */
+    const void *dout;    /* this and the rest: backward only */
+    void *dq, *dkv;      /* with the rows of q and kv */
+    float *delta;        /* [UB,H,rows] scratch: sum over d of dout * o */
 };
 
 /* Where keys begin in rows that begin with queries. */
@@ -54,14 +53,14 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     bool apart = call->kind == SH_OP_ATTENTION_ROWS || call->kind == SH_OP_ATTENTION_ROWS_BWD;
     const struct sh_operand *q = &call->in[forward ? 0 : 1], *kv = apart ? q + 1 : q;
     struct sh_attention a;
-    a.batch = kv->dim[0], a.seq = kv->dim[1], a.rows = q->dim[1];
+    a.batch = kv->dim[0], a.seq = kv->dim[1], a.rows = (int)q->dim[1];
     a.runs = apart ? call->attr->attn.runs : 1;
     for (int i = 0; i < 2; i++)
         a.first[i] = apart && i < a.runs ? (int)call->attr->attn.first[i] : 0;
     a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
     a.window = call->attr->attn.window;
     a.dtype = q->dtype, a.scale = call->attr->attn.scale;
-    a.q = q->data, a.q_row = q->dim[2], a.kv_row = kv->dim[2];
+    a.q = q->data;
     a.kv = apart ? kv->data : sh_attention_after_queries(&a, q);
     a.docs = (const int32_t *)kv[forward ? 1 : 3].data;
     a.o = forward ? call->out[0].data : kv[1].data;

@@ -33,13 +33,13 @@ __device__ __forceinline__ rows rows_at(const sh_attention &a, const void *x, in
 /* x: q or dq; s: a run of a sequence */
 __device__ __forceinline__ rows of_queries(const sh_attention &a, const void *x, int64_t s, int head)
 {
-    return rows_at(a, x, s, head, a.q_row, a.rows);
+    return rows_at(a, x, s, head, (a.heads + (a.runs > 1 ? 0 : 2 * a.kv_heads)) * (int64_t)a.dim, a.rows);
 }
 
 /* x: kv or dkv; values have the heads after those of the keys */
 __device__ __forceinline__ rows of_keys(const sh_attention &a, const void *x, int64_t b, int head)
 {
-    return rows_at(a, x, b, head, a.kv_row, a.seq);
+    return rows_at(a, x, b, head, (2 * a.kv_heads + (a.runs > 1 ? 0 : a.heads)) * (int64_t)a.dim, a.seq);
 }
 
 __device__ __forceinline__ rows of_out(const sh_attention &a, const void *x, int64_t s, int head)
