@@ -375,7 +375,7 @@ def cases():
                   for name in names for ranks, changes in meshes.items()]
     return found + [(f'{name}: scores on {f"{ranks} ranks" if ranks else "one rank"}', case_scores, name, ranks, changes)
                     for name in CUT for ranks, changes in ({0: {}} | CONTEXT).items()
-                    if ranks < 8 and (job.can_launch() or not ranks) and not (ranks and name.endswith('gathered'))]
+                    if ranks < 8 and (job.can_launch() or not ranks)]
 
 
 if __name__ == '__main__':
