@@ -43,6 +43,9 @@ static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rop
 static const struct sh_attr_field qk_attrs[] = {
     LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), LETTER(qk, q_width, 'I'),
     LETTER(qk, k_width, 'J'), LETTER(qk, groups, 'G'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
+static const struct sh_attr_field qk_means_attrs[] = {
+    LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), LETTER(qk, q_width, 'I'),
+    LETTER(qk, k_width, 'J'), FIELD(qk, plus_one), FIELD(qk, ranks), {0}};
 static const struct sh_attr_field regroup_attrs[] = {
     LETTER(regroup, heads, 'H'), LETTER(regroup, head_dim, 'D'), FIELD(regroup, inverse), {0}};
 static const struct sh_attr_field split_attrs[] = {
@@ -208,12 +211,15 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "4BTSHD + 3BTSH", .attrs = cache_attrs, APART},
     [SH_OP_PICK] = {.shape = "x [B,T,C] act of BC, count [B] i32 -> y [B,C] act", APART},
     [SH_OP_QK_NORM] =
-        {.shape = "qkv [N,HD+2KD] act, wq [I] act, wk [J] act -> y [N,HD+2KD] act, rstd [N,G] f32",
+        {.shape = "qkv [N,HD+2KD] act, wq [I] act, wk [J] act, mean [N,2] f32 opt -> y [N,HD+2KD] act, rstd [N,G] f32",
          .flops = "5NHD + 5NKD", .forward = true, .attrs = qk_attrs, OVER(0)},
     [SH_OP_QK_NORM_BWD] =
-        {.shape = "dy [N,HD+2KD] act, qkv [N,HD+2KD] act, wq [I] act, wk [J] act, rstd [N,G] f32 "
+        {.shape = "dy [N,HD+2KD] act, qkv [N,HD+2KD] act, wq [I] act, wk [J] act, rstd [N,G] f32, mean [N,2] f32 opt "
                   "-> dqkv [N,HD+2KD] act, dwq [I] f32 += opt, dwk [J] f32 += opt",
          .flops = "12NHD + 12NKD", .attrs = qk_attrs, OVER(0)},
+    [SH_OP_QK_MEANS] =
+        {.shape = "a [N,HD+2KD] act, b [N,HD+2KD] act, wq [I] act opt, wk [J] act opt -> mean [N,2] f32",
+         .flops = "2NHD + 2NKD + NHD:wq + NKD:wk", .stops = true, .attrs = qk_means_attrs, APART},
     [SH_OP_GEGLU] =
         {.shape = "gu [N,2F] act -> h [N,F] act",
          .flops = "10NF", .forward = true, .backward = SH_OP_GEGLU_BWD, APART},

@@ -72,6 +72,9 @@
  * is in its row; a seventh sum is then z, once for each answer that is compared with it. CPUs only. kernels/preference.h has the losses, and says of which beta multiplies the
  * mean of l over targets instead.
  *
+ * A norm of all queries together, and of all keys, may find its heads on several ranks. QK_MEANS gives this rank's part of a
+ * mean over all of them; the ranks' parts add up. QK_NORM takes that of squares as `mean`, QK_NORM_BWD that of dy x w.
+ *
  * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from
  * p K / P on. With P > K that is one head, of which P / K ranks have a copy. A part has queries, keys, values.
@@ -222,7 +225,8 @@ extern "C" {
     KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */             \
     KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */            \
     KERNEL(ENCODE, encode)                  /* blocks of 64 codes with their scale, LINEAR of code8.h, to nearest */    \
-    KERNEL(DECODE, decode)                  /* back, rounded once */
+    KERNEL(DECODE, decode)                  /* back, rounded once */                                                    \
+    KERNEL(QK_MEANS, qk_means)              /* means of a b w over the queries and the keys of a row; see above. CPUs only */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -335,7 +339,8 @@ struct sh_op_attr {
             int q_width, k_width, groups;          /* elements per group of queries and of keys; groups per row */
             float eps;
             bool plus_one;                         /* as in norm */
-        } qk;                                      /* QK_NORM* */
+            int ranks;                             /* QK_MEANS: those that have a part of the heads each */
+        } qk;                                      /* QK_NORM*, QK_MEANS */
         struct {
             float by;
         } scale;                                   /* SCALE */

@@ -33,6 +33,7 @@ int64_t sh_cpu_add_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_qk_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_qk_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_qk_means_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_x_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_linear_bwd_w_work_bytes(const struct sh_op_call *call, int threads);

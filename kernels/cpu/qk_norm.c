@@ -101,6 +101,7 @@ SH_CLONES static void scale(float *y, const float *x, const float *w, float rstd
 struct piece {
     int64_t group, count, width, at; /* the first of them, in rstd and in the tensor */
     int64_t weight;                  /* in the scratch, or in a part's sums */
+    int64_t mean;                    /* in QK_MEANS' result, if other ranks have heads too */
 };
 
 /* The piece of row n from group g on: queries first, then keys, as rstd [N,G] has them. */
@@ -115,19 +116,21 @@ static struct piece piece_of(const struct work *k, int64_t n, int64_t g)
                           .count = left < most ? left : most,
                           .width = width,
                           .at = n * s->row + (key ? s->q_cols + (g - s->q) * width : g * width),
-                          .weight = key ? k->steps[0] : 0};
+                          .weight = key ? k->steps[0] : 0,
+                          .mean = 2 * n + key};
 }
 
 static void forward_piece(const struct sh_op_call *call, const struct work *k, struct piece p, float *room)
 {
-    const float *w = (const float *)call->work + p.weight;
+    const float *w = (const float *)call->work + p.weight, *means = call->in[3].data;
     const float *x = sh_cpu_stage_in(&call->in[0], p.at, p.count * p.width, room);
     float *to = sh_cpu_stage_out(&call->out[0], p.at, p.count * p.width, room + k->room);
     float *rstd = (float *)call->out[1].data + p.group;
 
     for (int64_t g = 0; g < p.count; g++) {
         const float *from = x + g * p.width;
-        rstd[g] = 1.0f / sqrtf(squares(from, p.width) / (float)p.width + call->attr->qk.eps);
+        float mean = means ? means[p.mean] : squares(from, p.width) / (float)p.width;
+        rstd[g] = 1.0f / sqrtf(mean + call->attr->qk.eps);
         scale(to + g * p.width, from, w, rstd[g], p.width);
     }
     sh_cpu_stage_put(&call->out[0], p.at, p.count * p.width, to);
@@ -184,6 +187,7 @@ static void backward_piece(const struct sh_op_call *call, const struct work *k, 
 {
     const struct sh_operand *dx = &call->out[0];
     int64_t n = p.count * p.width;
+    const float *means = call->in[5].data;
     const float *w = (const float *)call->work + p.weight, *rstd = (const float *)call->in[4].data + p.group;
     const float *dy = sh_cpu_stage_in(&call->in[0], p.at, n, room);
     const float *x = sh_cpu_stage_in(&call->in[1], p.at, n, room + k->room);
@@ -191,6 +195,8 @@ static void backward_piece(const struct sh_op_call *call, const struct work *k, 
 
     for (int64_t i = 0, g = 0; g < p.count; g++, i += p.width) {
         float mean = reduce(sums + p.weight, dy + i, x + i, w, rstd[g], p.width) / (float)p.width;
+        if (means)
+            mean = rstd[g] * means[p.mean];
         apply(to + i, dy + i, x + i, w, rstd[g], mean, p.width);
     }
     sh_cpu_stage_put(dx, p.at, n, to);
@@ -226,5 +232,49 @@ sh_rc sh_cpu_qk_norm_bwd(const struct sh_op_call *call)
         sh_cpu_fold(call->out[1].data, sh_op_adds(call, 1), work + k.sums, k.parts, k.sums, k.s.wq);
     if (call->out[2].data)
         sh_cpu_fold(call->out[2].data, sh_op_adds(call, 2), work + k.sums + k.steps[0], k.parts, k.sums, k.s.wk);
+    return SH_OK;
+}
+
+/* Scratch of QK_MEANS: per thread room for a stretch of a, b and w. */
+static int64_t means_room(const struct sh_op_call *call)
+{
+    int most = call->attr->qk.q_width > call->attr->qk.k_width ? call->attr->qk.q_width : call->attr->qk.k_width;
+
+    return row_floats(most);
+}
+
+int64_t sh_cpu_qk_means_work_bytes(const struct sh_op_call *call, int threads)
+{
+    return BWD_ROOMS * means_room(call) * threads * FLOAT;
+}
+
+/* w: NULL: 1. */
+SH_CLONES static float products(const float *a, const float *b, const float *w, float plus, int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < n; c++)
+        sum += a[c] * b[c] * (w ? w[c] + plus : 1.0f);
+    return sum;
+}
+
+sh_rc sh_cpu_qk_means(const struct sh_op_call *call)
+{
+    int64_t room = means_room(call), width[2] = {call->attr->qk.q_width, call->attr->qk.k_width};
+    int64_t row = width[0] + 2 * width[1];
+    float *out = call->out[0].data, plus = call->attr->qk.plus_one ? 1 : 0;
+
+    SH_REQUIRE(call->work_bytes >= sh_cpu_qk_means_work_bytes(call, omp_get_max_threads()));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < call->in[0].dim[0] * 2; i++) {
+        int64_t key = i % 2, at = i / 2 * row + key * width[0];
+        float *to = (float *)call->work + omp_get_thread_num() * BWD_ROOMS * room;
+        const struct sh_operand *w = &call->in[2 + key];
+        float sum = products(sh_cpu_stage_in(&call->in[0], at, width[key], to),
+                             sh_cpu_stage_in(&call->in[1], at, width[key], to + room),
+                             w->data ? sh_cpu_stage_in(w, 0, width[key], to + 2 * room) : NULL, plus, width[key]);
+
+        out[i] = sum / (float)(width[key] * call->attr->qk.ranks);
+    }
     return SH_OK;
 }

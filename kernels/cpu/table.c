@@ -11,6 +11,7 @@ static int64_t (*const work_of[SH_OP_ROOM])(const struct sh_op_call *call, int t
     [SH_OP_NORM_BWD] = sh_cpu_norm_bwd_work_bytes,
     [SH_OP_QK_NORM] = sh_cpu_qk_norm_work_bytes,
     [SH_OP_QK_NORM_BWD] = sh_cpu_qk_norm_bwd_work_bytes,
+    [SH_OP_QK_MEANS] = sh_cpu_qk_means_work_bytes,
     [SH_OP_LINEAR] = sh_cpu_linear_work_bytes,
     [SH_OP_LINEAR_BWD_X] = sh_cpu_linear_bwd_x_work_bytes,
     [SH_OP_LINEAR_BWD_W] = sh_cpu_linear_bwd_w_work_bytes,

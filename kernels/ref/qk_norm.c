@@ -37,9 +37,9 @@ static void copy_values(const struct sh_qk_norm *s, const struct sh_operand *to,
 static void forward(const struct sh_op_call *call, struct group g)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1 + g.weight], *y = &call->out[0];
-    double square = 0;
+    double square = call->in[3].data ? sh_ref_get(&call->in[3], g.stat) : 0;
 
-    for (int64_t c = 0; c < g.width; c++)
+    for (int64_t c = 0; c < g.width && !call->in[3].data; c++)
         square += sh_ref_get(x, g.at + c) * sh_ref_get(x, g.at + c) / (double)g.width;
     double rstd = 1 / sqrt(square + (double)call->attr->qk.eps);
     for (int64_t c = 0; c < g.width; c++)
@@ -83,7 +83,9 @@ static void input_gradient(const struct sh_op_call *call, struct group g)
     const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *w = &call->in[2 + g.weight];
     double rstd = sh_ref_get(&call->in[4], g.stat), mean = 0;
 
-    for (int64_t c = 0; c < g.width; c++)
+    if (call->in[5].data)
+        mean = rstd * sh_ref_get(&call->in[5], g.stat);
+    for (int64_t c = 0; c < g.width && !call->in[5].data; c++)
         mean += sh_ref_get(dy, g.at + c) * weight(call, w, c) * sh_ref_get(x, g.at + c) * rstd / (double)g.width;
     for (int64_t c = 0; c < g.width; c++)
         sh_ref_set(&call->out[0], g.at + c,
@@ -102,5 +104,23 @@ sh_rc sh_ref_qk_norm_bwd(const struct sh_op_call *call)
         for (int64_t g = 0; g < s.q + s.k; g++)
             input_gradient(call, group_of(&s, n, g));
     copy_values(&s, &call->out[0], &call->in[0]);
+    return SH_OK;
+}
+
+sh_rc sh_ref_qk_means(const struct sh_op_call *call)
+{
+    int64_t q = (int64_t)call->attr->qk.heads * call->attr->qk.head_dim, k = call->attr->qk.k_width, row = q + 2 * k;
+
+    SH_REQUIRE(call->attr->qk.q_width == q && call->attr->qk.kv_heads * call->attr->qk.head_dim == k);
+    for (int64_t i = 0; i < call->in[0].dim[0] * 2; i++) {
+        int64_t at = i / 2 * row + i % 2 * q, width = i % 2 ? k : q;
+        const struct sh_operand *w = &call->in[2 + i % 2];
+        double sum = 0;
+
+        for (int64_t c = 0; c < width; c++)
+            sum += sh_ref_get(&call->in[0], at + c) * sh_ref_get(&call->in[1], at + c) *
+                   (w->data ? weight(call, w, c) : 1);
+        sh_ref_set(&call->out[0], i, sum / (double)(width * call->attr->qk.ranks));
+    }
     return SH_OK;
 }

@@ -228,6 +228,17 @@ static struct weights declare_stack(struct decoder *d, struct stack stack)
     return l;
 }
 
+/* Of all heads together a rank has the part of its heads. */
+static int declare_norm_of_heads(struct decoder *d, const char *module, int64_t width)
+{
+    struct sh_band here = {width / d->tensor.ranks * d->tensor.place, width / d->tensor.ranks};
+    int w = declare(d, SH_PARAM_NORM, module, 1, &width);
+
+    if (d->tensor.ranks > 1 && d->f->wide_qk_norm)
+        sh_emit_hold(&d->e, w, 0, 1, &here);
+    return w;
+}
+
 /* As wide as one head, or as all heads together. */
 static void declare_qk_norm(struct decoder *d, struct branch *b)
 {
@@ -237,8 +248,8 @@ static void declare_qk_norm(struct decoder *d, struct branch *b)
 
     if (!d->f->q_norm)
         return;
-    b->q_norm = declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q);
-    b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &k);
+    b->q_norm = declare_norm_of_heads(d, d->f->q_norm, q);
+    b->k_norm = declare_norm_of_heads(d, d->f->k_norm, k);
 }
 
 /* Of this rank's heads. */

@@ -258,6 +258,24 @@ static void rope_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* The mean of the gradient times x w over the heads of all ranks, by the three operations that made that of squares. */
+static int mean_over_ranks(struct grad *g)
+{
+    int mean = SH_NONE, first = g->fwd_index - 3;
+
+    for (int i = first; i < g->fwd_index; i++) {
+        struct sh_op op = g->p->ops[i];
+
+        op.phase = SH_PHASE_BACKWARD;
+        op.in[0] = i == first ? upstream(g, 0) : mean;
+        for (int k = 1; k <= 3 && i == first; k++)
+            op.in[k] = g->fwd.in[k - 1];
+        op.out[0] = mean = fresh(g, op.out[0]);
+        sh_program_add_op(g->p, &op);
+    }
+    return mean;
+}
+
 static void qk_norm_rule(struct grad *g)
 {
     struct sh_op op = backward_op(g, SH_OP_QK_NORM_BWD);
@@ -266,6 +284,8 @@ static void qk_norm_rule(struct grad *g)
     for (int i = 0; i < 3; i++)
         op.in[1 + i] = g->fwd.in[i];
     op.in[4] = g->fwd.out[1];
+    if (g->fwd.in[3] != SH_NONE)
+        op.in[5] = mean_over_ranks(g);
     op.out[0] = fresh(g, g->fwd.in[0]);
     to_param(g, &op, 1, g->fwd.in[1]);
     to_param(g, &op, 2, g->fwd.in[2]);

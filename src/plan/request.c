@@ -422,6 +422,12 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose,
                        "the model has model.num_labels %d and does not predict tokens; `sherd eval --data` "
                        "evaluates it",
                        cfg->model.num_labels);
+    if (gpu && cfg->parallelism.tensor_parallel_degree > 1 && sh_family_of(cfg->model.family)->wide_qk_norm)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.tensor_parallel_degree=%d: norms of all heads together have kernels for CPUs only, but the "
+            "job runs on GPUs; give parallelism.context_parallel_degree, or --training.device=cpu",
+            cfg->parallelism.tensor_parallel_degree);
     if (purpose == SH_TO_GENERATE && gpu && cfg->parallelism.tensor_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,

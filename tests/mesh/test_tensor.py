@@ -35,7 +35,11 @@ KINDS = {
     'adapters of some': {**WIDE, 'lora.rank': 3, 'lora.target_modules': 'q_proj,v_proj,o_proj,up_proj'},
     'adapters in four bits': {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
     'adapters of biases in four bits': {**WIDE, 'model.family': 'qwen2', 'lora.rank': 2, 'lora.quantize_base': 'nf4'},
+    'olmo2': {**LLAMA, 'model.family': 'olmo2', 'model.n_kv_heads': 2},
+    'olmo3': {**LLAMA, 'model.family': 'olmo3'},
     'experts': {**tiny.EXPERTS, **COMMON, 'moe.aux_loss_coeff': 0},
+    'olmoe': {**tiny.EXPERTS, **COMMON, 'model.family': 'olmoe', 'moe.aux_loss_coeff': 0, 'moe.load_balance_coeff': 0,
+              'model.shared_ffn_dim': 0, 'model.first_dense_layers': 0},
     'experts, sinks': {**tiny.EXPERTS, **COMMON, 'model.family': 'gpt_oss', 'moe.aux_loss_coeff': 0, 'moe.load_balance_coeff': 0,
                        'model.shared_ffn_dim': 0, 'model.first_dense_layers': 0},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.n_kv_heads': 2},
@@ -60,7 +64,10 @@ MESHES = {
     'adapters of some, 4 of 4': on('adapters of some', 'shard_optim', 4, 4, FULL),
     'adapters in four bits, 2 of 2': on('adapters in four bits', 'full_shard', 2, 2),
     'adapters of biases in four bits, 2 of 4': on('adapters of biases in four bits', 'shard_grad_op', 4, 2, SELECTIVE),
+    'olmo2, 2 of 4': on('olmo2', 'full_shard', 4, 2, FULL, {CP: 2}),
+    'olmo3, 4 of 4': on('olmo3', 'shard_grad_op', 4, 4, SELECTIVE),
     'experts, 2 of 4': on('experts', 'full_shard', 4, 2, {EP: 2}, FULL),
+    'olmoe, 2 of 2': on('olmoe', 'hybrid_shard', 2, 2),
     'experts and sinks, 4 of 4': on('experts, sinks', 'shard_grad_op', 4, 4),
     'no_shard, 4 of 4': on('gpt_neox', 'no_shard', 4, 4),
     'no_shard, 2 of 4, tiles': on('starcoder2', 'no_shard', 4, 2, FULL, {'training.tile_rows': 64, 'training.local_batch_size': 6}),
@@ -84,7 +91,7 @@ CONTINUED = {
     'gpt2, sampled, 4 of 4': ('gpt2', 4, 4, {'--temperature': 1, '--parallel': 'shard', **APART}),
     'gemma3, others on other ranks, 2 of 4': ('gemma3', 4, 2, INLINE),
     'adapters of some, 4 of 4': ('adapters of some', 4, 4, {}),
-    'starcoder2, 2 of 2': ('starcoder2', 2, 2, {}),
+    'olmo3, 2 of 2': ('olmo3', 2, 2, {}),
     'experts, 2 of 4': ('experts', 4, 2, {}),
 }
 if job.FEW:
@@ -162,7 +169,7 @@ def cases():
                 ((0, 1), (2, 2), (4, 2), (4, 4)), {'model.n_kv_heads': 4})
                for kind, large in (('phi3', 'lm_head.weight'), ('gpt2', 'transformer.wte.weight'))]
             + [('announced', case_announced)] + [(f'folders: {family}', case_folders, family) for family in ('phi3', 'qwen3')]
-            + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'adapters')]
+            + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'olmo3', 'adapters')]
             + [('blocks', case_blocks)])
 
 

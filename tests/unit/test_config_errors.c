@@ -495,8 +495,6 @@ static const struct refusal matrices[] = {
      "c.yaml:3: parallelism.tensor_parallel_degree: 2 cuts rows flat, whatever leaf they are of; leave out training.row_leaves"},
     {"model: {name: debug}\ntraining: {mixed_precision_param: float16}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:3: parallelism.tensor_parallel_degree: 2 sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
-    {"model: {name: debug, family: olmo2}\nparallelism: {tensor_parallel_degree: 2}\n",
-     "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts heads apart, but this family normalizes all of them together; give parallelism.context_parallel_degree, or shard alone"},
     {"model: {name: debug-moe}\ntraining: {reproducible: mesh}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:3: parallelism.tensor_parallel_degree: 2 gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of them out"},
 };

@@ -1,4 +1,4 @@
-/* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts. src/plan/request.c refuses a run that would
+/* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts, norms of heads on several ranks. src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -17,3 +17,4 @@ ON_CPUS(sink)
 ON_CPUS(sink_bwd)
 ON_CPUS(expert_bias)
 ON_CPUS(expert_bias_bwd)
+ON_CPUS(qk_means)

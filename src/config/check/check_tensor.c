@@ -53,8 +53,6 @@ static const char *bar_of(const struct sh_config *c)
         {f->router && c->training.reproducible == SH_REPRODUCIBLE_MESH,
          "gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of "
          "them out"},
-        {f->wide_qk_norm, "cuts heads apart, but this family normalizes all of them together; give "
-                          "parallelism.context_parallel_degree, or shard alone"},
         {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,
          "sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
         {c->training.row_leaves > 1, "cuts rows flat, whatever leaf they are of; leave out training.row_leaves"},

@@ -208,6 +208,36 @@ static void embed_words(struct tensor_pass *c, struct sh_op op)
     c->own[x] = !c->whole;
 }
 
+static int means(struct tensor_pass *c, int64_t rows)
+{
+    const int64_t dim[] = {rows, 2};
+    struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_F32, 2, dim, "means");
+
+    return sh_program_add_tensor(c->p, &t);
+}
+
+/* A norm of all heads together, of which each rank has some: from the mean of all ranks' squares. */
+static void norm_all_heads(struct tensor_pass *c, struct sh_op op)
+{
+    struct sh_op mean = like(&op, SH_OP_QK_MEANS);
+    int64_t rows = c->p->tensors[op.in[0]].dim[0];
+    int part = c->whole ? SH_NONE : means(c, rows / c->ranks);
+
+    mean.attr.qk = op.attr.qk;
+    mean.attr.qk.ranks = c->ranks;
+    mean.in[0] = mean.in[1] = op.in[0];
+    mean.out[0] = op.in[3] = means(c, rows);
+    sh_program_add_op(c->p, &mean);
+    if (c->whole) {
+        exchange(c, &op, SH_OP_ALL_REDUCE, SH_NONE, op.in[3]);
+    } else {
+        exchange(c, &op, SH_OP_REDUCE_SCATTER, op.in[3], part);
+        op.in[3] = means(c, rows);
+        exchange(c, &op, SH_OP_ALL_GATHER, part, op.in[3]);
+    }
+    sh_program_add_op(c->p, &op);
+}
+
 /* A rank has the logits of its words. */
 static void logits_of_words(struct tensor_pass *c, struct sh_op op)
 {
@@ -258,6 +288,8 @@ static void rewrite(struct tensor_pass *c)
             from_all_rows(c, old[i]);
         } else if (old[i].kind == SH_OP_EMBED && param_of(c, old[i].in[1])->n_bands) {
             embed_words(c, old[i]);
+        } else if (old[i].kind == SH_OP_QK_NORM && param_of(c, old[i].in[1])->n_bands) {
+            norm_all_heads(c, old[i]);
         } else if (old[i].kind == SH_OP_LOGITS) {
             logits_of_words(c, old[i]);
         } else {
