@@ -90,6 +90,13 @@ def case_learned():
     return wrong + ([] if abs(one['gpt2'][0][0][1] - math.log(LABELS)) < 0.5 else [f'{one["gpt2"][0][0]}'])
 
 
+def case_scores(kind, ranks):
+    """The file with the scores of texts."""
+    file = pathlib.Path(f'{kind}-{ranks}.jsonl')
+    job.sherd('eval', '--checkpoint', f'one-{kind}/out', '--data', {'reward': scored, 'regression': numbered}[kind], '-o', file, ranks=ranks)
+    return file.read_text()
+
+
 def case_values(kind):
     """The metrics are there, and `sherd eval` finds those of the validation; a head alone is exported as it came."""
     last, validation = one[kind][0][-1], one[kind][1][-1]
@@ -98,6 +105,20 @@ def case_values(kind):
     keys = {'reward': {'loss': 0, 'accuracy': 1, 'mean_reward': 3, 'margin': 4, 'pairs': 5}, 'regression': {'loss': 0, 'texts': 6}}[kind]
     wrong = [f'{key} {words.get(key)}, expected {validation[i]}' for key, i in keys.items()
              if key not in words or abs(float(words[key]) - validation[i]) > 1e-5]
+    files = {ranks: case_scores(kind, ranks) for ranks in ((0, 2) if job.can_launch() else (0,))}
+    wrong += [] if len(set(files.values())) == 1 else [f'scores differ between ranks: {files}']
+    lines = [json.loads(line) for line in files[0].splitlines()]
+    wrong += [] if [line['document'] for line in lines] == list(range(len(lines))) else [f'{lines}']
+    scores = [line['score'] for line in lines]
+    if kind == 'reward':
+        chosen, rejected = scores[::2], scores[1::2]
+        numbers = {'pairs': len(chosen), 'mean_reward': sum(scores) / len(scores),
+                   'margin': sum(c - r for c, r in zip(chosen, rejected)) / len(chosen),
+                   'accuracy': sum(c > r for c, r in zip(chosen, rejected)) / len(chosen)}
+    else:
+        numbers = {'texts': len(scores), 'loss': sum((x - text[-1] / WORDS) ** 2 for x, text in zip(scores, texts)) / len(scores)}
+    wrong += [f'{key} of the scores is {number}, printed {words[key]}' for key, number in numbers.items()
+              if abs(float(words[key]) - number) > 1e-5 * max(1, abs(number))]
     there = [number is not None for number in last]
     wrong += [] if there[4:] == [kind == 'reward', kind != 'reward', *3 * [kind == 'reward']] else [f'{last}']
     job.sherd('ckpt', 'export', f'one-{kind}/out', '-o', f'{kind}-folder')
@@ -118,6 +139,9 @@ def refused(says, *words, folder='.'):
 
 def case_refused():
     job.prepare('refused', config('gpt2', {}))
+    labels = refused('-o goes with --requests', 'eval', '--checkpoint', 'one-gpt2/out', '--data', held_out, '-o', 'labels.jsonl')
+    if labels:
+        return labels
     pathlib.Path('words.txt').write_text('some words')
     more = pairs.write_documents('more.bin', [*draw_texts(3, 5), ([1, 2], [LABELS])], WORDS, 1)
     rows = [('sequence 5 has the label 3, but model.num_labels is 3', f'--training.dataset_path={more}', '--data.shuffle=false'),

@@ -4,6 +4,7 @@
 #include "src/run/feed.h"
 #include "src/run/run.h"
 #include "src/run/teacher.h"
+#include "src/text/command/scores.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,12 +13,11 @@
 /* Refuse options that only go with the texts of a file. */
 static sh_rc not_of_tasks(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
-    static const char *const options[] = {"-o", "--batch", "--context", "--tokenizer"};
+    static const char *const options[] = {"--batch", "--context", "--tokenizer"};
 
-    for (size_t i = sh_cmd_option(cmd, args, "--top-k") ? 1 : 0; i < sizeof options / sizeof *options; i++)
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (sh_cmd_option(cmd, args, options[i]))
-            return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --requests, --choices or --text%s", options[i],
-                           i == 0 ? ", or with --top-k" : "");
+            return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --requests, --choices or --text", options[i]);
     return SH_OK;
 }
 
@@ -79,9 +79,9 @@ static void print_result(const struct sh_eval_result *v)
            (double)v->tokens / v->seconds);
 }
 
-/* Collective. teacher: the file for what the model finds likely, NULL: none. The data is opened before the checkpoint is read, which may take minutes. */
+/* Collective. teacher, scores: the file for what the model finds likely, and for numbers of texts; NULL: none. The data is opened before the checkpoint is read, which may take minutes. */
 static sh_rc evaluate(struct sh_run *run, const char *checkpoint, const char *state, int64_t sequences,
-                      const char *teacher)
+                      const char *teacher, const char *scores)
 {
     struct sh_feed feed = {0};
     struct sh_eval_result v;
@@ -91,7 +91,9 @@ static sh_rc evaluate(struct sh_run *run, const char *checkpoint, const char *st
     run->of_state = state;
     SH_TRY_OUT(sh_run_load(run, checkpoint, NULL));
     SH_TRY_OUT(sh_run_tokenizer_lengths(run));
-    SH_TRY_OUT(teacher ? sh_teacher_write(run, &feed, teacher, &v) : sh_run_evaluate(run, &feed, sequences, NULL, &v));
+    SH_TRY_OUT(teacher  ? sh_teacher_write(run, &feed, teacher, &v)
+               : scores ? sh_scores_write(run, &feed, sequences, scores, &v)
+                        : sh_run_evaluate(run, &feed, sequences, NULL, &v));
     if (run->mesh->rank == 0)
         print_result(&v);
 out:
@@ -104,8 +106,8 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
 {
     struct sh_config cfg;
     struct sh_run *run = NULL;
-    const char *teacher = sh_cmd_option(cmd, args, "-o");
-    const char *state;
+    const char *file = sh_cmd_option(cmd, args, "-o"), *state;
+    bool teaches = sh_cmd_option(cmd, args, "--top-k") != NULL;
     char *checkpoint = NULL;
     int64_t sequences = 0;
     sh_rc rc;
@@ -116,8 +118,8 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY_OUT(sh_agree(sh_cmd_state(cmd, args, &state)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &sequences)));
-    SH_TRY_OUT(sh_run_open(&cfg, teacher ? SH_TO_TEACH : SH_TO_EVALUATE, &run));
-    rc = evaluate(run, checkpoint, state, sequences, teacher);
+    SH_TRY_OUT(sh_run_open(&cfg, teaches ? SH_TO_TEACH : SH_TO_EVALUATE, &run));
+    rc = evaluate(run, checkpoint, state, sequences, teaches ? file : NULL, teaches ? NULL : file);
 out:
     sh_run_close(run);
     free(checkpoint);

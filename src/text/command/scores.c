@@ -1,0 +1,82 @@
+#include "src/text/command/scores.h"
+
+#include "src/base/mem.h"
+#include "src/cmd/cmd.h"
+#include "src/run/feed.h"
+#include "src/run/reference.h"
+#include "src/run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MISMATCHED = 2, SOME = 1 << 20 }; /* the label of a text that stands in a row only for kto; sums at a time */
+
+struct scores {
+    struct sh_run *r;
+    struct sh_feed *f;
+    double *sums;    /* [sequences, T] of a batch */
+    long long *bits; /* [documents] of the number, and 1; 0: another rank has it, or none */
+};
+
+/* What the sequences of a batch have made. */
+static sh_rc take(void *arg, int64_t first, int64_t n)
+{
+    struct scores *s = arg;
+    const struct sh_reference *ref = s->f->reference;
+
+    (void)first;
+    if (n)
+        sh_exec_get(s->r->exec, SH_PORT_SUMS, s->sums);
+    for (int64_t i = 0; i < n * s->r->cfg.training.seq_len; i++)
+        if (ref->document[i] >= 0 && ref->label[i] != MISMATCHED) {
+            memcpy(&s->bits[ref->document[i]], &s->sums[i], sizeof s->sums[i]);
+            s->bits[ref->document[i]]++;
+        }
+    return SH_OK;
+}
+
+/* A number is from one rank, so the sum of the bits has its bits. */
+static sh_rc share(struct scores *s)
+{
+    for (int64_t at = 0, left; (left = s->f->reference->documents - at) > 0; at += SOME)
+        SH_TRY(sh_mesh_sum_i64(s->bits + at, (int)(left < SOME ? left : SOME)));
+    return SH_OK;
+}
+
+static sh_rc print(const struct scores *s, const char *path)
+{
+    struct sh_cmd_output o;
+
+    SH_TRY(sh_cmd_output_open(path, &o));
+    for (int64_t i = 0; o.out && i < s->f->reference->documents; i++) {
+        long long bits = s->bits[i] - 1;
+        double score;
+
+        memcpy(&score, &bits, sizeof score);
+        if (s->bits[i])
+            fprintf(o.out, "{\"document\": %lld, \"score\": %.9g}\n", (long long)i, score);
+    }
+    return sh_cmd_output_close(&o, SH_OK);
+}
+
+sh_rc sh_scores_write(struct sh_run *r, struct sh_feed *f, int64_t sequences, const char *path,
+                      struct sh_eval_result *out)
+{
+    struct scores s = {.r = r, .f = f};
+    const struct sh_eval_watch watch = {.take = take, .arg = &s};
+    sh_rc rc;
+
+    if (!f->reference)
+        return sh_agree(sh_fail(SH_E_USAGE,
+                                "sherd eval: -o goes with --requests, --choices, --text or --top-k, or with a "
+                                "--data of answers, or of texts with numbers"));
+    s.sums = sh_calloc((size_t)(f->sequences * r->cfg.training.seq_len), sizeof *s.sums);
+    s.bits = sh_calloc((size_t)f->reference->documents + 1, sizeof *s.bits);
+    SH_TRY_OUT(sh_run_evaluate(r, f, sequences, &watch, out));
+    SH_TRY_OUT(share(&s));
+    rc = sh_agree(print(&s, path));
+out:
+    free(s.sums);
+    free(s.bits);
+    return rc;
+}
