@@ -15,8 +15,8 @@ import tiny
 
 RANKS, EACH = 4, 2  # on nodes of so many ranks
 LONG = bool(os.environ.get('SHERD_LONG'))
-FLIPS = 100 if LONG else 4
-REPLAYS = 625 if LONG else 20  # of a rank on each mesh, without a flip
+FLIPS = 100 if LONG else 3
+REPLAYS = 625 if LONG else 8  # of a rank on each mesh, without a flip
 BASE = {**tiny.MODELS['llama'], 'training.global_batch_size': 8, 'comm.shared_memory': 'off', 'checkpoint.interval': 2,
         'checkpoint.keep_latest_k': 0, 'training.steps': 4, 'fault.replay_every': 2, 'lr_scheduler.total_steps': 10}
 EXPERTS = {name: value for name, value in tiny.EXPERTS.items() if name.startswith(('model.', 'moe.'))}
@@ -45,7 +45,7 @@ def case_flips():
     draw, bad, found, tried = random.Random(11), [], 0, 0
     calls = {}
     while tried < FLIPS:
-        mesh, rank = draw.randrange(len(MESHES)), draw.randrange(RANKS)
+        mesh, rank = draw.choice(range(len(MESHES)) if LONG else (0, 3)), draw.randrange(RANKS)
         if mesh not in calls:
             calls[mesh] = count_calls({**MESHES[mesh], 'fault.replay_every': 0})
         call = draw.randrange(calls[mesh][1], calls[mesh][2])
@@ -83,9 +83,10 @@ def case_clean():
     bad = []
     for mesh in MESHES:
         config = {**BASE, **mesh, 'training.dataset_path': wrong.tokens, 'training.steps': REPLAYS, 'checkpoint.interval': 10 * REPLAYS}
-        plain = job.losses(job.train('plain', {**config, 'fault.replay_every': 0}, ranks=RANKS))
         twice = job.losses(job.train('twice', {**config, 'fault.replay_every': 1}, ranks=RANKS))
-        bad += job.differ(f'{mesh}', twice, plain, 0)
+        if LONG or mesh is MESHES[1]:
+            plain = job.losses(job.train('plain', {**config, 'fault.replay_every': 0}, ranks=RANKS))
+            bad += job.differ(f'{mesh}', twice, plain, 0)
     return bad
 
 
