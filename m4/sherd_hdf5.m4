@@ -81,8 +81,8 @@ AC_LINK_IFELSE([AC_LANG_PROGRAM([#include <hdf5.h>
 #error serial
 #endif], [MPI_Init(0, 0); return H5Pset_fapl_mpio(H5P_DEFAULT, MPI_COMM_WORLD, MPI_INFO_NULL) < 0;])], [
     sherd_verdict=yes
-    # One library may have two names (libmpich.so.12 and libmpi.so.12), so count their files.
-    sherd_mpis=`(ldd conftest$EXEEXT 2>/dev/null) | sed -n 's/^.*libmpi\(ch\)*\.so\.@<:@0-9@:>@* => \(@<:@^ @:>@*\) .*/\2/p' |
+    # One library may have two names (libmpich.so.12 and libmpi.so.12), so count their files. That of MPI 5's ABI is one too.
+    sherd_mpis=`(ldd conftest$EXEEXT 2>/dev/null) | sed -n 's/^.*libmpi\(ch\|_abi\)*\.so\.@<:@0-9@:>@* => \(@<:@^ @:>@*\) .*/\2/p' |
         while read sherd_file; do readlink -f "$sherd_file"; done | sort -u | wc -l`
     AS_IF([test $sherd_mpis -gt 1], [sherd_verdict="built for another MPI"])])
 ])

@@ -3,15 +3,20 @@
 
 #include "sherd_commit.h"
 #include "sherd_config.h"
+#include "src/mesh/mesh.h"
 
 /* One fact per line, so that a script finds each by its first words. */
 void sh_cmd_version(FILE *out)
 {
+    char mpi[SH_MESH_LIBRARY];
+
+    sh_mesh_library(mpi);
     fprintf(out, "sherd %s%s%s%s\n", PACKAGE_VERSION, SHERD_COMMIT[0] ? " (commit " : "", SHERD_COMMIT,
             SHERD_COMMIT[0] ? ")" : "");
     fprintf(out, "built with %s\n", SHERD_BUILT_WITH);
     fprintf(out, "configured with %s\n", SHERD_CONFIGURED_WITH);
     fprintf(out, "compiled with %s\n", SHERD_COMPILED_WITH);
+    fprintf(out, "runs with %s\n", mpi);
 }
 
 /* The same as `sherd --version`. */

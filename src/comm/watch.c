@@ -14,7 +14,7 @@ sh_rc sh_watch_open(struct sh_mpi *m)
     struct sh_watch *w = &m->watch;
     size_t world = (size_t)m->c->mesh->world;
     SH_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &w->comm));
-    SH_MPI(MPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN));
+    SH_TRY(sh_mesh_return_errors(w->comm));
     w->host = sh_calloc(world, sizeof *w->host);
     w->answer = sh_calloc(world, sizeof *w->answer);
     w->asked = sh_calloc(world, sizeof *w->asked);

@@ -115,8 +115,7 @@ static sh_rc comm_of_group(MPI_Group world, const int *ranks, int n, int tag, MP
     int mpi_rc = MPI_Comm_create_group(MPI_COMM_WORLD, group, tag, out);
     MPI_Group_free(&group);
     SH_MPI(mpi_rc);
-    SH_MPI(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN));
-    return SH_OK;
+    return sh_mesh_return_errors(*out);
 }
 
 /* Members in the order of the group, which is the order of their ranks in it. */

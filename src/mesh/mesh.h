@@ -43,6 +43,13 @@ sh_rc sh_mesh_launch_check(int world);
 #define SH_MPI(call) SH_TRY(sh_mesh_mpi_check(__FILE__, __LINE__, #call, (call)))
 sh_rc sh_mesh_mpi_check(const char *file, int line, const char *call, int mpi_rc);
 
+/* From here on, calls on this communicator return their errors. Local. Errors: SH_E_COMM. */
+sh_rc sh_mesh_return_errors(MPI_Comm comm);
+
+/* The MPI that was loaded, in its own words: "MPICH Version: 5.0.2". Local; before MPI is started, too. */
+enum { SH_MESH_LIBRARY = 80 };
+void sh_mesh_library(char text[SH_MESH_LIBRARY]);
+
 /* Make the calling thread the only caller of MPI (see above). No effect if it already is. Local. */
 void sh_mesh_own_mpi(void);
 

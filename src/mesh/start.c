@@ -126,8 +126,8 @@ sh_rc sh_mesh_start(int *argc, char ***argv)
     SH_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
     sh_mesh_abort_by_mpi(true);
     sh_stop_hook(sh_mesh_abort);
-    SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    SH_MPI(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
+    SH_TRY(sh_mesh_return_errors(MPI_COMM_WORLD));
+    SH_TRY(sh_mesh_return_errors(MPI_COMM_SELF));
     SH_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     SH_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world));
     sh_log_set_rank(rank, world);

@@ -54,6 +54,21 @@ static void test_self_test_finds(void)
     test_end("self-test finds a wrong group");
 }
 
+static sh_rc send_to_nobody(void)
+{
+    int x = 0;
+    SH_MPI(MPI_Send(&x, 1, MPI_INT, test_world(), 0, MPI_COMM_WORLD));
+    return SH_OK;
+}
+
+/* Whatever library is loaded: it neither ends the job nor keeps the error to itself. */
+static void test_errors_come_back(void)
+{
+    CHECK(send_to_nobody() == SH_E_COMM);
+    sh_error_clear();
+    test_end("errors of MPI come back");
+}
+
 static void test_refused(void)
 {
     struct sh_mesh *mesh = NULL;
@@ -189,6 +204,7 @@ int main(int argc, char **argv)
         test_late(); /* the first wait of this process */
         test_groups();
         test_self_test_finds();
+        test_errors_come_back();
         test_refused();
         test_agree();
         test_helpers();

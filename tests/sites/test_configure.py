@@ -30,7 +30,7 @@ def make_places():
     script(HERE / 'own/bin/mpicc', quoted)
     script(HERE / 'own/bin/mpirun', f'exec {LAUNCHER} "$@"')
     script(HERE / 'broken/mpicc', 'echo cc -I/nowhere -lnowhere')
-    for name in ('mpicc', f'mpicc.{OTHER[KIND]}'):
+    for name in ('mpicc', f'mpicc.{OTHER[KIND]}', 'mpicc_abi'):
         script(HERE / 'alien' / name, f'exec {WRAPPER} "$@"')
     (HERE / 'flags').mkdir()
     compile, link = pkg_config('--cflags', f'hdf5-{OTHER[KIND]}'), pkg_config('--libs', f'hdf5-{OTHER[KIND]}')
@@ -67,6 +67,7 @@ def cases(two_mpis):
         ('a folder and a CC of another', [f'--with-mpi={own}', f'CC={WRAPPER}'], {}, ['by itself', 'drop one of the two'], ''),
         ('an MPI that is not there', [f'--with-mpi={OTHER[KIND]}'], {'PATH': f'{HERE}/alien:{path}'},
          [f'no {NAME[OTHER[KIND]]} found', f'lib{OTHER[KIND]}-dev'], ''),
+        ('an MPI that has not the ABI', ['--with-mpi=abi'], {'PATH': f'{HERE}/alien:{path}'}, ['no mpicc_abi found in PATH'], ''),
         ('a broken MPI', [], {'PATH': f'{HERE}/broken:{path}'}, [f'what "{HERE}/broken/mpicc -show" prints'], ''),
         ('a launcher that is not there', ['MPIRUN=/nowhere/mpirun'], {}, ['MPIRUN=/nowhere/mpirun: there is no such program'], ''),
         ("HDF5 in Debian's folders", [f'--with-mpi={KIND}', '--with-hdf5=/usr'], {}, ['parallel HDF5 (/usr)... yes'],

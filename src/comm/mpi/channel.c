@@ -47,7 +47,7 @@ sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const s
     if (ch->size == 1)
         return SH_OK;
     SH_MPI(MPI_Comm_dup(sh_mesh_comm(mesh, group), &ch->comm));
-    SH_MPI(MPI_Comm_set_errhandler(ch->comm, MPI_ERRORS_RETURN));
+    SH_TRY(sh_mesh_return_errors(ch->comm));
     ch->source = sh_calloc((size_t)ch->size, sizeof *ch->source);
     ch->request = sh_calloc((size_t)(SH_DIRECT_ROUNDS * 2 * (ch->size - 1)), sizeof *ch->request);
     SH_TRY(sh_levels_open(ch));
