@@ -12,9 +12,9 @@
  * Floor, per pair (query, key seen) of a head: 4 D operations forward, 10 D backward (14 D done here); bytes are
  * negligible. Tiles on the diagonal are computed whole. Shared memory of a block: 32 KB at D = 64, 64 KB at D = 128,
  * for dk and dv 1.5 KB more. Registers per thread, by ptxas 13.0 for sm_80, 90, 100:
- *     D = 64    forward 246, 250, 242    dq 230, 234, 216    dk, dv 161, 162, 186
- *     D = 128   forward 177, 175, 173    dq 238, 242, 204    dk, dv 254, 255, 255
- * At these sizes only dk and dv at D = 128 spill: 16 bytes on sm_90, 20 on sm_100. On an H100 at T = 8192, D = 128: 148
+ *     D = 64    forward 249, 248, 235    dq 230, 232, 208    dk, dv 163, 172, 182
+ *     D = 128   forward 172, 171, 171    dq 238, 238, 205    dk, dv 255, 254, 255
+ * At these sizes only dk and dv at D = 128 spill: 16 bytes on sm_90, 24 on sm_100. On an H100 at T = 8192, D = 128: 148
  * TFLOP/s forward, 113 backward. */
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/attention_tile.cuh"
