@@ -211,14 +211,36 @@ static bool may_wait(const struct pipe *f, const struct sh_op *op, const bool *m
     return op->out[0] != SH_NONE;
 }
 
+/* The last operation that writes into the storage of each tensor.
+ *   last  out  [tensors], by root */
+static void find_last_writes(const struct pipe *f, int *last)
+{
+    for (int i = 0; i < f->n_old; i++)
+        for (int k = 0; k < SH_OP_MAX_OUT; k++)
+            if (f->old[i].out[k] != SH_NONE)
+                last[sh_tensor_root(f->p, f->old[i].out[k])] = i;
+}
+
+/* Whether a later operation writes what this one reads: a tile, what another tile had there. */
+static bool is_overwritten(const struct pipe *f, int i, const int *last)
+{
+    for (int k = 0; k < SH_OP_MAX_IN; k++)
+        if (f->old[i].in[k] != SH_NONE && last[sh_tensor_root(f->p, f->old[i].in[k])] > i)
+            return true;
+    return false;
+}
+
 /* Operations of the backward whose results are gradients of parameters that nothing else in the micro-step reads or adds
- * to, so that each sum keeps its order. Those of a run of tiles stay, since a tile's tensors do not outlive it. */
+ * to, so that each sum keeps its order, and whose operands stay what they are. Those of a run of tiles stay, since a tile's
+ * tensors do not outlive it. */
 static void find_weights(struct pipe *f)
 {
     bool *marks = sh_calloc((size_t)f->n_tensors + 1, sizeof *marks), again = true;
+    int *last = sh_calloc((size_t)f->n_tensors + 1, sizeof *last);
 
+    find_last_writes(f, last);
     for (int i = f->split; i < f->n_old; i++) {
-        f->weights[i] = !f->old[i].tiles;
+        f->weights[i] = !f->old[i].tiles && !is_overwritten(f, i, last);
         mark(f, &f->old[i], false, marks);
     }
     while (again) {
@@ -230,6 +252,7 @@ static void find_weights(struct pipe *f)
             if (!f->weights[i])
                 mark(f, &f->old[i], true, marks);
     }
+    free(last);
     free(marks);
 }
 
