@@ -68,7 +68,7 @@ static void capped(void **state)
         struct attention_shape s = shapes[1 + i / 3 * 7]; /* small; tiles that documents cut; a window */
         enum sh_dtype act = acts[i % 3];
         double sharing = (double)s.heads / s.kv_heads, terms = (double)(s.dim + s.seq);
-        struct sh_bound o = weighted(sh_bound_sum(act, terms), act, 2);
+        struct sh_bound o = weighted(sh_bound_sum(act, terms), act, SH_OP_ATTENTION, 1);
         struct sh_bound d = sh_bound_sum(act, (double)(4 * s.dim) + (double)s.seq * sharing);
         struct optest f, b;
 
@@ -78,7 +78,7 @@ static void capped(void **state)
         attention_backward_of(&b, &f, s);
         b.attr.attn.cap = 0.75f;
         agree(&f, 2, (struct sh_bound[]){o, sh_bound_sum(SH_F32, terms)}, -1, -1);
-        d = weighted(d, act, 2 + 2 * sharing);
+        d = weighted(d, act, SH_OP_ATTENTION_BWD, (1 + sharing) / 2);
         agree(&b, 1, &d, -1, -1);
         optest_end(&f);
         optest_end(&b);
