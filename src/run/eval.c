@@ -131,13 +131,15 @@ static bool counts_right(const struct sh_feed *f)
     return f->labels > 1;
 }
 
-/* How many of the targets that count are the model's likeliest label, as the last stage knows; right: at least as many numbers
- * as places. Labels are refused where several ranks have the same sequences and a head. */
+/* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. One of
+ * the ranks with the same sequences counts them, in the last stage, which has the head. */
 static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
 {
+    const struct sh_mesh_shape *m = &r->mesh->shape;
+    sh_group same = sh_group_others(m, m->data) & ~m->pipeline;
     int64_t n = 0;
 
-    if (!right || r->p->port[SH_PORT_TOP_WORDS] == SH_NONE)
+    if (!right || r->p->port[SH_PORT_TOP_WORDS] == SH_NONE || sh_group_index(m, same) > 0)
         return 0;
     sh_feed_take(r, SH_PORT_TOP_WORDS, right);
     for (int64_t i = 0; i < f->sequences * r->cfg.training.seq_len; i++)
