@@ -183,12 +183,12 @@ again() {
 
 # ---------------------------------------------------------------------------------------------------------- the step
 
-# Choose the protocol between srun and the MPI that sherd was built with. SLURM_MPI_TYPE is Slurm's own variable for it.
+# Choose the protocol between srun and the MPI that sherd runs with: one that it was not built with, if it takes any. SLURM_MPI_TYPE is Slurm's own variable for it.
 choose_protocol() {
     local wanted have
     [ -z "${SLURM_MPI_TYPE:-}" ] || return 0
     have=$(srun --mpi=list 2>&1)
-    case $("$SHERD" --version | grep "^built with") in
+    case $("$SHERD" --version | grep "^runs with" || "$SHERD" --version | grep "^built with") in
     *"Open MPI"*) wanted=pmix ;;
     *"Intel MPI"*) wanted=pmi2 ;;
     *MPICH*) [ -n "${CRAY_MPICH_VERSION:-}" ] && wanted=cray_shasta || wanted=pmi2 ;;

@@ -131,15 +131,21 @@ static bool counts_right(const struct sh_feed *f)
     return f->labels > 1;
 }
 
-/* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. One of
- * the ranks with the same sequences counts them, in the last stage, which has the head. */
-static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
+/* Whether this is the one of the ranks with the same sequences that takes what the head makes: in the last stage. */
+static bool takes_results(const struct sh_run *r)
 {
     const struct sh_mesh_shape *m = &r->mesh->shape;
     sh_group same = sh_group_others(m, m->data) & ~m->pipeline;
+
+    return sh_group_index(m, same) == 0 && sh_group_index(m, m->pipeline) + 1 == sh_group_size(m, m->pipeline);
+}
+
+/* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. */
+static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
+{
     int64_t n = 0;
 
-    if (!right || r->p->port[SH_PORT_TOP_WORDS] == SH_NONE || sh_group_index(m, same) > 0)
+    if (!right || !takes_results(r))
         return 0;
     sh_feed_take(r, SH_PORT_TOP_WORDS, right);
     for (int64_t i = 0; i < f->sequences * r->cfg.training.seq_len; i++)
@@ -172,7 +178,7 @@ static bool stops(const struct sh_eval_watch *watch)
 /* Give away what came of a batch. As in read_batch(), a failure ends the job. */
 static void give(const struct sh_eval_watch *watch, const struct sh_run *r, int64_t first, int64_t n, int64_t end)
 {
-    int64_t real = first >= end || !sh_mesh_speaks(&r->mesh->shape) ? 0 : end - first < n ? end - first : n;
+    int64_t real = first >= end || !takes_results(r) ? 0 : end - first < n ? end - first : n;
     sh_rc rc = watch && watch->take ? watch->take(watch->arg, first, real) : SH_OK;
 
     if (rc != SH_OK)

@@ -189,7 +189,7 @@ static void put(struct sh_run *r, enum sh_port port, int micro, const void *data
         sh_exec_put_at(r->exec, (char *)sh_exec_data(r->exec, tensor) + micro % r->p->unrolled * bytes, data, bytes);
 }
 
-/* Put this rank's rows; whole: [sequences,T], `width` numbers of four bytes for each place. Targets and documents were made
+/* Put this rank's rows, if its program has the port: another stage may have it. whole: [sequences,T], `width` numbers of four bytes for each place. Targets and documents were made
  * before the cut, so a row at its border lacks nothing. */
 static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port port, int micro, const void *whole,
                      int64_t width)
@@ -197,6 +197,8 @@ static void put_rows(struct sh_run *r, const struct sh_feed *f, enum sh_port por
     struct part p = part_of(r);
     const int32_t *from = whole;
 
+    if (r->p->port[port] == SH_NONE)
+        return;
     for (int64_t i = 0; i < p.runs * f->sequences; i++)
         memcpy(f->part + i * p.rows * width,
                from + (i % f->sequences * r->build.batch.seq + begin_of(&p, i / f->sequences)) * width,

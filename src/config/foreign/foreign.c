@@ -259,8 +259,8 @@ static const struct {
     {"loss_weights|objective.loss_weights",
      "leave it out: objective.loss_type is one loss; objective.sft_weight adds that of "
      "the chosen answer"},
-    {"attn_logit_softcapping|model.attn_logit_softcapping",
-     "leave it out: scores of attention have no cap; the norms of queries and keys of family qwen3 keep them small"},
+    {"attn_logit_softcapping|model.attn_logit_softcapping", "model.attention_softcap"},
+    {"final_logit_softcapping|model.final_logit_softcapping", "model.logits_softcap"},
     {"optimizer.plugin",
      "leave it out: an optimizer is made of the trainer's own passes; plug-ins bring operations and losses"},
     {"model.block|model.blocks|model.attention",

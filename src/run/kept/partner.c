@@ -64,8 +64,9 @@ sh_rc sh_kept_find_partner(struct sh_run *r)
         return SH_OK;
     }
     if (wanted && wanted % m->n_nodes == 0 && m->rank == 0)
-        sh_log_warn("checkpoint.near_distance=%d leads back to the same node of the %d; copies go %d further", wanted,
-                    m->n_nodes, far);
+        sh_log_warn(
+            "checkpoint.near_distance=%d is a multiple of the %d nodes and leads back to the same one; copies go %d further",
+            wanted, m->n_nodes, far);
     all = sh_calloc((size_t)m->world, sizeof *all);
     SH_TRY_OUT(gather_places(r, all));
     SH_TRY_OUT(check_places(all, m->world));

@@ -270,9 +270,19 @@ static void print_ranks(const struct sh_replay *s, const struct verdict *v, FILE
         fprintf(out, " and %d more", n - SHOWN);
 }
 
+/* Whether two differ and nobody else could have decided: who would be the third is one of them. */
+static bool is_pair(const struct sh_replay *s, const struct verdict *v)
+{
+    bool alone = v->n_blamed == 2;
+
+    for (int i = 0; i < s->ring.n; i++)
+        alone = alone && (!v->blamed[i] || s->ring.third[i] == i);
+    return alone;
+}
+
 static sh_rc report(const struct sh_replay *s, const struct verdict *v)
 {
-    bool pair = v->n_blamed == 2 && s->ring.n == 2;
+    bool pair = is_pair(s, v);
     char label[SH_OP_LABEL] = "", *text = NULL;
     size_t bytes;
     int first = first_of(s, v);

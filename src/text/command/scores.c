@@ -43,20 +43,16 @@ static sh_rc share(struct scores *s)
     return SH_OK;
 }
 
-static sh_rc print(const struct scores *s, const char *path)
+static void print(const struct scores *s, FILE *out)
 {
-    struct sh_cmd_output o;
-
-    SH_TRY(sh_cmd_output_open(path, &o));
-    for (int64_t i = 0; o.out && i < s->f->reference->documents; i++) {
+    for (int64_t i = 0; out && i < s->f->reference->documents; i++) {
         long long bits = s->bits[i] - 1;
         double score;
 
         memcpy(&score, &bits, sizeof score);
         if (s->bits[i])
-            fprintf(o.out, "{\"document\": %lld, \"score\": %.9g}\n", (long long)i, score);
+            fprintf(out, "{\"document\": %lld, \"score\": %.9g}\n", (long long)i, score);
     }
-    return sh_cmd_output_close(&o, SH_OK);
 }
 
 sh_rc sh_scores_write(struct sh_run *r, struct sh_feed *f, int64_t sequences, const char *path,
@@ -64,18 +60,21 @@ sh_rc sh_scores_write(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
 {
     struct scores s = {.r = r, .f = f};
     const struct sh_eval_watch watch = {.take = take, .arg = &s};
+    struct sh_cmd_output o = {0};
     sh_rc rc;
 
-    if (!f->reference)
+    if (!f->reference || r->cfg.model.num_labels != 1)
         return sh_agree(sh_fail(SH_E_USAGE,
-                                "sherd eval: -o goes with --requests, --choices, --text or --top-k, or with a "
-                                "--data of answers, or of texts with numbers"));
+                                "sherd eval: -o goes with --requests, --choices or --top-k, or with a model that "
+                                "gives texts a value (model.num_labels=1)"));
+    SH_TRY(sh_agree(sh_cmd_output_open(path, &o)));
     s.sums = sh_calloc((size_t)(f->sequences * r->cfg.training.seq_len), sizeof *s.sums);
     s.bits = sh_calloc((size_t)f->reference->documents + 1, sizeof *s.bits);
     SH_TRY_OUT(sh_run_evaluate(r, f, sequences, &watch, out));
     SH_TRY_OUT(share(&s));
-    rc = sh_agree(print(&s, path));
+    print(&s, o.out);
 out:
+    rc = sh_agree(sh_cmd_output_close(&o, rc));
     free(s.sums);
     free(s.bits);
     return rc;

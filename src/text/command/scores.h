@@ -10,9 +10,9 @@ struct sh_eval_result;
 struct sh_feed;
 struct sh_run;
 
-/* As sh_run_evaluate(), of a set of answers, or of texts with numbers. Rank 0 writes a line of JSON for each document that
- * was read, {"document": its number in the set, "score": x}: the value that a head gives it, or the sum of the
- * log-probabilities of its targets. Collective. Errors: SH_E_USAGE: the set has neither; SH_E_DATA of the file. */
+/* As sh_run_evaluate(), by a model whose head gives texts a value. Rank 0 writes a line of JSON for each document that was
+ * read, {"document": its number in the set, "score": x}. Collective. Errors: SH_E_USAGE: the model has no such head;
+ * SH_E_DATA of the file. */
 sh_rc sh_scores_write(struct sh_run *r, struct sh_feed *f, int64_t sequences, const char *path,
                       struct sh_eval_result *out);
 

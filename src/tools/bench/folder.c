@@ -25,6 +25,7 @@ sh_rc sh_bench_folder_make(struct sh_config *cfg, const char *folder)
     SH_TRY(sh_agree(rank == 0 && !mkdtemp(cfg->job.dump_folder)
                         ? sh_fail(SH_E_DATA, "create a folder in %s: %s", folder, strerror(errno))
                         : SH_OK));
+    cfg->checkpoint.near_interval = 0; /* no keeper knows this folder */
     return sh_mesh_bcast(cfg->job.dump_folder, sizeof cfg->job.dump_folder, 0);
 }
 
@@ -62,6 +63,9 @@ void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps)
     cfg->checkpoint.initial_load_path[0] = '\0';
     cfg->validation.enable = false;
     cfg->guard.z_score = 0;
+    cfg->metrics.state_digest_every = 0;
+    cfg->metrics.tensorboard[0] = '\0';
+    cfg->metrics.openmetrics[0] = '\0';
     cfg->fault.replay_every = 0;
     cfg->metrics.progress = false;
 }

@@ -48,12 +48,12 @@ static bool has_whole_heads(const struct study *s, int width)
 static sh_rc choose_widths(struct study *s, const char *text)
 {
     double given[WIDTHS_MOST];
-    int least = 1;
+    int least = 1, n = text ? sh_str_numbers(text, given, WIDTHS_MOST) : USUAL_WIDTHS;
 
-    s->n = text ? sh_str_numbers(text, given, WIDTHS_MOST) : USUAL_WIDTHS;
-    if (s->n < 2 || s->n > WIDTHS_MOST)
+    if (n < 2 || n > WIDTHS_MOST)
         return sh_fail(SH_E_USAGE, "sherd study coords: --widths takes 2 to %d numbers, like 64,128,256, not \"%s\"",
                        WIDTHS_MOST, text);
+    s->n = n;
     while (!text && (least < LEAST_WIDTH || !has_whole_heads(s, least)))
         least++;
     for (int i = 0; i < s->n; i++) {
@@ -123,6 +123,8 @@ static void prepare(struct sh_config *cfg)
     cfg->lr_scheduler.decay_type = SH_DECAY_CONSTANT;
     cfg->metrics.norms = SH_NORMS_OFF;
     cfg->metrics.log_freq = cfg->training.steps;
+    cfg->data.packing = SH_PACKING_CONCAT;
+    cfg->data.target_mask = SH_MASK_AUTO;
     cfg->debug.fingerprint[0] = '\0';
     cfg->profiling.trace[0] = '\0';
 }
