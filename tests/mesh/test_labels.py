@@ -90,10 +90,14 @@ def case_learned():
     return wrong + ([] if abs(one['gpt2'][0][0][1] - math.log(LABELS)) < 0.5 else [f'{one["gpt2"][0][0]}'])
 
 
-def case_scores(kind, ranks):
+STAGES = ('--parallelism.pipeline_parallel_degree=2', '--parallelism.sharding_strategy=shard_grad_op')
+
+
+def case_scores(kind, ranks, *words):
     """The file with the scores of texts."""
-    file = pathlib.Path(f'{kind}-{ranks}.jsonl')
-    job.sherd('eval', '--checkpoint', f'one-{kind}/out', '--data', {'reward': scored, 'regression': numbered}[kind], '-o', file, ranks=ranks)
+    file = pathlib.Path(f'{kind}-{ranks}-{len(words)}.jsonl')
+    job.sherd('eval', '--checkpoint', f'one-{kind}/out', '--data', {'reward': scored, 'regression': numbered}[kind], '-o', file, *words,
+              ranks=ranks)
     return file.read_text()
 
 
@@ -106,6 +110,8 @@ def case_values(kind):
     wrong = [f'{key} {words.get(key)}, expected {validation[i]}' for key, i in keys.items()
              if key not in words or abs(float(words[key]) - validation[i]) > 1e-5]
     files = {ranks: case_scores(kind, ranks) for ranks in ((0, 2) if job.can_launch() else (0,))}
+    if job.can_launch():
+        files['stages'] = case_scores(kind, 2, *STAGES)
     wrong += [] if len(set(files.values())) == 1 else [f'scores differ between ranks: {files}']
     lines = [json.loads(line) for line in files[0].splitlines()]
     wrong += [] if [line['document'] for line in lines] == list(range(len(lines))) else [f'{lines}']

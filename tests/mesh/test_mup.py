@@ -160,6 +160,7 @@ def case_coords(name):
 
 BAD_STUDIES = {
     'one width': ({}, ('--widths', '64'), '--widths takes 2 to 12 numbers'),
+    'thirteen widths': ({}, ('--widths', ','.join(str(64 * i) for i in range(1, 14))), '--widths takes 2 to 12 numbers'),
     'falling widths': ({}, ('--widths', '128,64'), 'smallest first'),
     'no whole heads': ({}, ('--widths', '64,96'), 'a model 96 wide'),
     'experts': ({'model.name': 'debug-moe'}, (), 'models without experts'),
