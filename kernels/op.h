@@ -357,7 +357,7 @@ struct sh_op_attr {
             double temperature, alpha;             /* with a teacher */
             bool raw;                              /* no softmax, see above */
             float cap;                             /* a logit z is cap tanh(z / cap); 0: z. CPUs only */
-        } head;                                    /* HEAD_LOSS*, HEAD_SCORE, LOGITS */
+        } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {
             int64_t first;                         /* this rank's first word */

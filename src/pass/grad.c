@@ -655,8 +655,9 @@ static sh_rc run_rule(const struct sh_build *b, struct grad *g)
     if (g->fwd.kind == SH_OP_SEND && !any)
         return sh_fail(
             SH_E_USAGE,
-            "parallelism.pipeline_parallel_degree=%d: no block of the first stage has an adapter, but each "
-            "stage takes part in the backward; give lora.target_modules that this stage has, or fewer stages",
+            "parallelism.pipeline_parallel_degree=%d: no block before the first border between stages has an "
+            "adapter, but each stage takes part in the backward; give lora.target_modules or target_parameters that "
+            "these blocks have, another pipeline_parallel_schedule, or fewer stages",
             sh_group_size(&b->options.mesh, b->options.mesh.pipeline));
     if (!any)
         return SH_OK;

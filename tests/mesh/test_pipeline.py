@@ -123,7 +123,7 @@ REFUSED = {
                                  'model.n_layers': 5, 'model.first_dense_layers': 3, EXPERTS: 2}, 'stage 0 has no block with experts'),
     'a stage without adapters': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
                                   'model.n_layers': 5, 'model.first_dense_layers': 3, 'moe.load_balance_coeff': 0,
-                                  'lora.rank': 2, 'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}, 'no block of the first stage has an adapter'),
+                                  'lora.rank': 2, 'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}, 'no block before the first border between stages has an adapter'),
     'leaves of rows': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'training.row_leaves': 2}, 'leave out training.row_leaves'),
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),

@@ -32,6 +32,7 @@ MESHES = {
     'full_shard over 2': (2, {'parallelism.sharding_strategy': 'full_shard'}),
     'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2,
                                'activation_checkpoint.mode': 'full'}),
+    '2 stages': (2, {'parallelism.sharding_strategy': 'shard_grad_op', 'parallelism.pipeline_parallel_degree': 2}),
 }
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'rewards', 'validation_loss')
 
@@ -136,8 +137,6 @@ REFUSED = {
     'a GPU': (FOCAL, {'training.device': 'cuda'}, 'run on CPUs'),
     'sequences on several ranks': (FOCAL, {'parallelism.context_parallel_degree': 2, 'mesh.ranks': 2}, 'by one rank from whole rows'),
     'words on several ranks': (FOCAL, {'parallelism.tensor_parallel_degree': 2, 'mesh.ranks': 2}, 'by one rank from all words'),
-    'stages': (FOCAL, {'parallelism.pipeline_parallel_degree': 2, 'mesh.ranks': 2, 'parallelism.sharding_strategy': 'shard_grad_op'},
-               'leave out objective.name'),
     'leaves': (FOCAL, {'training.row_leaves': 2}, 'which leaves cut'),
 }
 

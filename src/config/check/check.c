@@ -574,11 +574,18 @@ static sh_rc check_gathers(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
 
-    if (c->parallelism.gather_dtype != SH_GATHER_INT8 || c->lora.quantize_base != SH_QUANTIZE_NF4)
+    if (c->parallelism.gather_dtype != SH_GATHER_INT8)
         return SH_OK;
-    return sh_config_refuse(state, "parallelism.gather_dtype",
-                            "lora.quantize_base=nf4 keeps and gathers the base in fewer bits already; leave one of "
-                            "them out");
+    if (c->lora.quantize_base == SH_QUANTIZE_NF4)
+        return sh_config_refuse(state, "parallelism.gather_dtype",
+                                "lora.quantize_base=nf4 keeps and gathers the base in fewer bits already; leave one of "
+                                "them out");
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->parallelism.expert_parallel_degree > 1)
+        return sh_config_refuse(
+            state, "parallelism.gather_dtype",
+            "int8 rounds blocks of experts on several ranks otherwise than on one; leave it out, or "
+            "training.reproducible=mesh");
+    return SH_OK;
 }
 
 /* What a group says of the optimizer is of muon's matrices. */

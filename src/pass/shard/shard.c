@@ -121,7 +121,8 @@ static sh_rc check_params(const struct sh_build *b, const struct sh_program *mic
     for (int i = 0; b->options.training && b->options.optim->whole && i < micro->n_params; i++) {
         const struct sh_param *param = &micro->params[i];
 
-        SH_REQUIRE(is_whole(param)); /* bands of a matrix are not the matrix */
+        /* Bands of a matrix are not the matrix. */
+        SH_REQUIRE(is_whole(param) || !sh_optim_has(micro, SH_RUNS_MATRICES, param));
     }
     for (int i = 0; b->options.training && b->options.optim->whole && i < micro->n_saved; i++)
         any |= micro->saved[i].trainable && sh_optim_takes(micro, SH_RUNS_MATRICES, &micro->saved[i]);
