@@ -129,7 +129,7 @@ static const struct {
     {"activation_checkpoint.early_stop", "leave it out: nothing is recomputed that the backward does not need"},
     {"activation_checkpoint.per_op_*", "leave it out: `sherd plan --show` prints what is recomputed"},
     {"compile*", NO_COMPILER},
-    {"float8.enable_fsdp_float8_all_gather", "parallelism.gather_dtype=int8, on CPUs"},
+    {"float8.enable_fsdp_float8_all_gather|zero_quantized_weights", "parallelism.gather_dtype=int8, on CPUs"},
     {"float8*", NO_FLOAT8},
     {"mx*", NO_FLOAT8},
     {"quantize*", NO_FLOAT8},
