@@ -112,8 +112,9 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->head.raw;
     if (!strcmp(f->name, "cap"))
         return sh_attr_value(a, f) != 0;
-    if (f == &sh_op_info(SH_OP_EMBED)->attrs[0] || f == &sh_op_info(SH_OP_EMBED)->attrs[1])
-        return a->part.all;
+    for (int i = 0; i < 2; i++) /* parts of all words */
+        if (f == &sh_op_info(SH_OP_EMBED)->attrs[i] || f == &sh_op_info(SH_OP_LOGITS)->attrs[i])
+            return a->part.all;
     return strcmp(f->name, "rotary_dim") != 0 || a->attn.rotary_dim != a->attn.head_dim;
 }
 

@@ -261,6 +261,7 @@ static const struct row state[] = {
     {"lr_scheduler.total_steps", "500", NULL},
     {"validation.enable", "true", NULL},
     {"validation.dataset_path", "v.bin", NULL},
+    {"validation.ema", "true", "optimizer.ema_decay=0.9"},
     {"validation.freq", "7", NULL},
     {"validation.sequences", "7", NULL},
     {"objective.name", "dpo", NULL},

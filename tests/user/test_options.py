@@ -327,7 +327,7 @@ ROWS = {
     'debug.fingerprint': Row('f.jsonl', 'mesh/test_fingerprint.py'),
     'debug.fingerprint_steps': Row('2-3', 'mesh/test_fingerprint.py'),
 }
-TIMES = ('time', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')
+TIMES = ('time', 'start_seconds', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')
 data = {}
 
 
