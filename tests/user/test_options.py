@@ -369,7 +369,7 @@ def trace_of(folder):
 def without_times(text):
     """Lines without values that depend on time: rates, seconds, used memory, time left."""
     text = re.sub(r'[0-9.e+-]+( [KMGT]?i?B)?(/s| s\b| tokens/s| %| MiB)', '#', text)
-    return re.sub(r' *ETA.*', '', text)
+    return re.sub(r' *ETA.*|(?<=first step: )launch .*', '', text)
 
 
 def run(folder, config, words):

@@ -27,6 +27,9 @@ static sh_rc give_number(struct sh_config_state *state, struct sh_config_place p
     const size_t size = sizeof state->cfg.plugin.numbers, used = strlen(numbers);
     const struct sh_config_key *key = sh_config_key_find("plugin.numbers");
 
+    /* Another name would be printed as a text that no file may have. */
+    if (name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")])
+        return sh_config_no_such_key(name);
     if (!text[0] || text[strspn(text, "+-.0123456789eE")])
         return sh_fail(SH_E_USAGE, "%s: '%.40s' is not a number", name, text);
     if (used + 1 + strlen(name) + 1 + strlen(text) >= size)
