@@ -297,7 +297,8 @@ static sh_rc report(const struct sh_replay *s, const struct verdict *v)
     print_ranks(s, v, out);
     fprintf(out, v->n_blamed == 1 ? " makes other numbers" : " make other numbers");
     fprintf(out, v->unstable ? " each time" : pair ? " than each other" : " than others");
-    fprintf(out, label[0] ? ", first in %s" : "", label);
+    if (label[0])
+        fprintf(out, ", first in %s", label);
     fprintf(out, "; %s has failed silently: leave %s out and ",
             pair ? "memory or a processor of one of them" : "memory or a processor",
             v->n_blamed == 1 ? "that node" : "those nodes");

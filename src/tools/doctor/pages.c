@@ -74,8 +74,10 @@ static void say_huge(const char *root, char text[HUGE])
     word = strchr(enabled, '[');
     if (word)
         word[strcspn(word, "]")] = '\0';
-    snprintf(text, HUGE, size[0] ? "; huge pages of %s: %.16s" : "", sh_str_bytes(atoll(size), bytes),
-             word ? word + 1 : "unknown");
+    text[0] = '\0';
+    if (size[0])
+        snprintf(text, HUGE, "; huge pages of %s: %.16s", sh_str_bytes(atoll(size), bytes),
+                 word ? word + 1 : "unknown");
 }
 
 bool sh_doctor_say_pages(const char *root, long page_bytes, char text[SH_DOCTOR_PAGES])
