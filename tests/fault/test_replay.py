@@ -99,6 +99,8 @@ def case_refused():
         bad += [said] * ('fault.replay_every' not in said or text not in said)
     job.prepare('no', {**BASE, 'fault.replay_every': 20})
     said = job.sherd('plan', 'c.yaml', '--ranks=2', folder='no')
+    alone = job.sherd('plan', 'c.yaml', '--ranks=1', folder='no')
+    bad += [alone] * ('a run refuses fault.replay_every on one rank' not in alone)
     return bad + [said] * ('2 micro-steps of each rank every 20 steps: 2.5 % of its micro-steps' not in said)
 
 

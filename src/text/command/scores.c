@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISMATCHED = 2, SOME = 1 << 20 }; /* the label of a text that stands in a row only for kto; sums at a time */
+enum { SOME = 1 << 20 }; /* sums at a time */
 
 struct scores {
     struct sh_run *r;
@@ -28,7 +28,7 @@ static sh_rc take(void *arg, int64_t first, int64_t n)
     if (n)
         sh_exec_get(s->r->exec, SH_PORT_SUMS, s->sums);
     for (int64_t i = 0; i < n * s->r->cfg.training.seq_len; i++)
-        if (ref->document[i] >= 0 && ref->label[i] != MISMATCHED) {
+        if (ref->document[i] >= 0) {
             memcpy(&s->bits[ref->document[i]], &s->sums[i], sizeof s->sums[i]);
             s->bits[ref->document[i]]++;
         }
