@@ -581,10 +581,9 @@ static sh_rc check_gathers(struct sh_config_state *state)
                                 "lora.quantize_base=nf4 keeps and gathers the base in fewer bits already; leave one of "
                                 "them out");
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->parallelism.expert_parallel_degree > 1)
-        return sh_config_refuse(
-            state, "parallelism.gather_dtype",
-            "int8 rounds blocks of experts on several ranks otherwise than on one; leave it out, or "
-            "training.reproducible=mesh");
+        return sh_config_refuse(state, "parallelism.gather_dtype",
+                                "int8 rounds experts differently on several ranks than on one; leave it out, or "
+                                "training.reproducible=mesh");
     return SH_OK;
 }
 
