@@ -25,15 +25,16 @@ static const struct product {
     const char *name;
     int wide_in, wide_out; /* operands, outputs from SH_OP_MAX_IN on; head: dims of the weight */
     int first;             /* operand with the first row of each expert; SH_NONE: there are no experts */
+    enum sh_op_kind dense; /* the product of one expert's rows, or the kind itself */
 } products[] = {
-    {SH_OP_LINEAR, "forward", 0, SH_OP_MAX_IN, SH_NONE},
-    {SH_OP_LINEAR_BWD_X, "dX", SH_OP_MAX_IN, 0, SH_NONE},
-    {SH_OP_LINEAR_BWD_W, "dW", 1, 0, SH_NONE},
-    {SH_OP_EXPERT_LINEAR, "experts, forward", 0, SH_OP_MAX_IN, 1},
-    {SH_OP_EXPERT_LINEAR_BWD_X, "experts, dX", SH_OP_MAX_IN, 0, 1},
-    {SH_OP_EXPERT_LINEAR_BWD_W, "experts, dW", 1, 0, 2},
-    {SH_OP_HEAD_LOSS, "head, loss", 0, SH_NONE, SH_NONE},
-    {SH_OP_HEAD_LOSS_GRAD, "head, loss and gradients", 0, SH_NONE, SH_NONE},
+    {SH_OP_LINEAR, "forward", 0, SH_OP_MAX_IN, SH_NONE, SH_OP_LINEAR},
+    {SH_OP_LINEAR_BWD_X, "dX", SH_OP_MAX_IN, 0, SH_NONE, SH_OP_LINEAR_BWD_X},
+    {SH_OP_LINEAR_BWD_W, "dW", 1, 0, SH_NONE, SH_OP_LINEAR_BWD_W},
+    {SH_OP_EXPERT_LINEAR, "experts, forward", 0, SH_OP_MAX_IN, 1, SH_OP_LINEAR},
+    {SH_OP_EXPERT_LINEAR_BWD_X, "experts, dX", SH_OP_MAX_IN, 0, 1, SH_OP_LINEAR_BWD_X},
+    {SH_OP_EXPERT_LINEAR_BWD_W, "experts, dW", 1, 0, 2, SH_OP_LINEAR_BWD_W},
+    {SH_OP_HEAD_LOSS, "head, loss", 0, SH_NONE, SH_NONE, SH_OP_HEAD_LOSS},
+    {SH_OP_HEAD_LOSS_GRAD, "head, loss and gradients", 0, SH_NONE, SH_NONE, SH_OP_HEAD_LOSS_GRAD},
 };
 
 struct shape {
@@ -41,6 +42,7 @@ struct shape {
     const struct product *product;
     enum sh_dtype dtype; /* of the factors */
     int64_t calls;       /* per step of this rank */
+    bool apart;          /* the experts one after the other, each by a dense product: a yardstick */
 };
 
 /* `square` has the row of the baseline for each type. */
@@ -110,6 +112,22 @@ static void add_square(struct bench *b, enum sh_dtype dtype)
     b->shapes[b->square[dtype]].dtype = dtype;
 }
 
+/* What a product over all experts is compared with: a dense product for each of them, on the same operands, which are
+ * in no cache by then. */
+static void add_apart(struct bench *b, int row)
+{
+    char name[160];
+    int apart;
+
+    snprintf(name, sizeof name, "%s, one by one", b->list.rows[row].name);
+    apart = row_of(b, name);
+    b->list.rows[row].against = b->list.rows[apart].name;
+    b->list.times[apart].flops = b->list.times[row].flops;
+    b->shapes[apart] = b->shapes[row];
+    b->shapes[apart].calls = 0;
+    b->shapes[apart].apart = true;
+}
+
 /* Calls of one shape share a row; `calls` counts how often a step makes them. The name reads
  * rows x wide_in -> wide_out. */
 static void add_call(struct bench *b, const struct product *p, const struct sh_op_call *call, int repeat)
@@ -130,6 +148,8 @@ static void add_call(struct bench *b, const struct product *p, const struct sh_o
     b->shapes[row].product = p;
     b->shapes[row].dtype = dtype;
     b->shapes[row].calls += repeat;
+    if (p->first != SH_NONE)
+        add_apart(b, row);
 }
 
 /* Addresses come from the arena of the run, so that a kernel sees the same alignment and pages as in
@@ -175,18 +195,87 @@ static void fill(struct bench *b, const struct sh_operand *t)
     free(host);
 }
 
-/* Every expert has as many rows as the others, and a group as many as the others of its expert. */
+/* The first row of group g, if every expert has as many rows as the others, and a group as many as the others of its
+ * expert. */
+static int64_t first_row(const struct sh_op_call *call, int64_t g, int64_t groups)
+{
+    int64_t rows = call->in[0].dim[0], expected = call->attr->rows.expected;
+
+    return g * (expected > 0 && expected < rows ? expected : rows) / groups;
+}
+
 static void share_rows(struct bench *b, const struct sh_op_call *call, int operand_of_first)
 {
     const struct sh_operand *t = &call->in[operand_of_first];
-    int64_t groups = elems(t) - 1, rows = call->in[0].dim[0], expected = call->attr->rows.expected;
+    int64_t groups = elems(t) - 1;
     int32_t *first = sh_calloc((size_t)groups + 1, sizeof *first);
 
-    rows = expected > 0 && expected < rows ? expected : rows;
     for (int64_t g = 0; g <= groups; g++)
-        first[g] = (int32_t)(g * rows / groups);
+        first[g] = (int32_t)first_row(call, g, groups);
     b->r->device->put(b->rate.queue, t->data, first, (groups + 1) * (int64_t)sizeof *first);
     free(first);
+}
+
+static struct sh_operand rows_of(const struct sh_operand *t, int64_t first, int64_t rows)
+{
+    return (struct sh_operand){.data = (char *)t->data + first * t->dim[1] * sh_dtype_bytes(t->dtype),
+                               .dtype = t->dtype,
+                               .ndim = 2,
+                               .dim = {rows, t->dim[1]}};
+}
+
+static struct sh_operand weight_of(const struct sh_operand *t, int64_t expert)
+{
+    int64_t at = expert * t->dim[1] * t->dim[2];
+
+    return (struct sh_operand){.data = (char *)t->data + at * sh_dtype_bytes(t->dtype),
+                               .dtype = t->dtype,
+                               .ndim = 2,
+                               .dim = {t->dim[1], t->dim[2]}};
+}
+
+/* The dense product of a group: its rows, and the weight of its expert or that weight's gradient. */
+static struct sh_op_call dense_call(struct bench *b, const struct shape *s, const struct sh_op_attr *attr, int64_t g,
+                                    int64_t groups)
+{
+    const struct sh_op_call *all = &s->call;
+    int64_t first = first_row(all, g, groups), rows = first_row(all, g + 1, groups) - first;
+    struct sh_op_call call = {.kind = s->product->dense,
+                              .attr = attr,
+                              .scalars = all->scalars,
+                              .in = {rows_of(&all->in[0], first, rows)},
+                              .work = b->rate.memory,
+                              .queue = b->rate.queue};
+
+    if (call.kind == SH_OP_LINEAR_BWD_W) {
+        call.in[1] = rows_of(&all->in[1], first, rows);
+        call.out[0] = weight_of(&all->out[0], g % all->out[0].dim[0]);
+    } else {
+        call.in[1] = weight_of(&all->in[2], g % all->in[2].dim[0]);
+        call.out[0] = rows_of(&all->out[0], first, rows);
+    }
+    if (b->r->device->kernels->work_bytes)
+        call.work_bytes = b->r->device->kernels->work_bytes(&call, b->rate.threads);
+    return call;
+}
+
+/* Collective. */
+static sh_rc time_apart(struct bench *b, const struct shape *s, double *seconds)
+{
+    struct sh_op_attr attr = {.accumulate = s->call.attr->accumulate, .linear.w_in_out = s->call.attr->rows.w_in_out};
+    int64_t groups = elems(&s->call.in[s->product->first]) - 1;
+    struct sh_op_call *calls = sh_calloc((size_t)groups, sizeof *calls);
+    sh_rc rc = SH_OK;
+
+    for (int64_t g = 0; g < groups && rc == SH_OK; g++) {
+        calls[g] = dense_call(b, s, &attr, g, groups);
+        if (calls[g].work_bytes > b->rate.bytes)
+            rc = sh_fail(SH_E_BUG, "a dense product needs %lld bytes", (long long)calls[g].work_bytes);
+    }
+    if (rc == SH_OK)
+        rc = sh_rate_calls(&b->rate, calls, groups, seconds);
+    free(calls);
+    return rc;
 }
 
 /* Collective. Inputs are filled again, because an earlier row may have left Inf or NaN there, which some processors
@@ -201,7 +290,9 @@ static sh_rc time_shape(struct bench *b, int row, double *seconds)
         fill(b, &s->call.in[i]);
     if (s->product->first != SH_NONE)
         share_rows(b, &s->call, s->product->first);
-    return sh_rate_call(&b->rate, &s->call, seconds);
+    if (s->apart)
+        return time_apart(b, s, seconds);
+    return sh_rate_calls(&b->rate, &s->call, 1, seconds);
 }
 
 /* The best round of the square is what the machine can do. */
@@ -251,7 +342,7 @@ static sh_rc write_points(const struct bench *b)
             best = t->seconds[k] < best ? t->seconds[k] : best;
         if (i == b->square[dtype] && peaks[dtype])
             sh_bench_points_figure(&points, peaks[dtype], t->flops / best);
-        else if (i != b->square[dtype])
+        else if (i != b->square[dtype] && !b->shapes[i].apart)
             sh_bench_points_op(&points, &b->shapes[i].call, dtype, t->seconds, rounds);
     }
     return sh_bench_points_write(&points, b->options, b->r);

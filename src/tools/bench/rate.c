@@ -48,38 +48,40 @@ void sh_rate_close(struct sh_rate *r)
         r->device->queue_destroy(r->queue);
 }
 
-/* Queues n calls and waits once, so that the device is measured and not the launch of single calls. */
-static sh_rc run_calls(const struct sh_rate *r, const struct sh_op_call *call, int64_t n, double *seconds)
+/* Queues the calls `times` times and waits once, so that the device is measured and not the launch of single calls. */
+static sh_rc run_calls(const struct sh_rate *r, const struct sh_op_call *calls, int64_t n, int64_t times,
+                       double *seconds)
 {
     int64_t begin = sh_now_ns();
 
-    for (int64_t i = 0; i < n; i++)
-        SH_TRY(r->device->run(call, "bench"));
+    for (int64_t i = 0; i < n * times; i++)
+        SH_TRY(r->device->run(&calls[i % n], "bench"));
     r->device->queue_drain(r->queue);
     *seconds = sh_seconds_since(begin);
     return SH_OK;
 }
 
 /* All ranks start together; the time is that of the slowest. */
-static sh_rc run_together(const struct sh_rate *r, const struct sh_op_call *call, int64_t n, double *seconds)
+static sh_rc run_together(const struct sh_rate *r, const struct sh_op_call *calls, int64_t n, int64_t times,
+                          double *seconds)
 {
     sh_mesh_barrier();
-    SH_TRY(sh_agree(run_calls(r, call, n, seconds)));
+    SH_TRY(sh_agree(run_calls(r, calls, n, times, seconds)));
     return sh_mesh_max(seconds, 1);
 }
 
-sh_rc sh_rate_call(const struct sh_rate *r, const struct sh_op_call *call, double *seconds)
+sh_rc sh_rate_calls(const struct sh_rate *r, const struct sh_op_call *calls, int64_t n, double *seconds)
 {
-    int64_t n = 1;
+    int64_t times = 1;
 
-    SH_TRY(run_together(r, call, n, seconds)); /* work done only once: pages, objects of libraries */
-    SH_TRY(run_together(r, call, n, seconds));
+    SH_TRY(run_together(r, calls, n, times, seconds)); /* work done only once: pages, objects of libraries */
+    SH_TRY(run_together(r, calls, n, times, seconds));
     while (*seconds < least_seconds) {
         /* A fifth more than the estimate, so that the second attempt is nearly always long enough. */
-        n = *seconds > 0 ? (int64_t)((double)n * least_seconds / *seconds * 1.2) + 1 : 2 * n;
-        SH_TRY(run_together(r, call, n, seconds));
+        times = *seconds > 0 ? (int64_t)((double)times * least_seconds / *seconds * 1.2) + 1 : 2 * times;
+        SH_TRY(run_together(r, calls, n, times, seconds));
     }
-    *seconds /= (double)n;
+    *seconds /= (double)times;
     return SH_OK;
 }
 
@@ -122,7 +124,7 @@ sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seco
     SH_REQUIRE((char *)call.work + call.work_bytes <= r->memory + r->bytes);
     fill(r, &call.in[0]);
     fill(r, &call.in[1]);
-    return sh_rate_call(r, &call, seconds);
+    return sh_rate_calls(r, &call, 1, seconds);
 }
 
 /* One multiplication and one addition for each of side^3 terms. */
@@ -140,5 +142,5 @@ sh_rc sh_rate_copy(const struct sh_rate *r, int64_t n, double *seconds)
 
     SH_REQUIRE(2 * n <= r->bytes && n >= 4);
     call.out[0].data = r->memory + r->bytes / 2;
-    return sh_rate_call(r, &call, seconds);
+    return sh_rate_calls(r, &call, 1, seconds);
 }

@@ -22,8 +22,9 @@ void sh_rate_close(struct sh_rate *r); /* local */
 /* Write zeros everywhere: only then does memory have its own pages. Local. */
 void sh_rate_touch(const struct sh_device *device, void *queue, char *memory, int64_t bytes);
 
-/* Seconds per call on the slowest rank, as the mean over enough calls to fill 20 ms. The call's queue is r->queue. */
-sh_rc sh_rate_call(const struct sh_rate *r, const struct sh_op_call *call, double *seconds);
+/* Seconds that n calls take one after the other on the slowest rank, as the mean over enough repetitions to fill 20 ms.
+ * The queue of each call is r->queue. */
+sh_rc sh_rate_calls(const struct sh_rate *r, const struct sh_op_call *calls, int64_t n, double *seconds);
 
 /* [side,side] = [side,side] [side,side], with a result of the operands' type. */
 sh_rc sh_rate_product(const struct sh_rate *r, enum sh_dtype dtype, double *seconds);
