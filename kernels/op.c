@@ -67,7 +67,7 @@ static const struct sh_attr_field route_attrs[] = {
 static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
 static const struct sh_attr_field exchange_attrs[] = {
     FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
-    FIELD(exchange, first_cut), FIELD(exchange, cuts), {0}};
+    FIELD(exchange, first_cut), FIELD(exchange, cuts), FIELD(exchange, sequences), {0}};
 static const struct sh_attr_field link_attrs[] = {FIELD(link, peer), FIELD(link, micro), {0}};
 static const struct sh_attr_field sink_attrs[] = {LETTER(attn, heads, 'H'), LETTER(attn, head_dim, 'D'), {0}};
 static const struct sh_attr_field row_attrs[] = {
@@ -238,13 +238,11 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_REGROUP] =
         {.shape = "x [N,3HD] act -> y [N,3HD] act", .forward = true, .attrs = regroup_attrs, APART},
     [SH_OP_SPLIT_HEADS] =
-        {.shape = "x [B,T,PHD+2KD] act -> y [P,B,T,HD+2JD] act",
+        {.shape = "x [B,T,PHD+2KD] act -> y [B,P,T,HD+2JD] act",
          .forward = true, .backward = SH_OP_JOIN_HEADS, .attrs = split_attrs, APART},
     [SH_OP_JOIN_HEADS] =
-        {.shape = "x [P,B,T,HD+2JD] act -> y [B,T,PHD+2KD] act",
+        {.shape = "x [B,P,T,HD+2JD] act -> y [B,T,PHD+2KD] act",
          .forward = true, .backward = SH_OP_SPLIT_HEADS, .attrs = split_attrs, APART},
-    [SH_OP_TURN] =
-        {.shape = "x [P,B,T,W] act -> y [B,P,T,W] act", .forward = true, .backward = SH_OP_TURN, APART},
     [SH_OP_SPLIT_KV] =
         {.shape = "x [N,HD+2KD] act -> q [N,HD] act, kv [N,2KD] act", .forward = true, .attrs = kv_attrs, APART},
     [SH_OP_JOIN_KV] = {.shape = "q [N,HD] act, kv [N,2KD] act -> x [N,HD+2KD] act", .attrs = kv_attrs, APART},

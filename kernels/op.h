@@ -179,7 +179,7 @@ extern "C" {
                                                attr->regroup.inverse: back */                                         \
     KERNEL(SPLIT_HEADS, split_heads)        /* rows with all heads to a part for each rank; see above */             \
     KERNEL(JOIN_HEADS, join_heads)          /* back; copies of a key-value head are added, and rounded once */       \
-    KERNEL(TURN, turn)                      /* the first two dims change places */                                   \
+    KERNEL(QK_MEANS, qk_means)              /* means of a b w over the queries and the keys of a row; see above. CPUs only */ \
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \
@@ -225,8 +225,7 @@ extern "C" {
     KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */             \
     KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */            \
     KERNEL(ENCODE, encode)                  /* blocks of 64 codes with their scale, LINEAR of code8.h, to nearest */    \
-    KERNEL(DECODE, decode)                  /* back, rounded once */                                                    \
-    KERNEL(QK_MEANS, qk_means)              /* means of a b w over the queries and the keys of a row; see above. CPUs only */
+    KERNEL(DECODE, decode)                  /* back, rounded once */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -407,6 +406,7 @@ struct sh_op_attr {
             int first_cut, cuts;                   /* without parts, if cuts is not 0: the numbers in the program's table
                                                       of cuts, one more than ranks. A rank has an equal chunk of x, and
                                                       place j gets elements [cut j, cut j + 1) of the whole; or back */
+            int sequences;                         /* of equal parts, if not 0: [S,P,n] to [S,P,n], each by itself */
         } exchange;                                /* ALL_TO_ALL */
         struct {
             int peer;                              /* places on the axis of the group from this rank to the other */

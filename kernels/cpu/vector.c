@@ -204,13 +204,21 @@ static struct heads heads_of(const struct sh_op_attr *a, const struct sh_operand
     h.kv = (int64_t)a->split.kv_here * a->split.head_dim;
     h.all_kv = (int64_t)a->split.kv_heads * a->split.head_dim;
     h.copies = h.all_kv ? h.P * h.kv / h.all_kv : 0;
-    h.apart = parts->dim[1] * parts->dim[2] * parts->dim[3];
+    h.apart = parts->dim[2] * parts->dim[3];
     return h;
 }
 
 static void move(const struct heads *h, void *to, int64_t at, const void *from, int64_t first, int64_t n)
 {
     memcpy(sh_cpu_at(to, h->type, at), sh_cpu_at(from, h->type, first), (size_t)(n * sh_dtype_bytes(h->type)));
+}
+
+/* Where row n of the part of rank p begins among parts [B,P,T,W]. */
+static int64_t part_row(const struct sh_operand *parts, int64_t p, int64_t n)
+{
+    int64_t P = parts->dim[1], T = parts->dim[2];
+
+    return ((n / T * P + p) * T + n % T) * parts->dim[3];
 }
 
 sh_rc sh_cpu_split_heads(const struct sh_op_call *call)
@@ -221,7 +229,7 @@ sh_rc sh_cpu_split_heads(const struct sh_op_call *call)
 #pragma omp parallel for schedule(static)
     for (int64_t n = 0; n < x->dim[0] * x->dim[1]; n++)
         for (int64_t p = 0; p < h.P; p++) {
-            int64_t row = n * x->dim[2], part = p * h.apart + n * y->dim[3];
+            int64_t row = n * x->dim[2], part = part_row(y, p, n);
             int64_t kv = row + h.P * h.q + p * call->attr->split.kv_heads / h.P * call->attr->split.head_dim;
 
             move(&h, y->data, part, x->data, row + p * h.q, h.q);
@@ -251,7 +259,7 @@ static void add_copies(const struct heads *h, const struct sh_operand *y, int64_
 static void join_part(const struct heads *h, const struct sh_op_call *call, int64_t n, int64_t p)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
-    int64_t row = n * y->dim[2], part = p * h->apart + n * x->dim[3];
+    int64_t row = n * y->dim[2], part = part_row(x, p, n);
     int64_t kv = row + h->P * h->q + p * call->attr->split.kv_heads / h->P * call->attr->split.head_dim;
 
     move(h, y->data, row + p * h->q, x->data, part, h->q);
@@ -271,20 +279,6 @@ sh_rc sh_cpu_join_heads(const struct sh_op_call *call)
     for (int64_t n = 0; n < y->dim[0] * y->dim[1]; n++)
         for (int64_t p = 0; p < h.P; p++)
             join_part(&h, call, n, p);
-    return SH_OK;
-}
-
-sh_rc sh_cpu_turn(const struct sh_op_call *call)
-{
-    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
-    int64_t P = x->dim[0], B = x->dim[1], T = x->dim[2], bytes = x->dim[3] * sh_dtype_bytes(x->dtype);
-
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < P * B * T; i++) {
-        int64_t p = i / T / B, b = i / T % B;
-
-        memcpy((char *)y->data + ((b * P + p) * T + i % T) * bytes, (const char *)x->data + i * bytes, (size_t)bytes);
-    }
     return SH_OK;
 }
 

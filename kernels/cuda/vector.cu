@@ -120,14 +120,14 @@ template <class T> sh_rc run_regroup(const struct sh_op_call *call)
 
 /* Rows of all heads, and parts of them: elements of queries, keys and values of a part; copies of a key-value head. */
 struct heads {
-    int64_t P, q, kv, all_kv, head, copies, part; /* part: elements of a rank's part of all rows */
+    int64_t P, q, kv, all_kv, head, copies, part; /* part: elements of a rank's part of a sequence */
 };
 
 heads heads_of(const struct sh_op_attr *a, const struct sh_operand *parts)
 {
     int64_t D = a->split.head_dim, P = a->split.ranks, kv = a->split.kv_here * D, all_kv = a->split.kv_heads * D;
 
-    return {P, a->split.heads * D, kv, all_kv, D, all_kv ? P * kv / all_kv : 0, sh_elems(parts) / P};
+    return {P, a->split.heads * D, kv, all_kv, D, all_kv ? P * kv / all_kv : 0, parts->dim[2] * parts->dim[3]};
 }
 
 /* Index i is in the parts. */
@@ -138,7 +138,8 @@ template <class T> struct split_heads {
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
-        int64_t width = h.q + 2 * h.kv, p = i / h.part, n = i % h.part / width, at = i % width;
+        int64_t width = h.q + 2 * h.kv, p = i / h.part % h.P, at = i % width;
+        int64_t n = i / h.part / h.P * (h.part / width) + i % h.part / width;
         int64_t from = n * (h.P * h.q + 2 * h.all_kv);
         T v[N];
 
@@ -163,6 +164,7 @@ template <class T> struct join_heads {
     {
         int64_t row = h.P * h.q + 2 * h.all_kv, n = i / row * (h.q + 2 * h.kv), at = i % row, copies = 1, from;
 
+        n += n / h.part * (h.P - 1) * h.part; /* the parts of the other ranks lie between those of two sequences */
         if (at < h.P * h.q) {
             from = at / h.q * h.part + n + at % h.q;
         } else {
@@ -189,35 +191,12 @@ template <class T> struct join_heads {
     }
 };
 
-template <class T> struct turn {
-    T *y;
-    const T *x;
-    int64_t P, B, rest;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        int64_t p = i / rest / B, b = i / rest % B;
-        T v[N];
-        sh_load_raw(v, x + i);
-        sh_store_raw(y + (b * P + p) * rest + i % rest, v);
-    }
-};
-
 template <class T, template <class> class F>
 sh_rc run_heads(const char *name, const struct sh_op_call *call, const struct sh_operand *parts)
 {
     constexpr int N = SH_WIDTH<T>;
     F<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), heads_of(call->attr, parts)};
     return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, f.h.head) && sh_aligned<N>(f.x, f.h.head),
-                     call->queue);
-}
-
-template <class T> sh_rc run_turn(const struct sh_op_call *call)
-{
-    constexpr int N = SH_WIDTH<T>;
-    const int64_t *dim = call->in[0].dim;
-    turn<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), dim[0], dim[1], dim[2] * dim[3]};
-    return sh_map<N>("turn", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, dim[3]) && sh_aligned<N>(f.x, dim[3]),
                      call->queue);
 }
 
@@ -389,11 +368,6 @@ extern "C" sh_rc sh_cuda_join_heads(const struct sh_op_call *call)
     return sh_by_act(call->out[0].dtype, [&](auto zero) {
         return run_heads<decltype(zero), join_heads>("join_heads", call, &call->in[0]);
     });
-}
-
-extern "C" sh_rc sh_cuda_turn(const struct sh_op_call *call)
-{
-    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_turn<decltype(zero)>(call); });
 }
 
 extern "C" sh_rc sh_cuda_split_kv(const struct sh_op_call *call)

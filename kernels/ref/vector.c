@@ -62,6 +62,14 @@ sh_rc sh_ref_regroup(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* Where row n of the part of rank p begins among parts [B,P,T,W]. */
+static int64_t part_row(const struct sh_operand *parts, int64_t p, int64_t n)
+{
+    int64_t P = parts->dim[1], T = parts->dim[2];
+
+    return ((n / T * P + p) * T + n % T) * parts->dim[3];
+}
+
 /* The column that column `at` of a row of all heads has in the part of rank p; -1: that part lacks it. */
 static int64_t part_column(const struct sh_op_attr *a, int64_t p, int64_t at)
 {
@@ -78,13 +86,13 @@ static int64_t part_column(const struct sh_op_attr *a, int64_t p, int64_t at)
 sh_rc sh_ref_split_heads(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
-    int64_t row = x->dim[2], part = y->dim[1] * y->dim[2] * y->dim[3];
+    int64_t row = x->dim[2];
 
     for (int64_t i = 0; i < sh_ref_elems(x); i++)
-        for (int64_t p = 0; p < y->dim[0]; p++) {
+        for (int64_t p = 0; p < y->dim[1]; p++) {
             int64_t column = part_column(call->attr, p, i % row);
             if (column >= 0)
-                sh_ref_set(y, p * part + i / row * y->dim[3] + column, sh_ref_get(x, i));
+                sh_ref_set(y, part_row(y, p, i / row) + column, sh_ref_get(x, i));
         }
     return SH_OK;
 }
@@ -92,27 +100,17 @@ sh_rc sh_ref_split_heads(const struct sh_op_call *call)
 sh_rc sh_ref_join_heads(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *y = &call->out[0];
-    int64_t row = y->dim[2], part = x->dim[1] * x->dim[2] * x->dim[3];
+    int64_t row = y->dim[2];
 
     for (int64_t i = 0; i < sh_ref_elems(y); i++) {
         double sum = 0;
-        for (int64_t p = 0; p < x->dim[0]; p++) {
+        for (int64_t p = 0; p < x->dim[1]; p++) {
             int64_t column = part_column(call->attr, p, i % row);
             if (column >= 0)
-                sum += sh_ref_get(x, p * part + i / row * x->dim[3] + column);
+                sum += sh_ref_get(x, part_row(x, p, i / row) + column);
         }
         sh_ref_set(y, i, sum);
     }
-    return SH_OK;
-}
-
-sh_rc sh_ref_turn(const struct sh_op_call *call)
-{
-    const struct sh_operand *x = &call->in[0];
-    int64_t P = x->dim[0], B = x->dim[1], rest = x->dim[2] * x->dim[3];
-
-    for (int64_t i = 0; i < P * B * rest; i++)
-        sh_ref_set(&call->out[0], (i / rest % B * P + i / rest / B) * rest + i % rest, sh_ref_get(x, i));
     return SH_OK;
 }
 

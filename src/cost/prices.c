@@ -65,6 +65,8 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
                 (uint64_t)op->attr.ortho.steps);
     else if (sh_program_cuts(p, op))
         h = mix(h, (uint64_t)op->attr.exchange.first_cut);
+    else if (op->kind == SH_OP_ALL_TO_ALL)
+        h = mix(h, (uint64_t)op->attr.exchange.sequences);
     else if (sh_program_is_message(op))
         h = mix(h, (uint64_t)op->attr.link.peer);
     for (int i = 0; i < info->n_in; i++)
@@ -86,6 +88,20 @@ static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
     return w->ranks && !rows && (op->attr.group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }
 
+/* Sequences are exchanged one after the other. */
+static struct sh_price price_of_coll(const struct sh_cost_request *r, const struct sh_op *op,
+                                     const struct sh_coll_place *at)
+{
+    int times = op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences ? op->attr.exchange.sequences : 1;
+    struct sh_price price = sh_price_coll(r->machine, &r->faster, op->kind, at, sh_coll_whole(r->p, op) / times);
+
+    price.seconds *= times;
+    price.bytes *= times;
+    price.latency *= times;
+    price.transfer *= times;
+    return price;
+}
+
 /* Collectives are priced by the links between their ranks, moves by the host link or the disk, all others by operations
  * and bytes. */
 static struct sh_price price_of(const struct sh_cost_request *r, const struct sh_op *op)
@@ -104,7 +120,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
         at.segment = in_segment(r, op);
         at.levels = r->shares;
         at.half = r->p->tensors[sh_program_result(op)].dtype == SH_BF16;
-        return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
+        return price_of_coll(r, op, &at);
     }
     if (sh_op_info(op->kind)->moves && sh_program_file_tier(r->p) == SH_NONE)
         return sh_price_host_move(r->machine, op->kind, (double)sh_tensor_bytes(&r->p->tensors[op->in[0]]));

@@ -230,6 +230,20 @@ void sh_exec_destroy(struct sh_exec *e)
     free(e);
 }
 
+/* Each sequence is an exchange of its own. Those of a stream are complete in their order, so the last one's ticket counts.
+ * */
+static sh_rc start_sequences(struct sh_exec *e, const struct sh_op *op, struct sh_coll coll, int64_t *ticket)
+{
+    int64_t bytes = coll.count * sh_comm_group_size(e->comm, coll.group) * sh_dtype_bytes(coll.dtype);
+
+    for (int s = 0; s < op->attr.exchange.sequences; s++) {
+        SH_TRY(sh_comm_start(e->comm, &coll, ticket));
+        coll.send = (const char *)coll.send + bytes;
+        coll.recv = (char *)coll.recv + bytes;
+    }
+    return SH_OK;
+}
+
 /* Start collective i and keep its ticket, by which later operations of the section wait for it. */
 static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
 {
@@ -251,6 +265,8 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     /* Positions in `after` and `waits_for` count from the section's first operation, tickets from the program's. */
     if (op->attr.after != SH_NONE)
         coll.after = e->tickets[s->first_op + op->attr.after];
+    if (op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences)
+        return start_sequences(e, op, coll, &e->tickets[i]);
     return sh_comm_start(e->comm, &coll, &e->tickets[i]);
 }
 

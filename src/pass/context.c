@@ -2,8 +2,8 @@
  * all of it looks at one row at a time, but for attention. Around it, ranks exchange rows for heads, so that each has all
  * rows of a part of the heads:
  *
- *     qkv [B,n,(H+2K)D] -> SPLIT_HEADS [c,B,n,W] -> ALL_TO_ALL [c,B,n,W] -> TURN [B,c,n,W], which is [B,T,W]
- *         -> ROPE -> ATTENTION [B,T,(H/c)D] -> TURN [c,B,n,(H/c)D] -> ALL_TO_ALL -> JOIN_HEADS [B,n,HD]
+ *     qkv [B,n,(H+2K)D] -> SPLIT_HEADS [B,c,n,W] -> ALL_TO_ALL of each sequence [B,c,n,W], which is [B,T,W]
+ *         -> ROPE -> ATTENTION [B,T,(H/c)D], which is [B,c,n,(H/c)D] -> ALL_TO_ALL -> JOIN_HEADS [B,n,HD]
  *
  * Scores of rows that the host reads are gathered at the end, so that the host of each rank has those of whole sequences.
  *
@@ -73,7 +73,7 @@ static int append(struct context *c, struct sh_op op, int in, int ndim, const in
     return op.out[0];
 }
 
-/* Each rank's part of the heads and its part of the rows change places: [c,B,n,w]. */
+/* Each rank's part of the heads and its part of the rows change places: [B,c,n,w]. */
 static int exchange(struct context *c, const struct sh_op *of, int t, const char *what)
 {
     struct sh_op op = like(of, SH_OP_ALL_TO_ALL);
@@ -82,19 +82,8 @@ static int exchange(struct context *c, const struct sh_op *of, int t, const char
     memcpy(dim, c->p->tensors[t].dim, sizeof dim);
     op.stream = c->stream;
     op.attr.group = c->group;
+    op.attr.exchange.sequences = (int)dim[0];
     return append(c, op, t, 4, dim, what);
-}
-
-/* The first two dims of four change places; if one of them is 1, nothing moves. */
-static int turn(struct context *c, const struct sh_op *of, int t, const char *what)
-{
-    int64_t dim[SH_MAX_DIMS], first;
-
-    memcpy(dim, c->p->tensors[t].dim, sizeof dim);
-    first = dim[0];
-    dim[0] = dim[1];
-    dim[1] = first;
-    return dim[0] == 1 || dim[1] == 1 ? view(c, t, 4, dim) : append(c, like(of, SH_OP_TURN), t, 4, dim, what);
 }
 
 static int on_one(const struct context *c, int kv_heads)
@@ -122,10 +111,9 @@ static int gather_rows(struct context *c, const struct sh_op *of, int qkv)
     int64_t B = c->p->tensors[qkv].dim[0], n = c->p->tensors[qkv].dim[1];
     int64_t width =
         ((int64_t)split.attr.split.heads + 2 * (int64_t)split.attr.split.kv_here) * split.attr.split.head_dim;
-    int t = append(c, split, qkv, 4, DIMS(c->ranks, B, n, width), "split");
+    int t = append(c, split, qkv, 4, DIMS(B, c->ranks, n, width), "split");
 
-    t = turn(c, of, exchange(c, of, t, "exchanged"), "turned");
-    return view(c, t, 3, DIMS(B, c->ranks * n, width));
+    return view(c, exchange(c, of, t, "exchanged"), 3, DIMS(B, c->ranks * n, width));
 }
 
 /* [B,T,H'D] of a rank's heads -> o [B,n,HD] of its rows. */
@@ -134,8 +122,7 @@ static void scatter_rows(struct context *c, const struct sh_op *of, int t, int o
     struct sh_op join = heads_op(c, of, SH_OP_JOIN_HEADS, false);
     int64_t B = c->p->tensors[o].dim[0], n = c->p->tensors[o].dim[1], width = c->p->tensors[t].dim[2];
 
-    t = turn(c, of, view(c, t, 4, DIMS(B, c->ranks, n, width)), "attention turned");
-    join.in[0] = exchange(c, of, t, "attention exchanged");
+    join.in[0] = exchange(c, of, view(c, t, 4, DIMS(B, c->ranks, n, width)), "attention exchanged");
     join.out[0] = o;
     sh_program_add_op(c->p, &join);
 }

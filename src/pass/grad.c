@@ -544,6 +544,7 @@ static void exchange_rule(struct grad *g)
     bool wide = op.kind == SH_OP_REDUCE_SCATTER && g->p->tensors[dy].dtype == SH_F16;
 
     op.attr.group = g->fwd.attr.group;
+    op.attr.exchange.sequences = g->fwd.attr.exchange.sequences;
     op.stream = g->fwd.stream;
     op.in[0] = wide ? widened(g, dy) : dy;
     op.out[0] = wide ? widened(g, dx) : dx;

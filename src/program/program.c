@@ -417,6 +417,8 @@ int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op
     }
     if (sh_program_cuts(p, op)) /* the chunk, which is equal on all ranks */
         return sh_tensor_elems(&p->tensors[op->attr.exchange.back ? op->out[0] : op->in[0]]);
+    if (op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences)
+        elems /= op->attr.exchange.sequences;
     return op->kind == SH_OP_ALL_TO_ALL ? elems / ranks : elems;
 }
 

@@ -68,7 +68,6 @@ static const struct sh_kernel_table table = {
         [SH_OP_REGROUP] = sh_cuda_regroup,
         [SH_OP_SPLIT_HEADS] = sh_cuda_split_heads,
         [SH_OP_JOIN_HEADS] = sh_cuda_join_heads,
-        [SH_OP_TURN] = sh_cuda_turn,
         [SH_OP_SPLIT_KV] = sh_cuda_split_kv,
         [SH_OP_JOIN_KV] = sh_cuda_join_kv,
         [SH_OP_FROM_PIECES] = sh_cuda_from_pieces,

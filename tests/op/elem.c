@@ -548,29 +548,19 @@ void elem_heads(void **state)
     } shapes[] = {{1, 1, 1, 1, 1, 1, 1}, {2, 3, 5, 2, 1, 2, 6}, {4, 1, 3, 1, 1, 2, 64}, {4, 2, 7, 2, 1, 1, 5},
                   {2, 2, 3, 3, 0, 0, 8}, {2, 2, 3, 4, 2, 4, 3}, {6, 1, 9, 1, 1, 2, 16}};
     optest_seed(15);
-    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes) * ACTS * 3; i++) {
-        static const enum sh_op_kind kinds[] = {SH_OP_SPLIT_HEADS, SH_OP_JOIN_HEADS, SH_OP_TURN};
-        int P = shapes[i / 6].P, B = shapes[i / 6].B, T = shapes[i / 6].T, H = shapes[i / 6].H, J = shapes[i / 6].J;
-        int K = shapes[i / 6].K, D = shapes[i / 6].D, turn = kinds[i % 3] == SH_OP_TURN, copies = K ? P * J / K : 1;
-        enum sh_dtype act = acts[i / 3 % 2];
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes) * ACTS * 2; i++) {
+        int P = shapes[i / 4].P, B = shapes[i / 4].B, T = shapes[i / 4].T, H = shapes[i / 4].H, J = shapes[i / 4].J;
+        int K = shapes[i / 4].K, D = shapes[i / 4].D, copies = K ? P * J / K : 1;
+        enum sh_dtype act = acts[i / 2 % 2];
+        bool joins = i & 1;
         struct optest t;
 
-        optest_begin(&t, kinds[i % 3]);
-        if (!turn) {
-            t.attr.split.ranks = P, t.attr.split.heads = H, t.attr.split.kv_here = J;
-            t.attr.split.kv_heads = K, t.attr.split.head_dim = D;
-        }
-        if (turn || kinds[i % 3] == SH_OP_JOIN_HEADS)
-            optest_in(&t, 0, act, DIMS(P, B, T, (H + 2 * J) * D));
-        else
-            optest_in(&t, 0, act, DIMS(B, T, (P * H + 2 * K) * D));
-        if (turn)
-            optest_out(&t, 0, act, DIMS(B, P, T, (H + 2 * J) * D));
-        else if (kinds[i % 3] == SH_OP_JOIN_HEADS)
-            optest_out(&t, 0, act, DIMS(B, T, (P * H + 2 * K) * D));
-        else
-            optest_out(&t, 0, act, DIMS(P, B, T, (H + 2 * J) * D));
-        elem_check(&t, TERMS(kinds[i % 3] == SH_OP_JOIN_HEADS && copies > 1 ? copies : 0));
+        optest_begin(&t, joins ? SH_OP_JOIN_HEADS : SH_OP_SPLIT_HEADS);
+        t.attr.split.ranks = P, t.attr.split.heads = H, t.attr.split.kv_here = J;
+        t.attr.split.kv_heads = K, t.attr.split.head_dim = D;
+        (joins ? optest_in : optest_out)(&t, 0, act, DIMS(B, P, T, (H + 2 * J) * D));
+        (joins ? optest_out : optest_in)(&t, 0, act, DIMS(B, T, (P * H + 2 * K) * D));
+        elem_check(&t, TERMS(joins && copies > 1 ? copies : 0));
     }
 }
 

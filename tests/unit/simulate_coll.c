@@ -260,17 +260,21 @@ static char *recut(const struct sim *s, const struct sim_meeting *m, const char 
 /* What the member at place k receives: its part of what each member sent. */
 static char *exchanged(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
 {
-    int64_t part = m->bytes / m->size;
+    const struct sim_member *who = &m->member[k];
+    const struct sh_op *op = &s->ranks[who->rank].p->ops[who->op];
+    int64_t part = m->bytes / m->size, sequences;
     char *out;
 
     if (flight_of(s, &m->member[k], m->member[k].op)->parts)
         return carried(s, m, gifts, k);
-    if (sh_program_cuts(s->ranks[m->member[k].rank].p, &s->ranks[m->member[k].rank].p->ops[m->member[k].op]))
+    if (sh_program_cuts(s->ranks[who->rank].p, op))
         return recut(s, m, gifts, k);
     out = sh_calloc((size_t)m->bytes + 1, 1);
-
-    for (int i = 0; i < m->size; i++)
-        memcpy(out + i * part, gifts[i] + k * part, (size_t)part);
+    sequences = op->attr.exchange.sequences ? op->attr.exchange.sequences : 1;
+    part /= sequences;
+    for (int64_t n = 0; n < sequences; n++)
+        for (int i = 0; i < m->size; i++)
+            memcpy(out + (n * m->size + i) * part, gifts[i] + (n * m->size + k) * part, (size_t)part);
     return out;
 }
 
