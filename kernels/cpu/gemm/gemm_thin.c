@@ -24,10 +24,9 @@ enum { MOST = 64, THIN = MOST / SIDE };     /* elements, and panels, of what is 
 enum { STRETCH = SH_PANEL_STRETCH / SIDE }; /* steps after which a float C takes the sums */
 enum { EDGE = 16 };                         /* steps of rows that are packed, at a time */
 enum { ACROSS = 8 };                        /* squares of C at a time */
-/* Panels of the tall matrix of `outer` whose sums a thread keeps in its L2 cache; panels and steps that it packs at a time:
- * with one panel or four, one step or four, it is a fifth slower. */
-enum { WIDTH = 64, GROUP = 2, TALL = 2 };
-_Static_assert(GROUP *TALL <= EDGE, "a block has room");
+/* Panels of the tall matrix of `outer` whose sums a thread keeps in its L2 cache, and steps of them that it packs at a
+ * time. Panels are a line more than a power of two apart, so that they share the L1 cache. */
+enum { WIDTH = 96, TALL = 2, APART = TALL * STEP + SIDE };
 
 struct thin {
     const struct sh_gemm *g;
@@ -58,8 +57,9 @@ static bool takes(const struct sh_gemm *g)
     return form_of(g) != NONE;
 }
 
-/* Bytes of a thread: packed rows of the tall matrix, and squares of sums. */
-enum { PACKED_BYTES = EDGE * STEP * (int)sizeof(sh_bf16) };
+/* Bytes of a thread: what it packs of the tall matrix, and squares of sums. */
+enum { PACKED_BYTES = WIDTH * APART * (int)sizeof(sh_bf16) };
+_Static_assert(EDGE *STEP <= WIDTH * APART, "rows have room");
 
 static int64_t own_bytes(const struct sh_gemm *g)
 {
@@ -156,8 +156,7 @@ static void run_up(const struct thin *t)
             int64_t n = sh_panel_least(ACROSS, cols - c);
             for (int64_t i = 0; i < n; i++)
                 sh_panel_multiply(t->packed, t->small + (c + i) * steps * STEP, t->sums + i * STEP, steps, false);
-            for (int64_t i = 0; i < n; i++)
-                sh_panel_emit(g, t->sums + i * STEP, row, (c + i) * SIDE);
+            sh_panel_emit_squares(g, t->sums, row, c * SIDE, n);
         }
     }
 }
@@ -167,17 +166,13 @@ static void sum_outer(const struct thin *t, bool rows, int64_t first, int64_t n,
 {
     int64_t live = rows ? t->g->n : t->g->m, small = sh_panels(live), steps = sh_panels(t->g->k);
 
-    for (int64_t s = begin; s < end; s += TALL)
-        for (int64_t p = 0; p < n; p += GROUP) {
-            int64_t here = sh_panel_least(GROUP, n - p);
-            struct sh_panel_source from =
-                source_of(t->g, rows, (first + p) * SIDE, here * SIDE, s, sh_panel_least(TALL, end - s));
-            sh_panel_pack_cols(&from, t->packed, TALL * STEP);
-            for (int64_t i = 0; i < small * here; i++)
-                sh_panel_unit()->multiply(t->small + (i / here * steps + s) * STEP, t->packed + i % here * TALL * STEP,
-                                          t->sums + (i / here * n + p + i % here) * STEP, sh_panels(from.depth),
-                                          s > begin, live - i / here * SIDE);
-        }
+    for (int64_t s = begin; s < end; s += TALL) {
+        struct sh_panel_source from = source_of(t->g, rows, first * SIDE, n * SIDE, s, sh_panel_least(TALL, end - s));
+        sh_panel_pack_pairs(&from, t->packed, APART);
+        for (int64_t i = 0; i < small * n; i++)
+            sh_panel_unit()->multiply(t->small + (i / n * steps + s) * STEP, t->packed + i % n * APART,
+                                      t->sums + i * STEP, sh_panels(from.depth), s > begin, live - i / n * SIDE);
+    }
 }
 
 /* Store a square of sums transposed. */
@@ -192,14 +187,13 @@ static void emit_turned(const struct sh_gemm *g, const float *sums, int64_t row,
     sh_panel_emit(g, turned, row, col);
 }
 
-/* Each thread should have some. */
+/* As wide as there is room for, and some for each thread. */
 static int64_t width_of(int64_t panels)
 {
-    int64_t width = WIDTH;
+    int64_t pieces = (panels + WIDTH - 1) / WIDTH, threads = omp_get_num_threads();
 
-    while (width > GROUP && (panels + width - 1) / width < omp_get_num_threads())
-        width /= 2;
-    return width;
+    pieces = (pieces + threads - 1) / threads * threads;
+    return (panels + pieces - 1) / pieces;
 }
 
 static void run_outer(const struct thin *t, bool turned)

@@ -75,6 +75,9 @@ struct sh_panel_source {
 /* panels [ceil(sides / 32)][ceil(depth / 32) * SH_PANEL_STEP], `stride` elements apart, 64-byte aligned */
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
+/* Columns whose inner dimension counts the stored rows, which are read in pairs over all panels: long rows are what
+ * hardware foresees, and the next pair is asked for, also past the last one. */
+void sh_panel_pack_pairs(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 /* Either, in f32: steps are [32 inner elements][32 sides]. */
 void sh_panel_pack_wide(const struct sh_panel_source *s, float *panels, int64_t stride);
 /* The same of a panel as sh_panel_pack_cols() makes it. */
@@ -106,6 +109,8 @@ void sh_panel_fence(void);
 /* Write a square of sums, from (row, col) on, into C of g, with its bias and addend; elements outside C are left out.
  * A large C is written past the caches, unless it is added to: other threads see it after sh_panel_fence(). */
 void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
+/* The same of several squares, side by side in C. */
+void sh_panel_emit_squares(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares);
 
 /* Prefetch what sh_panel_emit() will add to the sums. */
 void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col);

@@ -75,16 +75,25 @@ static SH_WIDE inline void store(const struct sh_gemm *g, __m512 x, int64_t row,
         _mm256_mask_storeu_epi16(c, mask, (__m256i)_mm512_cvtneps_pbh(x));
 }
 
-/* The sums of a whole square, rounded once with what they are added to: the usual case of an addend. */
-static SH_WIDE void add_square(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+/* Whether whole squares are rounded once with what they are added to, and nothing else: the usual case of an addend. */
+static bool only_adds(const struct sh_gemm *g, int64_t col, int64_t squares)
 {
-    sh_bf16 *c = (sh_bf16 *)g->c + row * g->ldc + col;
-    const sh_bf16 *addend = (const sh_bf16 *)g->addend + row * g->ldc + col;
+    return g->out_dtype == SH_BF16 && g->addend && !g->bias && col + squares * SIDE <= g->n;
+}
 
-    for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE, c += g->ldc, addend += g->ldc) {
-        __m512 lo = _mm512_add_ps(_mm512_load_ps(sums), sh_wide_load(addend, 0xffff));
-        __m512 hi = _mm512_add_ps(_mm512_load_ps(sums + HALF), sh_wide_load(addend + HALF, 0xffff));
-        _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+/* Row by row, as memory is read best; the next row's lines are asked for. */
+static SH_WIDE void add_squares(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
+{
+    for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE) {
+        sh_bf16 *c = (sh_bf16 *)g->c + r * g->ldc + col;
+        const sh_bf16 *addend = (const sh_bf16 *)g->addend + r * g->ldc + col;
+        for (int64_t i = 0; i < squares; i++, c += SIDE, addend += SIDE) {
+            const float *square = sums + i * SH_PANEL_STEP;
+            __builtin_prefetch(addend + g->ldc, 0, 2);
+            __m512 lo = _mm512_add_ps(_mm512_load_ps(square), sh_wide_load(addend, 0xffff));
+            __m512 hi = _mm512_add_ps(_mm512_load_ps(square + HALF), sh_wide_load(addend + HALF, 0xffff));
+            _mm512_storeu_si512(c, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+        }
     }
 }
 
@@ -98,8 +107,8 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
         stream(g, sums, row, col);
         return;
     }
-    if (g->out_dtype == SH_BF16 && cols == SIDE && g->addend && !g->bias) {
-        add_square(g, sums, row, col);
+    if (only_adds(g, col, 1)) {
+        add_squares(g, sums, row, col, 1);
         return;
     }
     for (int64_t r = row; r < row + rows; r++, sums += SIDE) {
@@ -109,6 +118,16 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
             store(g, finish(g, sums + h, r, col + h, half), r, col + h, half);
         }
     }
+}
+
+void sh_panel_emit_squares(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
+{
+    if (only_adds(g, col, squares)) {
+        add_squares(g, sums, row, col, squares);
+        return;
+    }
+    for (int64_t i = 0; i < squares; i++)
+        sh_panel_emit(g, sums + i * SH_PANEL_STEP, row, col + i * SIDE);
 }
 
 /* Called before the product, so that the addend is in the cache when the sums are ready. */

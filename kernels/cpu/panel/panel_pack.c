@@ -214,6 +214,27 @@ void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_
     pack(s, AS_COLS, panels, stride);
 }
 
+/* Two stored rows of all panels; even: the first one. */
+static SH_WIDE void pack_two_rows(const struct sh_panel_source *s, int64_t even, sh_bf16 *pairs, int64_t stride)
+{
+    const sh_bf16 *from = s->data + even * s->step;
+
+    for (int64_t side = 0; side < s->sides; side += SH_PANEL_SIDE, pairs += stride) {
+        __mmask32 mask = first_32(s->sides - side);
+        const sh_bf16 *at = from + side, *next = at + 2 * s->step;
+        __builtin_prefetch(next, 0, 2);
+        __builtin_prefetch(next + s->step, 0, 2);
+        put_pairs(_mm512_maskz_loadu_epi16(even < s->depth ? mask : 0, at),
+                  _mm512_maskz_loadu_epi16(even + 1 < s->depth ? mask : 0, at + s->step), pairs);
+    }
+}
+
+void sh_panel_pack_pairs(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride)
+{
+    for (int64_t k = 0; k < sh_panels(s->depth) * SH_PANEL_SIDE; k += 2)
+        pack_two_rows(s, k, panels + k / SH_PANEL_SIDE * SH_PANEL_STEP + k % SH_PANEL_SIDE / 2 * SH_PANEL_SIDE, stride);
+}
+
 SH_WIDE void sh_panel_widen(const sh_bf16 *panel, float *wide, int64_t steps)
 {
     for (int64_t n = 0; n < 2 * steps; n++, panel += TILE) {
