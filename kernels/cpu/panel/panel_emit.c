@@ -40,29 +40,32 @@ static SH_WIDE inline __m512 finish(const struct sh_gemm *g, const float *sums, 
 
 /* Whether to store past the caches, without reading the line first: only for whole lines that are not in the caches
  * already, and only for a C that would be evicted before it is read again. */
-static bool streams(const struct sh_gemm *g, int64_t row, int64_t col)
+static bool streams(const struct sh_gemm *g, int64_t row, int64_t col, int64_t squares)
 {
     enum { LARGE = 1 << 20 };
     int64_t bytes = sh_dtype_bytes(g->out_dtype), rows = g->c_rows > g->m ? g->c_rows : g->m;
     uintptr_t at = (uintptr_t)sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
 
     return g->addend != g->c && rows * g->n * bytes >= LARGE && at % 64 == 0 && g->ldc * bytes % 64 == 0 &&
-           g->n - col >= SIDE;
+           g->n - col >= squares * SIDE;
 }
 
-/* Whole squares only: no masks, and lo and hi of a row are one or two full lines. */
-static SH_WIDE void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+/* Whole squares only: no masks, and lo and hi of a row are one or two full lines. Row by row, as memory is written best. */
+static SH_WIDE void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
 {
-    for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE) {
-        __m512 lo = finish(g, sums, r, col, 0xffff), hi = finish(g, sums + HALF, r, col + HALF, 0xffff);
-        void *c = sh_cpu_at(g->c, g->out_dtype, r * g->ldc + col);
-        if (g->out_dtype == SH_F32) {
-            _mm512_stream_ps(c, lo);
-            _mm512_stream_ps((float *)c + HALF, hi);
-        } else {
-            _mm512_stream_si512(c, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+    for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE)
+        for (int64_t i = 0; i < squares; i++) {
+            const float *square = sums + i * SH_PANEL_STEP;
+            int64_t at = col + i * SIDE;
+            __m512 lo = finish(g, square, r, at, 0xffff), hi = finish(g, square + HALF, r, at + HALF, 0xffff);
+            void *c = sh_cpu_at(g->c, g->out_dtype, r * g->ldc + at);
+            if (g->out_dtype == SH_F32) {
+                _mm512_stream_ps(c, lo);
+                _mm512_stream_ps((float *)c + HALF, hi);
+            } else {
+                _mm512_stream_si512(c, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+            }
         }
-    }
 }
 
 static SH_WIDE inline void store(const struct sh_gemm *g, __m512 x, int64_t row, int64_t col, __mmask16 mask)
@@ -103,8 +106,8 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
     int64_t rows = sh_panel_least(g->m - row, SIDE), cols = sh_panel_least(g->n - col, SIDE);
     __mmask32 mask = cols == SIDE ? 0xffffffffu : (1u << cols) - 1;
 
-    if (streams(g, row, col)) {
-        stream(g, sums, row, col);
+    if (streams(g, row, col, 1)) {
+        stream(g, sums, row, col, 1);
         return;
     }
     if (only_adds(g, col, 1)) {
@@ -122,6 +125,10 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
 
 void sh_panel_emit_squares(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
 {
+    if (streams(g, row, col, squares)) {
+        stream(g, sums, row, col, squares);
+        return;
+    }
     if (only_adds(g, col, squares)) {
         add_squares(g, sums, row, col, squares);
         return;
