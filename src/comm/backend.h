@@ -18,6 +18,7 @@ struct sh_comm_events {
 };
 
 struct sh_stage;
+struct sh_message;
 
 /* A ticket's place in the ring. Complete when record.end_ns is set; then it may be overwritten by a later ticket. */
 struct sh_comm_item {
@@ -26,6 +27,7 @@ struct sh_comm_item {
     int64_t next;                  /* the next ticket of the same channel; 0: none yet */
     struct sh_comm_events *events; /* NULL: operands in host memory */
     struct sh_stage *stage;        /* mpi: where the operands are in the meantime; NULL: where they were */
+    struct sh_message *message;    /* mpi, if channels block: a message that is under way; else NULL */
 };
 
 struct sh_comm_ops;

@@ -56,8 +56,9 @@ struct sh_comm_options {
     const char *backend;  /* NULL or "auto": nccl between GPUs if available, else mpi; "mpi", "nccl" */
     bool inline_progress; /* collectives advance only in sh_comm_wait(), in the caller's thread; CPUs. Without a time
                              limit they run one by one, in the order of their start on all channels, which must be the
-                             same on all ranks: the caller waits inside MPI, from then on in sh_agree() too; only a
-                             group that communicates in two levels polls memory */
+                             same on all their ranks: the caller waits inside MPI, from then on in sh_agree() too; only a
+                             group that communicates in two levels polls memory. Messages are under way from their start
+                             on, so that two ranks may send to each other first */
     bool share_gpu;       /* ranks of a node share a GPU: for tests; NCCL is told that each rank is a separate host */
     int ranks_per_node;   /* neighbouring ranks that can share memory: an error if they cannot; 0: none can, so that
                              everything goes by message */

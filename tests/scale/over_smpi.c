@@ -71,8 +71,7 @@ static double sum_over(sh_group group)
     return sum;
 }
 
-static void open_channels(const struct sh_group_use *groups, int n, const struct sh_stream *streams, int n_streams,
-                          bool messages)
+static void open_channels(const struct sh_group_use *groups, int n, const struct sh_stream *streams, int n_streams)
 {
     struct sh_comm_options opt = {.history = 16,
                                   .groups = groups,
@@ -80,8 +79,6 @@ static void open_channels(const struct sh_group_use *groups, int n, const struct
                                   .streams = streams,
                                   .n_streams = n_streams,
                                   .inline_progress = true,
-                                  /* Messages are not waited for inside MPI: both neighbours of a stage send. */
-                                  .timeout_seconds = messages ? 1e6 : 0,
                                   .ranks_per_node = mesh->node_size};
 
     for (int g = 0; g < n; g++)
@@ -196,7 +193,7 @@ static void collectives(void)
                                           {"tensor and shard", s->tensor | s->shard, all},
                                           {"pipeline", s->pipeline, all}};
 
-    open_channels(groups, GROUPS, sh_streams, SH_STREAMS, false);
+    open_channels(groups, GROUPS, sh_streams, SH_STREAMS);
     need(sh_mesh_self_test(mesh));
     for (int g = 0; g < GROUPS; g++) {
         gather(groups[g].axes, ELEMS);
@@ -371,8 +368,7 @@ static void step(void)
 
     device.run = look;
     plan();
-    open_channels(program->groups, program->n_groups, program->streams, program->n_streams,
-                  sh_group_size(&mesh->shape, mesh->shape.pipeline) > 1);
+    open_channels(program->groups, program->n_groups, program->streams, program->n_streams);
     need(sh_agree(sh_exec_create(program, &device, comm, -1, &(struct sh_exec_file){0}, &executor)));
     fill_units();
     run_section(SH_SECTION_INIT);

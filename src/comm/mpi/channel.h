@@ -75,6 +75,13 @@ extern const struct sh_algo sh_algo_segment;
 extern const struct sh_algo sh_algo_levels;
 extern const struct sh_algo sh_algo_message;
 
+/* If channels block, messages have no turn in their channel: nobody would go on with one while the caller waits in a
+ * collective, and its neighbour waits for it. All of it is under way from its start on. With the lock held, which the wait
+ * releases meanwhile. Errors: SH_E_COMM. */
+bool sh_channel_is_message(const struct sh_coll *coll);
+sh_rc sh_channel_start_message(const struct sh_channel *ch, struct sh_comm_item *item);
+sh_rc sh_channel_wait_message(struct sh_comm *c, int64_t ticket);
+
 /* Open a channel. Collective over the group, whose communicator is duplicated. Errors: SH_E_COMM; close the channel
  * even then. */
 sh_rc sh_channel_open(struct sh_channel *ch, int stream, sh_group group, const struct sh_comm *c);

@@ -151,6 +151,10 @@ static void start(struct sh_comm *c, int64_t ticket)
     struct sh_mpi *m = c->backend;
     const struct sh_coll *coll = &sh_comm_item(c, ticket)->coll;
     struct sh_channel *ch = find_channel(m, coll);
+    if (c->blocks && sh_channel_is_message(coll)) {
+        sh_mpi_start_message(m, ch, ticket);
+        return;
+    }
     if (ch->first == 0)
         ch->first = ticket;
     else

@@ -199,16 +199,14 @@ static void pause_between_looks(int idle)
         nanosleep(&(struct timespec){.tv_nsec = SLEEP_MIN_NS}, NULL);
 }
 
-/* Run the oldest collective to its end. All ranks start collectives in one order, so none waits here for a rank that
- * waits in a later one. With the lock held, which is released meanwhile. */
-static void work_off_oldest(struct sh_mpi *m)
+/* With the lock held, which is released meanwhile. */
+static void run_to_end(struct sh_mpi *m, int64_t ticket)
 {
     struct sh_comm *c = m->c;
-    int64_t oldest = c->oldest_open;
-    struct sh_channel *ch = channel_of(m, oldest);
+    struct sh_channel *ch = channel_of(m, ticket);
     sh_rc rc = SH_OK;
     int idle = 0;
-    while (rc == SH_OK && c->oldest_open == oldest) {
+    while (rc == SH_OK && !sh_comm_is_complete(c, ticket)) {
         bool moved = false;
         pthread_mutex_unlock(&c->lock);
         rc = advance(m, ch, &moved);
@@ -221,10 +219,50 @@ static void work_off_oldest(struct sh_mpi *m)
         sh_stop(rc);
 }
 
+/* The first ticket from the oldest one on that is open and no message; there is one. */
+static int64_t oldest_collective(struct sh_comm *c)
+{
+    int64_t ticket = c->oldest_open;
+    while (sh_comm_is_complete(c, ticket) || sh_comm_item(c, ticket)->message)
+        ticket++;
+    return ticket;
+}
+
+/* Wait for a message, which neighbours may start in another order; or run the oldest collective to its end. All ranks start
+ * collectives in one order, so none waits here for a rank that waits in a later one. With the lock held, which is released
+ * meanwhile. */
+static void work_off(struct sh_mpi *m, int64_t ticket)
+{
+    struct sh_comm *c = m->c;
+    sh_rc rc = SH_OK;
+    if (sh_comm_item(c, ticket)->message) {
+        rc = sh_channel_wait_message(c, ticket);
+    } else {
+        ticket = oldest_collective(c);
+        sh_mpi_work_until(m, sh_comm_item(c, ticket)->coll.after);
+        run_to_end(m, ticket);
+    }
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+void sh_mpi_start_message(struct sh_mpi *m, const struct sh_channel *ch, int64_t ticket)
+{
+    struct sh_comm_item *item = sh_comm_item(m->c, ticket);
+    sh_rc rc;
+    sh_mpi_work_until(m, item->coll.after);
+    rc = sh_channel_start_message(ch, item);
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
 /* The caller's previous work was not idle time of the channels: peers are in the same collective soon. */
 void sh_mpi_work_until(struct sh_mpi *m, int64_t ticket)
 {
     m->idle_since_ns = sh_now_ns();
     while (!sh_comm_is_complete(m->c, ticket))
-        (m->c->blocks ? work_off_oldest : work)(m);
+        if (m->c->blocks)
+            work_off(m, ticket);
+        else
+            work(m);
 }

@@ -69,6 +69,9 @@ void *sh_mpi_run(void *arg);
 /* Without a thread: the caller works through all channels until the ticket is complete. With the lock held. */
 void sh_mpi_work_until(struct sh_mpi *m, int64_t ticket);
 
+/* If channels block: a message is under way from now on, after what it follows. With the lock held. */
+void sh_mpi_start_message(struct sh_mpi *m, const struct sh_channel *ch, int64_t ticket);
+
 /* Let the progress thread have MPI while the caller is about to enter a library that waits for peers by other means;
  * any function of mesh.h takes MPI back (mpi.c). */
 void sh_mpi_lend(struct sh_mpi *m);
