@@ -71,7 +71,7 @@ static struct planned plan_of(const struct sh_config *cfg, const struct sh_machi
         sh_pass_widen(&b, &rows) == SH_OK && sh_pass_build(&b, &p) == SH_OK) {
         r.p = p;
         if (sh_group_size(&mesh, mesh.pipeline) > 1) {
-            assert_int_equal(sh_pipe_stages_build(&b, false, &stages), SH_OK);
+            assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &stages), SH_OK);
             r.stages = &stages;
         }
         assert_int_equal(sh_cost_step(&r, &step), SH_OK);

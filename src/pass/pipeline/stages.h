@@ -14,8 +14,10 @@ struct sh_pipe_stages {
 };
 
 /* Build them, whatever the limits; `weigh`: leave out the pass that checks. *out is freed by the caller, whatever is
- * returned. Errors: those of the passes. */
-sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_pipe_stages *out);
+ * returned.
+ *   own  the program of b's rank, which *out takes over; NULL: built like the others
+ * Errors: those of the passes. */
+sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_program *own, struct sh_pipe_stages *out);
 void sh_pipe_stages_free(struct sh_pipe_stages *s);
 
 /* The stage whose rank takes most. */

@@ -84,7 +84,7 @@ static sh_rc weigh_stages(const struct sh_predict *plan, struct weighed *out)
     sh_rc rc = SH_OK;
 
     if (sh_group_size(mesh, mesh->pipeline) > 1)
-        rc = sh_pipe_stages_build(&plan->build, true, &stages);
+        rc = sh_pipe_stages_build(&plan->build, true, NULL, &stages);
     if (rc == SH_OK && stages.n)
         out->need[DEVICE] = stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;
     sh_pipe_stages_free(&stages);

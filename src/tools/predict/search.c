@@ -2,7 +2,8 @@
  * recomputation that fits: none, selective, full. The second refines the best of those: the ladder of src/pass/fit.c,
  * prefetch, resharding over a node.
  *
- * A mesh whose parameters and states alone do not fit is not planned. */
+ * What need not be planned, as it would not change the list: a mesh whose parameters and states alone do not fit, or that shards less
+ * than one that was far too large with all else equal; and stages of which the first one alone is too slow. */
 #include "src/tools/predict/search.h"
 
 #include "kernels/rows.h"
@@ -12,6 +13,7 @@
 #include "src/plan/request.h"
 #include "src/cost/step.h"
 #include "src/optim/optim.h"
+#include "src/pass/pipeline/order.h"
 #include "src/pass/pipeline/stages.h"
 #include "src/plan/pinned.h"
 
@@ -21,11 +23,19 @@
 
 /* FINE: how many of the fastest results of the coarse round are refined. MOST_BATCH: maximum sequences of a
  * micro-batch. */
-enum { FINE = 6, MOST_BATCH = 64, MOST_LESS = 2, MOST_SHARD = 4 };
+enum { FINE = 6, MOST_BATCH = 64, MOST_LESS = 2, MOST_SHARD = 4, FEW_STAGES = 2 };
+
+/* What a stage alone may be predicted too slow by. */
+static const double unsure = 0.97;
+/* A choice that needs that much more than the limit needs more if it shards less. */
+static const double clearly = 1.02;
 
 static const int strategies[] = {SH_FULL_SHARD,  SH_HYBRID_SHARD,       SH_SHARD_GRAD_OP,
                                  SH_SHARD_OPTIM, SH_HYBRID_SHARD_ZERO2, SH_NO_SHARD};
 static const int modes[] = {SH_RECOMPUTE_NONE, SH_RECOMPUTE_SELECTIVE, SH_RECOMPUTE_FULL};
+
+/* Powers of two: batches of a step, and of a micro-step. The modes of recomputation, and full in tiles. */
+enum { GROWN = 3, BATCHES = 7, TRIED_MODES = 4, KEPT = 4 };
 
 struct state {
     const struct sh_search *s;
@@ -34,9 +44,9 @@ struct state {
     double least_bytes;    /* minimum that all ranks together keep of the model */
     double least_resident; /* minimum of trained parameters in the compute type, if each rank has all of them */
     int64_t sequences;     /* per step */
-    int planned;
-    bool lacks_memory; /* some choice would be possible with more memory */
-    bool kept;         /* some choice was possible with these degrees */
+    int (*too_small)[BATCHES][TRIED_MODES][KEPT]; /* [GROWN] see forget(); NULL: in the fine round */
+    bool lacks_memory;                            /* some choice would be possible with more memory */
+    bool kept;                                    /* some choice was possible with these degrees */
 };
 
 /* Ranks that share neither matrices nor layers: what mesh.shard, mesh.replicate and the batch divide. */
@@ -89,9 +99,9 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
         out->memory.limit_bytes = s->limit_bytes;
 }
 
-/* Price what was built; p is destroyed. */
+/* Price what was built; p is destroyed. `alone`: as if no stage ever waited for another one. */
 static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, const struct sh_build *b,
-                   struct sh_program *p, int64_t tokens, bool shares, struct sh_search_found *f)
+                   struct sh_program *p, int64_t tokens, bool shares, bool alone, struct sh_search_found *f)
 {
     struct sh_pipe_stages stages = {0};
     struct sh_cost_request r = {.mesh = mesh,
@@ -106,11 +116,13 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
 
     if (rc == SH_OK)
         rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
-    if (rc == SH_OK && f->pipeline > 1) {
-        rc = sh_pipe_stages_build(b, true, &stages);
+    f->bytes = p->arena_bytes;
+    if (rc == SH_OK && f->pipeline > 1 && !alone) {
+        rc = sh_pipe_stages_build(b, true, p, &stages);
         r.stages = &stages;
+        if (rc == SH_OK)
+            f->bytes = stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;
     }
-    f->bytes = rc != SH_OK || !stages.n ? p->arena_bytes : stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;
     if (rc == SH_OK && f->bytes > s->limit_bytes)
         rc = SH_E_MEMORY;
     if (rc == SH_OK)
@@ -121,13 +133,14 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
         snprintf(f->recompute, sizeof f->recompute, "%s%s", sh_recompute_text(&b->recompute, b->model.n_layers, text),
                  sh_pass_homes_text(b, homes));
     }
+    if (!stages.n)
+        sh_program_destroy(p);
     sh_pipe_stages_free(&stages);
-    sh_program_destroy(p);
     return rc;
 }
 
 /* SH_E_MEMORY: the choice does not fit. SH_E_USAGE: the strategy, the batch or the mesh is not possible. */
-static sh_rc try_as_is(struct state *st, struct sh_search_found *f)
+static sh_rc try_as_is(struct state *st, bool alone, struct sh_search_found *f)
 {
     const struct sh_search *s = st->s;
     struct sh_config cfg;
@@ -149,38 +162,74 @@ static sh_rc try_as_is(struct state *st, struct sh_search_found *f)
     struct sh_build b;
 
     sh_search_apply(s, f, &cfg);
-    st->planned++;
     if (!sh_config_cuts_matrices(&cfg) || !sh_config_cuts_layers(&cfg))
         return SH_E_USAGE;
     SH_TRY(sh_request_mesh(&cfg, &at, &mesh));
     ask.threads = cfg.training.threads ? cfg.training.threads : 1;
     SH_TRY(sh_plan_make(&ask, &b, &p));
     return price(s, &mesh, &b, p, (int64_t)cfg.training.global_batch_size * cfg.training.seq_len,
-                 sh_topology_shares(&cfg, &at), f);
+                 sh_topology_shares(&cfg, &at), alone, f);
+}
+
+static int64_t tokens_of(const struct state *st, const struct sh_search_found *f)
+{
+    return (int64_t)f->local_batch * f->micro_steps * (groups_of(st->s, f) / f->context) * st->s->cfg->training.seq_len;
 }
 
 /* A stage that is busy takes equally long for each more micro-step, and as many bytes for its inputs: a long step is
  * that of two shorter ones, in a line. */
-static sh_rc try_one(struct state *st, struct sh_search_found *f)
+static sh_rc try_in_line(struct state *st, bool alone, struct sh_search_found *f)
 {
     struct sh_search_found less = *f, more = *f;
     double seconds;
+    sh_rc rc;
 
     less.micro_steps = 2 * f->pipeline;
     more.micro_steps = 3 * f->pipeline;
     if (f->pipeline == 1 || f->micro_steps <= more.micro_steps ||
         (f->micro_steps % f->pipeline && f->schedule == SH_SCHEDULE_INTERLEAVED))
-        return try_as_is(st, f);
-    SH_TRY(try_as_is(st, &less));
-    SH_TRY(try_as_is(st, &more));
+        return try_as_is(st, alone, f);
+    rc = try_as_is(st, alone, &less);
+    f->bytes = less.bytes;
+    if (rc == SH_OK)
+        rc = try_as_is(st, alone, &more);
+    if (rc != SH_OK)
+        return rc;
     seconds = (more.seconds - less.seconds) / f->pipeline;
     more.seconds += seconds * (f->micro_steps - more.micro_steps);
     more.bytes += (more.bytes - less.bytes) / f->pipeline * (f->micro_steps - more.micro_steps);
-    more.tokens_per_second = (double)f->local_batch * f->micro_steps * (groups_of(st->s, f) / f->context) *
-                             st->s->cfg->training.seq_len / more.seconds;
     more.micro_steps = f->micro_steps;
+    more.tokens_per_second = (double)tokens_of(st, f) / more.seconds;
     *f = more;
     return f->bytes <= st->s->limit_bytes ? SH_OK : SH_E_MEMORY;
+}
+
+/* Whether the list is full of faster ones. With 1F1B the first stage, which has the most blocks, works for a step, and waits
+ * at least half as long as if all stages had as many. */
+static bool is_too_slow(const struct state *st, const struct sh_search_found *alone)
+{
+    struct sh_pipe pipe = {.stages = alone->pipeline, .micro_steps = alone->micro_steps, .chunks = 1};
+    double waits = alone->schedule == SH_SCHEDULE_1F1B ? sh_pipe_bubble(&pipe) / 2 : 0;
+
+    return alone->tokens_per_second < unsure * (1 + waits) * st->found[SH_SEARCH_MOST - 1].tokens_per_second;
+}
+
+/* Stages are many plans: the first one alone may show that the choice does not fit, or that it is too slow for the list
+ * (*f is that of this stage then, and slower than any choice that fits into the list). */
+static sh_rc try_one(struct state *st, struct sh_search_found *f)
+{
+    struct sh_search_found alone = *f;
+
+    if (f->pipeline > FEW_STAGES && *st->n == SH_SEARCH_MOST) {
+        sh_rc rc = try_in_line(st, true, &alone);
+
+        if (rc != SH_OK || is_too_slow(st, &alone)) {
+            *f = alone;
+            f->tokens_per_second = 0;
+            return rc;
+        }
+    }
+    return try_in_line(st, false, f);
 }
 
 /* Insert by speed; if the list is full, the last one drops out. */
@@ -205,18 +254,64 @@ static bool takes_tiles(const struct sh_search *s, const struct sh_search_found 
            (int64_t)f->local_batch * s->cfg->training.seq_len / f->context > SH_ROW_BLOCK;
 }
 
+/* What a rank has whole: nothing, parameters, gradients too, or all. */
+static int kept_by(int strategy)
+{
+    static const int kept[] = {
+        [SH_SHARD_GRAD_OP] = 1, [SH_HYBRID_SHARD_ZERO2] = 1, [SH_SHARD_OPTIM] = 2, [SH_NO_SHARD] = 3};
+
+    return kept[strategy];
+}
+
+static int power_of(int64_t n)
+{
+    return n > 1 ? 1 + power_of(n / 2) : 0;
+}
+
+/* The largest shard groups of strategies that have as much whole for which a choice with the same degrees, batch and
+ * recomputation was far too large. */
+static int *too_small_for(const struct state *st, const struct sh_search_found *f, int mode)
+{
+    int64_t step = (int64_t)f->local_batch * f->micro_steps * (groups_of(st->s, f) / f->context);
+
+    return st->too_small[power_of(step / st->sequences)][power_of(f->local_batch)][mode];
+}
+
+static void forget(struct state *st)
+{
+    memset(st->too_small, 0, GROWN * sizeof *st->too_small);
+}
+
+/* A choice that shards less than one that was too large is not planned. */
+static sh_rc try_mode(struct state *st, int mode, struct sh_search_found *f)
+{
+    int *shards = st->too_small ? too_small_for(st, f, mode) : NULL, kept = kept_by(f->strategy);
+    sh_rc rc;
+
+    for (int k = 0; shards && k <= kept; k++)
+        if (shards[k] >= f->shard)
+            return SH_E_MEMORY;
+    f->bytes = 0;
+    rc = try_one(st, f);
+    if (rc == SH_E_MEMORY && shards && (double)f->bytes > clearly * (double)st->s->limit_bytes &&
+        f->shard > shards[kept])
+        shards[kept] = f->shard;
+    return rc;
+}
+
 /* The least recomputation of the three that fits, and then tiles; more of either is only slower. */
 static sh_rc find_mode(struct state *st, struct sh_search_found *f)
 {
+    const int n = sizeof modes / sizeof *modes;
     sh_rc rc = SH_E_MEMORY;
 
     f->tiles = false;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes && rc == SH_E_MEMORY; i++) {
+    for (int i = 0; i < n && rc == SH_E_MEMORY; i++) {
         f->mode = modes[i];
-        rc = try_one(st, f);
+        rc = try_mode(st, i, f);
     }
     f->tiles = rc == SH_E_MEMORY && takes_tiles(st->s, f);
-    return f->tiles ? try_one(st, f) : rc;
+    return f->tiles ? try_mode(st, n, f) : rc;
 }
 
 static sh_rc try_modes(struct state *st, struct sh_search_found f)
@@ -389,10 +484,12 @@ static sh_rc try_contexts(struct state *st, struct sh_search_found f, sh_rc *las
     int first = st->s->cfg->parallelism.context_parallel_degree;
 
     st->kept = false;
-    for (f.context = first; !st->kept && (f.context == first || f.context <= node_of(st->s, &f)); f.context *= 2)
+    for (f.context = first; !st->kept && (f.context == first || f.context <= node_of(st->s, &f)); f.context *= 2) {
+        forget(st);
         for (size_t i = 0; i < n && takes_context(st, &f, f.context); i++)
             if (f.pipeline == 1 || strategies[i] == SH_SHARD_OPTIM)
                 SH_TRY(try_meshes(st, f, strategies[i], last));
+    }
     return SH_OK;
 }
 
@@ -619,6 +716,7 @@ static bool takes_any_context(const struct state *st)
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
 {
     struct state st = {.s = s, .found = found, .n = n};
+    int too_small[GROWN][BATCHES][TRIED_MODES][KEPT];
     sh_rc last = SH_OK;
 
     *n = 0;
@@ -635,7 +733,9 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
                        "training.global_batch_size %lld is not a multiple of %d ranks, however many share a sequence; "
                        "--allow=batch tries larger ones",
                        (long long)st.sequences, s->ranks);
+    st.too_small = too_small;
     SH_TRY(coarse(&st, &last));
+    st.too_small = NULL;
     if (!*n && last != SH_OK && !st.lacks_memory)
         return last;
     sh_error_clear();
