@@ -11,6 +11,7 @@
 #include "src/config/layers.h"
 #include "src/config/words.h"
 #include "src/model/adapt.h"
+#include "src/model/ffn.h"
 #include "src/model/model.h"
 #include "src/model/objective.h"
 #include "src/model/rope.h"
@@ -56,6 +57,7 @@ struct branch {
     const struct part *part;
     struct weights norm, stack[STACKS], after;
     int q_norm, k_norm, sink;
+    struct sh_ffn_weights own; /* of model.ffn */
 };
 
 enum { ATTENTION, FEED_FORWARD, BRANCHES };
@@ -391,6 +393,16 @@ static int feed_forward(struct decoder *d, int x, const struct branch *b)
     return linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);
 }
 
+static bool has_own(const struct decoder *d)
+{
+    return d->m->ffn[0] != '\0';
+}
+
+static int own_feed_forward(struct decoder *d, int x, const struct branch *b)
+{
+    return sh_ffn_emit(&d->e, d->m, &b->own, norm_kind(d), x);
+}
+
 /* The expert that every token has is the only one of its router, so its weight is its score. [N,C] -> [N,C] */
 static int shared_expert(struct decoder *d, int x, const struct branch *b)
 {
@@ -462,10 +474,11 @@ static bool has_shared(const struct decoder *d)
 
 static const struct part *part_of(const struct decoder *d, int branch)
 {
-    static const struct part parts[BRANCHES][3] = {
+    static const struct part parts[BRANCHES][4] = {
         [ATTENTION] = {{.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
         [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}, .emit = experts},
                           {.fits = has_experts, .stack = {EXPERTS}, .emit = experts},
+                          {.fits = has_own, .emit = own_feed_forward},
                           {.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
     };
     const struct part *p = parts[branch];
@@ -512,6 +525,8 @@ static struct branch declare_branch(struct decoder *d, int which)
         if (b.part->stack[i].n && b.part->stack[i].first == SH_PARAM_Q)
             declare_qk_norm(d, &b);
     }
+    if (b.part->emit == own_feed_forward)
+        sh_ffn_declare(&d->e, d->m, &b.own);
     if (which == ATTENTION)
         declare_sink(d, &b);
     b.after = declare_norm(d, d->f->after[which]);

@@ -5,6 +5,7 @@
 #include "src/base/number/size.h"
 #include "src/config/family.h"
 #include "src/config/words.h"
+#include "src/model/ffn.h"
 #include "src/model/model.h"
 
 #include <limits.h>
@@ -40,8 +41,8 @@ static sh_rc check_heads(const struct sh_model *m)
 static sh_rc check_params(const struct sh_model *m)
 {
     int64_t experts = sh_size_mul(m->n_experts, 3 * (int64_t)m->expert_ffn_dim + 1);
-    int64_t dense = 3 * ((int64_t)m->ffn_dim + m->shared_ffn_dim);
-    int64_t widths = sh_size_add(qkv_width(m) + heads_width(m) + dense + 9, experts);
+    int64_t dense = sh_size_add(3 * ((int64_t)m->ffn_dim + m->shared_ffn_dim), sh_ffn_params(m) / m->dim);
+    int64_t widths = sh_size_add(sh_size_add(qkv_width(m) + heads_width(m) + 9, dense), experts);
     int64_t blocks = sh_size_mul(sh_size_mul(m->dim, widths), m->n_layers);
     int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len);
 
@@ -57,7 +58,7 @@ static sh_rc check_params(const struct sh_model *m)
 /* About 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
 static sh_rc check_activations(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    int64_t dense = 8 * ((int64_t)m->ffn_dim + m->shared_ffn_dim), dim = m->dim;
+    int64_t dense = 8 * ((int64_t)m->ffn_dim + m->shared_ffn_dim + sh_ffn_widths(m)), dim = m->dim;
     int64_t experts = m->n_experts_per_token * (8 * (int64_t)m->expert_ffn_dim + 4 * dim) + 4 * (int64_t)m->n_experts;
     int64_t widths = 16 * dim + 8 * qkv_width(m) + 4 * heads_width(m) + dense + experts;
     int64_t tokens = (int64_t)b->batch * b->seq;
@@ -136,6 +137,7 @@ static sh_rc check_rows(const struct sh_model *m, const struct sh_model_batch *b
 /* Local; checks come in order, from those that depend only on the model to those that depend on the batch. */
 sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b)
 {
+    SH_TRY(sh_ffn_check(m));
     SH_TRY(check_heads(m));
     SH_TRY(check_params(m));
     SH_TRY(check_activations(m, b));

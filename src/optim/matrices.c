@@ -38,12 +38,31 @@ static int split_qkv(const struct sh_model *m, bool by_head, bool apart, struct 
     return 3;
 }
 
+void sh_matrices_dims(const struct sh_model *m, const struct sh_saved *s, int64_t *in, int64_t *out)
+{
+    bool turned = sh_family_of(m->family)->w_in_out;
+
+    sh_family_linear_dims(m, s->role, in, out);
+    if (!m->ffn[0] || (s->role != SH_PARAM_UP && s->role != SH_PARAM_DOWN))
+        return;
+    *in = s->dim[!turned];
+    *out = s->dim[turned];
+}
+
+/* Whether an `up` of so many outputs has the gate too. */
+static bool has_gate(const struct sh_model *m, int64_t rows)
+{
+    const struct sh_family *f = sh_family_of(m->family);
+
+    return m->ffn[0] ? rows == 2 * (int64_t)m->ffn_dim : !f->gelu && !f->gate;
+}
+
 /* The matrices in the `rows` outputs of a role's product. */
 static int split(const struct sh_model *m, enum sh_param_role role, int64_t rows, enum sh_cfg_muon_split how,
                  struct part out[PARTS])
 {
     const struct sh_family *f = sh_family_of(m->family);
-    bool apart = how == SH_MUON_SPLIT_HEADS, gated = role == SH_PARAM_EXPERT_UP || (!f->gelu && !f->gate);
+    bool apart = how == SH_MUON_SPLIT_HEADS, gated = role == SH_PARAM_EXPERT_UP || has_gate(m, rows);
 
     if (how != SH_MUON_SPLIT_NONE && role == SH_PARAM_Q && !f->k)
         return split_qkv(m, f->qkv_by_head, apart, out);
@@ -102,7 +121,7 @@ int64_t sh_matrices_rows(const struct sh_program *p, const struct sh_param *para
 {
     int64_t in, out;
 
-    sh_family_linear_dims(m, sh_saved_of(p, param)->role, &in, &out);
+    sh_matrices_dims(m, sh_saved_of(p, param), &in, &out);
     return param->ndim == 3 ? param->dim[0] * out : out;
 }
 
@@ -116,7 +135,7 @@ void sh_matrices_add(struct sh_program *p, const struct sh_param *param, const s
     int64_t in, out;
     int n;
 
-    sh_family_linear_dims(m, role, &in, &out);
+    sh_matrices_dims(m, sh_saved_of(p, param), &in, &out);
     n = split(m, role, out, how->split, part);
     for (int i = 0; i < n; i++)
         sh_program_add_matrix(p,

@@ -10,6 +10,9 @@
 void sh_matrices_add(struct sh_program *p, const struct sh_param *param, const struct sh_model *m,
                      const struct sh_ortho *how);
 
+/* The dims of a saved matrix as a product, as the family has them or as model.ffn says. Experts: of one of them. */
+void sh_matrices_dims(const struct sh_model *m, const struct sh_saved *s, int64_t *in, int64_t *out);
+
 /* How many rows the parameter's matrices have together. */
 int64_t sh_matrices_rows(const struct sh_program *p, const struct sh_param *param, const struct sh_model *m);
 

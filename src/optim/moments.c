@@ -2,6 +2,7 @@
  * with matrices. Its parameters are cut where their matrices are, since it is the owner of a matrix who knows all of a row. */
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/optim/matrices.h"
 #include "src/optim/update.h"
 #include "src/program/saved.h"
 
@@ -14,7 +15,7 @@ static struct sh_saved rows_of(const struct sh_model *m, const struct sh_saved *
     struct sh_saved s = {.role = SH_PARAM_MOMENT, .ndim = 1 + experts, .init = SH_INIT_ZERO, .trainable = true};
     int64_t in, out;
 
-    sh_family_linear_dims(m, matrix->role, &in, &out);
+    sh_matrices_dims(m, matrix, &in, &out);
     snprintf(s.name, sizeof s.name, "%.70s.%s", matrix->name, sh_param_info(SH_PARAM_MOMENT)->ending);
     s.dim[0] = matrix->dim[0];
     s.dim[experts] = out;

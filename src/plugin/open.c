@@ -3,6 +3,7 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/config/family.h"
+#include "src/config/read/ffn.h"
 #include "src/plugin/check.h"
 #include "src/plugin/plugin.h"
 
@@ -200,25 +201,23 @@ static sh_rc check_model(const struct sh_config *cfg)
     return SH_OK;
 }
 
-static sh_rc check_kind(const struct sh_config *cfg, enum sh_op_kind kind, bool gpu)
+/* An operation that a feed-forward part may have. `key`: that names it. */
+static sh_rc check_kind(const char *key, const char *op, enum sh_op_kind kind, bool gpu)
 {
-    const char *op = cfg->model.ffn_op;
-    int wanted = sh_family_of(cfg->model.family)->gelu ? 1 : 2;
-
     if (sh_plug_loss(kind))
-        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it is a loss; objective.plugin names those", op);
+        return sh_fail(SH_E_USAGE, "%s%s: it is a loss; objective.plugin names those", key, op);
     if (!sh_op_info(kind)->forward)
-        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it has no backward, so it is the backward of another", op);
-    if (sh_plugin_columns(sh_op_shape(kind)) != wanted)
-        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it is \"%s\", but the feed-forward part of this family has %s", op,
-                       sh_op_info(kind)->shape, wanted == 2 ? "gate and up, [N,2F] -> [N,F]" : "[N,F] -> [N,F]");
+        return sh_fail(SH_E_USAGE, "%s%s: it has no backward, so it is the backward of another", key, op);
+    if (!sh_plugin_columns(sh_op_shape(kind)))
+        return sh_fail(SH_E_USAGE,
+                       "%s%s: it is \"%s\", but a feed-forward part takes [N,2F] -> [N,F] or [N,F] -> [N,F]", key, op,
+                       sh_op_info(kind)->shape);
     if (gpu && !(sh_plug_row(kind)->cuda && sh_plug_row(sh_op_info(kind)->backward)->cuda))
-        return sh_fail(
-            SH_E_USAGE,
-            "model.ffn_op=%s: the plug-in has no cuda kernel for it and for its backward, and the job runs on "
-            "GPUs; add them, or give training.device=cpu",
-            op);
-    return check_model(cfg);
+        return sh_fail(SH_E_USAGE,
+                       "%s%s: the plug-in has no cuda kernel for it and for its backward, and the job runs on "
+                       "GPUs; add them, or give training.device=cpu",
+                       key, op);
+    return SH_OK;
 }
 
 /* Which is of targets or of pairs, as the objective is. */
@@ -252,6 +251,7 @@ static sh_rc check_use(const struct sh_config *cfg, bool gpu)
 {
     const char *op = cfg->model.ffn_op;
     enum sh_op_kind kind = sh_plug_find(op);
+    int wanted = sh_family_of(cfg->model.family)->gelu ? 1 : 2;
 
     if (!op[0])
         return SH_OK;
@@ -259,7 +259,26 @@ static sh_rc check_use(const struct sh_config *cfg, bool gpu)
         return sh_fail(SH_E_USAGE, "model.ffn_op=%s: plugin.files names no plug-in that has it", op);
     if (kind == SH_OP_ROOM)
         return sh_fail(SH_E_USAGE, "model.ffn_op=%s: none of %s has an operation of that name", op, cfg->plugin.files);
-    return check_kind(cfg, kind, gpu);
+    SH_TRY(check_kind("model.ffn_op=", op, kind, gpu));
+    if (sh_plugin_columns(sh_op_shape(kind)) != wanted)
+        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it is \"%s\", but the feed-forward part of this family has %s", op,
+                       sh_op_info(kind)->shape, wanted == 2 ? "gate and up, [N,2F] -> [N,F]" : "[N,F] -> [N,F]");
+    return check_model(cfg);
+}
+
+/* The operations of plug-ins among the statements of model.ffn; sh_ffn_check() says of others that they are missing. */
+static sh_rc check_statements(const struct sh_config *cfg, bool gpu)
+{
+    struct sh_ffn f;
+
+    SH_TRY(sh_config_ffn(cfg->model.ffn, &f));
+    for (int i = 0; i < f.n; i++) {
+        enum sh_op_kind kind = f.step[i].kind == SH_FFN_OPERATION ? sh_plug_find(f.step[i].name) : SH_OP_ROOM;
+
+        if (kind != SH_OP_ROOM)
+            SH_TRY(check_kind("model.ffn: ", f.step[i].name, kind, gpu));
+    }
+    return SH_OK;
 }
 
 sh_rc sh_plugin_open(const struct sh_config *cfg, bool gpu)
@@ -267,6 +286,7 @@ sh_rc sh_plugin_open(const struct sh_config *cfg, bool gpu)
     SH_TRY(open_files(cfg));
     SH_TRY(set_numbers(cfg));
     SH_TRY(check_loss(cfg, gpu));
+    SH_TRY(check_statements(cfg, gpu));
     return check_use(cfg, gpu);
 }
 

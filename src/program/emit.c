@@ -258,7 +258,7 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out)
 }
 
 /* How many input columns make one output column: 2 if the kind's row says [N,2F] -> [N,F]. */
-static int64_t columns_of_one(enum sh_op_kind kind)
+int64_t sh_emit_columns(enum sh_op_kind kind)
 {
     const struct sh_operand_row *in = &sh_op_shape(kind)->in[0];
 
@@ -268,7 +268,7 @@ static int64_t columns_of_one(enum sh_op_kind kind)
 int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x)
 {
     struct sh_op op = make_op(e, kind);
-    int64_t columns = tensor(e, x)->dim[1] / columns_of_one(kind);
+    int64_t columns = tensor(e, x)->dim[1] / sh_emit_columns(kind);
 
     sh_plug_numbers(kind, &op.attr);
     op.in[0] = x;

@@ -60,6 +60,7 @@ struct sh_emit_norm {
 int sh_emit_norm(struct sh_emit *e, int x, int w, int b, struct sh_emit_norm how); /* [N,C] -> [N,C] */
 int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);         /* [N,I] -> [N,O] */
 int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x); /* [N,k F] -> [N,F], k by the kind's row */
+int64_t sh_emit_columns(enum sh_op_kind kind);                         /* that k: 2 of [N,2F] -> [N,F] */
 int sh_emit_scale(struct sh_emit *e, int x, float by);                 /* [N,C] -> [N,C] */
 int sh_emit_add(struct sh_emit *e, int a, int b);                      /* [N,C] -> [N,C] */
 

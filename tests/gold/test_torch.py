@@ -125,6 +125,10 @@ MODELS = {
                             'moe.z_loss_coeff': 0.05},
     'olmoe, all experts': {**ALL_EXPERTS, 'model.family': 'olmoe', 'model.n_experts_per_token': 8},
 }
+# A gated branch and a narrow one, of other rows' norm, both added to the input.
+MODELS['llama, statements'] = {**LLAMA, 'model.ffn': 'n = norm(x, inner); g = linear(n, gate_up, 2F); h = swiglu(g); '
+                               'y = linear(h, down, C); u = linear(x, thin, 24); a = gelu(u); z = linear(a, back, C); '
+                               's = add(y, z); r = add(s, x)'}
 MODELS |= {f'{name}, adapters': {**MODELS[name], 'lora.rank': 3, 'lora.alpha': 9} for name in ('gpt2, tied', 'llama, biases')}
 # Sequences that 2 and 4 ranks can share; then with a head of keys for several ranks, with one for each, and with several.
 CUT = {f'{name}, cut': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
@@ -346,7 +350,7 @@ MUONS = tuple(name for name in MODELS if 'Muon' in name)
 OPTIMIZERS = ('llama, SGD', 'llama, Lion', 'llama, groups', *MUONS)
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'gemma2', 'cohere2', 'mixtral, one expert',
-            'olmoe, all experts', 'gpt2, tied, adapters', 'llama, biases, adapters')
+            'olmoe, all experts', 'llama, statements', 'gpt2, tied, adapters', 'llama, biases, adapters')
 OF_FAMILIES = (case_gradients, case_one_rank)
 WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe', 'gpt_oss')
 WITH_OTHERS = ('tiled', 'many rows', 'tiled, cut')  # only tiles ask for them

@@ -230,6 +230,18 @@ def router_losses(routed, c):
     return total
 
 
+def statements(w, mlp, x, c):
+    """The feed-forward part of model.ffn; widths are those of the weights."""
+    values = {'x': x}
+    functions = {'linear': lambda x, name, width: x @ w[f'{mlp}.{name}.weight'].T, 'add': torch.add, 'gelu': gelu,
+                 'norm': lambda x, name: rms_norm(w, f'{mlp}.{name}', x, c),
+                 'swiglu': lambda x: (lambda gate, up: gate * torch.sigmoid(gate) * up)(*x.chunk(2, -1))}
+    for statement in c['model.ffn'].split(';'):
+        made, operation, words = re.fullmatch(r'\s*(\w+) = (\w+)\((.*)\)', statement).groups()
+        values[made] = functions[operation](*(values.get(word, word) for word in words.split(', ')))
+    return values[made]
+
+
 def llama_block(w, name, x, mask, c, turned):
     """turned: whether the block has rotary positions."""
     family = FAMILIES[c['model.family']]
@@ -264,6 +276,8 @@ def llama_block(w, name, x, mask, c, turned):
     y = before(1, second if family.get('parallel') else x)
     if f'{name}.mlp.gate.weight' in w or f'{name}.mlp.router.weight' in w:
         return x + experts(w, f'{name}.mlp', y, c)
+    if 'model.ffn' in c:
+        return x + statements(w, f'{name}.mlp', y, c)
     if family.get('gelu'):
         return x + linear('mlp.c_proj', gelu(linear('mlp.c_fc', y)))
     gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked or family.get('gate_up') else (linear(part, y) for part in GATED[:2])

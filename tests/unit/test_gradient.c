@@ -260,9 +260,24 @@ static void adapters_of_experts(void **state)
     }
 }
 
+/* Two branches of model.ffn, one of them of a value that both read. */
+static void statements(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2 * TINY_RECOMPUTES; i++) {
+        struct sh_build b = tiny_build(&tiny_models[i < TINY_RECOMPUTES ? 2 : 4], BATCH);
+
+        strcpy(b.model.ffn,
+               "n = norm(x, inner); g = linear(n, gate_up, 2F); h = geglu(g); y = linear(h, down, C); "
+               "u = linear(n, thin, 5); a = gelu(u); z = linear(a, back, C); s = add(y, z); r = add(x, s)");
+        b.recompute = tiny_recomputes[i % TINY_RECOMPUTES];
+        check_build(&b, 1);
+    }
+}
+
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 6];
+    struct CMUnitTest tests[TINY_MODELS + 7];
 
     tests[TINY_MODELS] = (struct CMUnitTest){
         .name = with_window.name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&with_window};
@@ -274,5 +289,6 @@ int main(void)
     tests[TINY_MODELS + 3] = (struct CMUnitTest)cmocka_unit_test(objective);
     tests[TINY_MODELS + 4] = (struct CMUnitTest)cmocka_unit_test(dependent_weight);
     tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(adapters_of_experts);
+    tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(statements);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

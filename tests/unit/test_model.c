@@ -1,6 +1,7 @@
 /* The models are Hugging Face's: names, shapes and counts of parameters, and the cost of a token. */
 #include "src/config/family.h"
 #include "src/config/keys.h"
+#include "src/config/words.h"
 #include "src/model/model.h"
 #include "src/program/saved.h"
 #include "tests/unit/tiny.h"
@@ -9,6 +10,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -466,6 +469,57 @@ static void flops_are_six_for_each_weight(void **state)
     }
 }
 
+/* The program as text; freed by the caller. */
+static char *print_of(const struct sh_model *m)
+{
+    struct sh_program *p = forward(m, SH_MODEL_LOSS, true);
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+
+    assert_non_null(out);
+    sh_program_print(p, out);
+    fclose(out);
+    sh_program_destroy(p);
+    return text;
+}
+
+/* A family's feed-forward part in words is that part, with its names, roles, initial values and order. */
+static void statements_of_families(void **state)
+{
+    static const struct {
+        enum sh_cfg_family family;
+        const char *ffn;
+    } rows[] = {{SH_FAMILY_PHI3, "gu = linear(x, gate_up_proj, 2F);h=swiglu( gu ) ; y = linear(h, down_proj, C)"},
+                {SH_FAMILY_GPT2, "u = linear(x, c_fc, F); h = gelu(u); y = linear(h, c_proj, C)"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sh_model m = tiny_models[1].model;
+        struct sh_program *p, *q;
+        char *family, *words;
+
+        m.family = rows[i].family;
+        family = print_of(&m);
+        p = forward(&m, SH_MODEL_LOSS, true);
+        strcpy(m.ffn, rows[i].ffn);
+        words = print_of(&m);
+        q = forward(&m, SH_MODEL_LOSS, true);
+        assert_string_equal(words, family);
+        assert_int_equal(q->n_saved, p->n_saved);
+        for (int k = 0; k < p->n_saved; k++)
+            assert_true(p->saved[k].role == q->saved[k].role && p->saved[k].init_std == q->saved[k].init_std);
+        strcat(m.ffn, "; z = add(x, y)");
+        free(words);
+        words = print_of(&m);
+        assert_string_not_equal(words, family);
+        sh_program_destroy(p);
+        sh_program_destroy(q);
+        free(family);
+        free(words);
+    }
+}
+
 /* The words of model.family are the names of the table. */
 static void families(void **state)
 {
@@ -494,6 +548,7 @@ int main(void)
         cmocka_unit_test(flops_of_documents),
         cmocka_unit_test(flops_are_six_for_each_weight),
         cmocka_unit_test(flops_of_frozen_weights_are_four),
+        cmocka_unit_test(statements_of_families),
         cmocka_unit_test(families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

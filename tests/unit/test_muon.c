@@ -203,6 +203,32 @@ static void parts_of_products(void **state)
     }
 }
 
+/* Of model.ffn: matrices of any size, of which one of 2F columns has the gate, whatever the family has. */
+static void parts_of_statements(void **state)
+{
+    static const struct {
+        int family;
+        enum sh_param_role role;
+        int64_t dim[2], matrices, out, in;
+    } rows[] = {
+        {SH_FAMILY_LLAMA, SH_PARAM_UP, {7, 20}, 1, 7, 20},  {SH_FAMILY_LLAMA, SH_PARAM_UP, {60, 20}, 2, 30, 20},
+        {SH_FAMILY_PHI3, SH_PARAM_UP, {8, 20}, 1, 8, 20},   {SH_FAMILY_LLAMA, SH_PARAM_DOWN, {20, 7}, 1, 20, 7},
+        {SH_FAMILY_GPT2, SH_PARAM_DOWN, {7, 20}, 1, 20, 7},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct sh_model m = {.family = rows[i].family, .dim = 20, .ffn_dim = 30, .ffn = "y = linear(x, y, C)"};
+        struct sh_program *p = add(&m, rows[i].role, 2, rows[i].dim, (struct sh_ortho){.split = SH_MUON_SPLIT_QKV});
+
+        assert_int_equal(p->n_matrices, rows[i].matrices);
+        assert_int_equal(p->matrices[0].out, rows[i].out);
+        assert_int_equal(p->matrices[0].in, rows[i].in);
+        covers(p);
+        sh_program_destroy(p);
+    }
+}
+
 /* Of a matrix [10,40] and of one [40,10], whichever way it is stored. */
 static void scales(void **state)
 {
@@ -264,8 +290,8 @@ static void states_of_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_good_as_any), cmocka_unit_test(waves_of_8b),      cmocka_unit_test(parts_of_products),
-        cmocka_unit_test(scales),         cmocka_unit_test(states_of_others),
+        cmocka_unit_test(as_good_as_any), cmocka_unit_test(waves_of_8b),         cmocka_unit_test(parts_of_products),
+        cmocka_unit_test(scales),         cmocka_unit_test(parts_of_statements), cmocka_unit_test(states_of_others),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -280,6 +280,7 @@ static const struct row state[] = {
     {"plugin.files", "a.so", NULL},
     {"plugin.numbers", "a.b=1", NULL},
     {"model.ffn_op", "a", NULL},
+    {"model.ffn", "y = linear(x, a, C)", NULL},
     {"objective.plugin", "a", "objective.name=plugin objective.plugin=b"},
     {"guard.action", "stop", NULL},
     {"guard.z_score", "5", NULL},

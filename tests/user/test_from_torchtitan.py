@@ -95,7 +95,7 @@ LEFT_OUT = {
     'objective.name=reverse_kl': 'learns by the forward divergence', 'objective.name=gkd': 'learns by the forward divergence',
     'objective.name=grpo': 'nothing generates answers', 'objective.name=online_dpo': 'nothing generates answers',
     'objective.name=orpo': 'a word of objective.loss_type', 'model.attn_logit_softcapping=50': 'model.attention_softcap',
-    'model.blocks=x': 'model.family names the blocks', 'model.ffn=x': 'model.ffn_op', 'lr_groups=x': 'optimizer.groups',
+    'model.blocks=x': 'model.family names the blocks', 'lr_groups=x': 'optimizer.groups',
 }
 
 

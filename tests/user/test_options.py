@@ -287,6 +287,7 @@ ROWS = {
     'plugin.allow_change': Row(True, 'user/test_plugin.py'),
     'model.num_labels': Row(3, 'plan'),
     'objective.plugin': Row('focal', 'user/test_plugin_loss.py', needs={'objective.name': 'plugin'}),
+    'model.ffn': Row('y = linear(x, only, C)', 'plan'),
     'model.ffn_op': Row('clamped_swiglu', 'user/test_plugin.py'),
     'guard.action': Row('stop', 'says', needs=GUARD),
     'guard.z_score': Row(2, 'steps', needs=ROUGH),

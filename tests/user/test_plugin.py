@@ -4,6 +4,7 @@ training with the example has the same bits on 2 x 2 ranks as on one, and PyTorc
 Prints TAP.
 """
 import concurrent.futures
+import filecmp
 import os
 import pathlib
 import shutil
@@ -92,6 +93,59 @@ def case_mesh():
     return same + [f'{name} has no effect' for name, steps in (('limit', other), ('ffn_op', family)) if steps == one]
 
 
+# A branch with the operation and a narrow one beside it.
+OWN = {'model.ffn_op': '', 'model.ffn': 'n = norm(x, inner); g = linear(n, gate_up, 2F); h = clamped_swiglu(g); y = linear(h, down, C); '
+       'u = linear(x, thin, 10); a = gelu(u); z = linear(a, back, C); s = add(y, z)'}
+
+
+def case_statements():
+    """model.ffn on one rank, and begun on 2 x 2 ranks, which recompute, and resumed on one: the same checkpoint. The
+    plug-in's number and each of the two branches count."""
+    run('own', OWN)
+    run('own-4', {**OWN, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2,
+                  'activation_checkpoint.mode': 'full', 'training.steps': 3}, 4)
+    job.sherd('train', 'c.yaml', '--training.steps=6', '--mesh.shard=1', '--mesh.replicate=1', folder='own-4')
+    one, four = (pathlib.Path(f'{folder}/out/checkpoint/step-00000006.h5') for folder in ('own', 'own-4'))
+    wrong = [] if filecmp.cmp(one, four, shallow=False) else ['the checkpoint has other bytes']
+    code, text = say('ckpt', 'export', str(one), '-o', 'folder')
+    wrong += [] if code == 2 and 'model.ffn: transformers has only' in text else [f'export: {code}: {text}']
+    for name, changes in {'limit': {'plugin.numbers': 'clamped_swiglu.limit=0.01'},
+                          'add': {'model.ffn': OWN['model.ffn'].replace('add(y, z)', 'add(z, y)').replace('gelu', 'gelu_erf')}}.items():
+        other = run(f'own-{name}', {**OWN, **changes, 'training.steps': 1, 'checkpoint.enable': False})
+        wrong += [f'{name} has no effect'] if other[0] == job_losses('own')[0] else []
+    return wrong
+
+
+def job_losses(folder):
+    return [(step['loss'], step['grad_norm']) for step in job.metrics(folder)]
+
+
+UNREADABLE = {
+    'y': 'write VALUE = OPERATION(VALUE, ...)', 'y = linear(x, a)': 'write linear(VALUE, NAME, WIDTH)',
+    'y = linear(z, a, C)': "no statement before it makes 'z'", 'y = linear(x, a, 3Q)': "'3Q' is no width",
+    'a = gelu(x); y = linear(x, b, C)': "no statement reads 'a'", 'y = add(x, x)': "adds 'x' to itself",
+    'a = linear(x, a, C); y = linear(a, a, C)': "a statement before it has a parameter 'a' too",
+    'x = linear(x, a, C)': "'x' is there already", 'y = swish(x)': "no plug-in of plugin.files has an operation 'swish'",
+    'y = turn(x)': "an operation 'turn'", 'y = all_gather(x)': "an operation 'all_gather'",
+    'y = linear(x, a, F)': 'the result', 'a = linear(x, a, F); y = add(a, x)': 'give both one width',
+    'a = linear(x, a, 3); y = swiglu(a)': '3 columns are odd',
+    'y = clamped_swiglu_bwd(x)': 'it is the backward of another',
+}
+BESIDE = {'lora.rank=2': 'so they have no adapters', 'model.name=debug-moe': 'experts have the feed-forward parts',
+          'parallelism.tensor_parallel_degree=2': 'a statement may need all', 'model.ffn_op=clamped_swiglu': 'leave model.ffn_op out',
+          'mup.enable=true': 'write multiples of C or F'}
+
+
+def case_unreadable():
+    pathlib.Path('empty.yaml').write_text('')
+    usual = ['plan', 'empty.yaml', f'--plugin.files={clamped}', '--training.device=cpu']
+    rows = [(['--model.name=debug', f'--model.ffn={text}'], wanted) for text, wanted in UNREADABLE.items()]
+    rows += [(['--model.ffn=a = linear(x, a, 3); y = linear(a, b, C)', f'--{word}',
+               *(['--model.name=debug'] if 'name' not in word else [])], wanted) for word, wanted in BESIDE.items()]
+    said = [(words, wanted, *say(*usual, *words)) for words, wanted in rows]
+    return [f'{words}: {code}: {text}' for words, wanted, code, text in said if code != 2 or wanted not in text]
+
+
 def case_change():
     """A resume with another file is refused with both sums, unless plugin.allow_change, which the option sets."""
     changed = compile_plugin('examples/plugins/clamped.c', 'changed/clamped.so', '-DOTHER', '-g')
@@ -151,7 +205,11 @@ def case_yaml():
     pathlib.Path('list.yaml').write_text(f'plugins: [{clamped}]\nmodel:\n  name: debug\n  ffn_op: clamped_swiglu\n'
                                          'plugin:\n  clamped_swiglu:\n    limit: 5\n')
     code, text = say('plan', 'list.yaml', '--show', '--after', 'grad')
-    return [] if code == 0 and 'limit 5' in text else [f'{code}: {text[-500:]}']
+    wrong = [] if code == 0 and 'limit 5' in text else [f'{code}: {text[-500:]}']
+    pathlib.Path('statements.yaml').write_text(pathlib.Path('list.yaml').read_text().replace(
+        'ffn_op: clamped_swiglu', 'ffn: ["gu = linear(x, both, 2F)", "h = clamped_swiglu(gu)", "y = linear(h, down, C)"]'))
+    code, text = say('plan', 'statements.yaml', '--show', '--after', 'grad')
+    return wrong + ([] if code == 0 and 'limit 5' in text and 'layers.0.mlp.both.weight[768,128]' in text else [f'{code}: {text[-500:]}'])
 
 
 def find_nvcc():
@@ -200,6 +258,7 @@ def main():
     pathlib.Path('changed').mkdir(exist_ok=True)
     clamped, data = compile_plugin('examples/plugins/clamped.c', 'clamped.so'), tiny.write_tokens()
     cases = [('the example', case_example), ('mutants', case_mutants), ('2 x 2 ranks and one', case_mesh),
+             ('statements', case_statements), ('statements that are wrong', case_unreadable),
              ('another file', case_change), ('a file that others may write', case_trust),
              ('a look at a checkpoint', case_look), ('other headers', case_headers), ('a list in YAML', case_yaml),
              ('a kernel for GPUs', case_cuda)]

@@ -800,6 +800,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_rotary,
         check_family,
         sh_config_check_experts,
+        sh_config_check_ffn,
         check_window,
         check_rope,
         check_batch,

@@ -7,6 +7,7 @@
 /* Errors: SH_E_USAGE, "place: section.key: what does not fit, and what would fit". */
 sh_rc sh_config_check(struct sh_config_state *state);
 sh_rc sh_config_check_experts(struct sh_config_state *state); /* parts of it */
+sh_rc sh_config_check_ffn(struct sh_config_state *state);
 sh_rc sh_config_check_batches(struct sh_config_state *state);
 sh_rc sh_config_check_context(struct sh_config_state *state);
 sh_rc sh_config_check_leaves(struct sh_config_state *state);

@@ -265,9 +265,8 @@ static const struct {
     {"optimizer.plugin",
      "leave it out: an optimizer is made of the trainer's own passes; plug-ins bring operations and losses"},
     {"model.block|model.blocks|model.attention",
-     "model.family names the blocks, rows of a table of the program; model.ffn_op puts "
-     "an operation of a plug-in into them"},
-    {"model.ffn", "model.ffn_op, an operation of a plug-in in place of the activation"},
+     "model.family names the blocks, rows of a table of the program; model.ffn has the "
+     "feed-forward part in words"},
     {"muon_ranks|optimizer.muon_ranks",
      "leave it out: the ranks that share a unit's parameters share its matrices, and each "
      "replica has all of them"},

@@ -139,16 +139,16 @@ static sh_rc read_groups(struct reader *r, const struct sh_config_key *key, stru
     return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key->name, text, SH_TEXT_QUOTED));
 }
 
-/* event: the first of a list of texts. Reads to its end; the texts are joined by commas. */
-static sh_rc read_list(struct reader *r, const char *key, struct sh_config_place place)
+/* event: the first of a list of texts. Reads to its end; the texts are joined by `between`. */
+static sh_rc read_list(struct reader *r, const char *key, struct sh_config_place place, const char *between)
 {
     char text[SH_CONFIG_PATH_MAX] = "";
     while (r->y.event.type != YAML_SEQUENCE_END_EVENT) {
         size_t used = strlen(text);
         SH_TRY(check_value(r, key));
-        if (used + 1 + strlen(scalar_text(r)) >= sizeof text)
+        if (used + strlen(between) + strlen(scalar_text(r)) >= sizeof text)
             return sh_yaml_fail(&r->y, "%s: more than %zu bytes", key, sizeof text - 1);
-        snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? "," : "", scalar_text(r));
+        snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? between : "", scalar_text(r));
         SH_TRY(sh_yaml_next(&r->y));
     }
     return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key, text, SH_TEXT_QUOTED));
@@ -185,9 +185,10 @@ static sh_rc read_key(struct reader *r)
         return read_pairs(r, key, place);
     if (key != NULL && key->groups && r->y.event.type == YAML_SEQUENCE_START_EVENT)
         return read_groups(r, key, place);
-    if (strcmp(name, "plugin.files") == 0 && r->y.event.type == YAML_SEQUENCE_START_EVENT) {
+    bool files = strcmp(name, "plugin.files") == 0, statements = strcmp(name, "model.ffn") == 0;
+    if ((files || statements) && r->y.event.type == YAML_SEQUENCE_START_EVENT) {
         SH_TRY(sh_yaml_next(&r->y));
-        return read_list(r, name, place);
+        return read_list(r, name, place, files ? "," : "; ");
     }
     if (key == NULL && strcmp(r->section, "plugin") == 0 && r->y.event.type == YAML_MAPPING_START_EVENT)
         return read_numbers(r, name, place);
@@ -285,7 +286,7 @@ static sh_rc read_plugins(struct reader *r)
         return SH_OK;
     }
     if (list)
-        return read_list(r, "plugin.files", place);
+        return read_list(r, "plugin.files", place, ",");
     return sh_problems_note(&r->state->problems,
                             sh_config_give(r->state, place, "plugin.files", scalar_text(r), SH_TEXT_PLAIN));
 }

@@ -488,6 +488,10 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
     if (cfg->model.ffn_op[0])
         return sh_fail(SH_E_USAGE, "model.ffn_op=%s: transformers does not know the operation of a plug-in",
                        cfg->model.ffn_op);
+    if (cfg->model.ffn[0])
+        return sh_fail(SH_E_USAGE,
+                       "model.ffn: transformers has only the feed-forward parts of its families, so the model "
+                       "is not exported");
     const char *name = sh_family_of(cfg->model.family)->name;
     const struct sh_hf_family *f;
     int n = count_windows(&cfg->model);
