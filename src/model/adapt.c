@@ -94,13 +94,18 @@ struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *
     return l;
 }
 
+static bool trains(enum sh_param_role role, bool labels)
+{
+    return sh_param_info(role)->adapter || (labels && role == SH_PARAM_HEAD);
+}
+
 /* Call after all units are declared. Adapters have their own units, so the first parameter of a unit speaks for all of
  * it. Other ranks may hold what is saved. */
-void sh_adapt_freeze(struct sh_program *p)
+void sh_adapt_freeze(struct sh_program *p, bool labels)
 {
     for (int i = 0; i < p->n_saved; i++)
-        p->saved[i].trainable = sh_param_info(p->saved[i].role)->adapter;
+        p->saved[i].trainable = trains(p->saved[i].role, labels);
     for (int i = 0; i < p->n_units; i++)
-        if (!sh_param_info(sh_saved_of(p, &p->params[p->units[i].first_param])->role)->adapter)
+        if (!trains(sh_saved_of(p, &p->params[p->units[i].first_param])->role, labels))
             sh_program_freeze(p, i);
 }

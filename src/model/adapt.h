@@ -27,7 +27,7 @@ bool sh_adapt_any(const struct sh_adapters *a, const struct sh_adapt *s);
 /* Declare the requested adapters of these products in the newest unit; parts is 0 if none is requested. */
 struct sh_emit_lora sh_adapt_stack(struct sh_emit *e, const struct sh_adapters *a, const struct sh_adapt *s);
 
-/* Freeze all units except those of adapters. */
-void sh_adapt_freeze(struct sh_program *p);
+/* Freeze all units except those of adapters and, with labels, that of their matrix (modules_to_save of PEFT). */
+void sh_adapt_freeze(struct sh_program *p, bool labels);
 
 #endif

@@ -322,6 +322,8 @@ static void declare_head(struct decoder *d)
         return;
     sh_emit_unit(&d->e, "head");
     declare_final_norm(d);
+    if (d->m->num_labels && d->adapters->rank) /* trained, and the norm is not */
+        sh_emit_unit_beside(&d->e, "head.score");
     if (d->m->num_labels)
         d->head = declare(d, SH_PARAM_HEAD, "score", 2, DIMS(d->m->num_labels, d->m->dim));
     else
@@ -823,5 +825,5 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
         sh_emit_no_loss(
             &d.e, sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS ? sh_emit_pair_numbers(&b->pairs) : 1);
     if (b->adapters.rank)
-        sh_adapt_freeze(p);
+        sh_adapt_freeze(p, m->num_labels > 0);
 }

@@ -17,6 +17,7 @@ if not VENV or not os.path.exists(f'{VENV}/bin/python'):
 if not sys.prefix.startswith(os.path.realpath(VENV)):
     os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
 os.environ['HF_HUB_OFFLINE'] = '1'
+import peft
 import torch
 import transformers
 import pairs
@@ -153,8 +154,53 @@ def case_value(name, kind):
     return wrong + ([] if off <= LOGIT_BOUND else [f'logits {off:.2g} off'])
 
 
+def case_adapters(name, kind):
+    """Adapters and the matrix of labels from a folder of PEFT, 10 steps, and PEFT opens the folder that they end in."""
+    folder, labels = pathlib.Path(f'{name}-{kind}-adapters'), LABELS if kind == 'classification' else 1
+    folder.mkdir()
+    if labels > 1:
+        pairs.write_documents(folder / 'texts.bin', [(text, [label]) for text, label in texts], WORDS, 1)
+    else:
+        pairs.write_values(folder / 'texts.bin', [text for text, _ in texts], [0.25, 0] * (len(texts) // 2), WORDS, pairs=True)
+    make(name, folder / 'begin', num_labels=labels)
+    torch.manual_seed(9)
+    open_base = transformers.AutoModelForSequenceClassification.from_pretrained
+    model = peft.get_peft_model(open_base(folder / 'begin'), peft.LoraConfig(
+        task_type='SEQ_CLS', r=3, lora_alpha=6, target_modules=['o_proj', 'down_proj'] if name != 'GPT2' else ['c_attn'],
+        init_lora_weights=False))
+    with torch.no_grad():  # another matrix of labels than the base's
+        next(value for key, value in model.named_parameters() if 'modules_to_save' in key).mul_(0.5)
+    model.save_pretrained(folder / 'adapters')
+    model = precise(model)
+    steps = job.train(folder / 'run', {
+        **RUN, 'model.hf_assets_path': '../begin', 'lora.rank': 3, 'lora.alpha': 6, 'lora.adapter_path': '../adapters',
+        'lora.target_modules': 'o_proj,down_proj' if name != 'GPT2' else 'c_attn', 'validation.enable': False,
+        **({'objective.name': kind, 'training.local_batch_size': 2, 'training.global_batch_size': 2, 'training.seq_len': 2 * LONGEST + 4} if labels == 1 else {})})
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RUN['optimizer.lr'], betas=(0.9, 0.95),
+                                  eps=1e-4, weight_decay=0)
+    losses = []
+    for step in range(STEPS):
+        batch = texts[step * BATCH:(step + 1) * BATCH]
+        optimizer.zero_grad()
+        logits, right = model(**padded(batch)).logits, torch.tensor([label for _, label in batch])
+        loss = (torch.nn.functional.cross_entropy(logits, right) if labels > 1
+                else value_loss(kind, logits[:, 0], torch.full((BATCH,), 0.25, dtype=torch.float64)))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    wrong = job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '--adapter', 'end', folder=folder)
+    there = precise(peft.PeftModel.from_pretrained(open_base(folder / 'begin'), folder / 'end'))
+    with torch.no_grad():
+        expected, found = (m(**padded(texts)).logits for m in (model, there))
+    off = float((expected - found).abs().max())
+    return wrong + ([] if off <= LOGIT_BOUND else [f'logits {off:.2g} off'])
+
+
 if __name__ == '__main__':
     torch.set_num_threads(1)
     texts = draw_texts(5, STEPS * BATCH)
     sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]
-                           + [(f'{name}: {kind}', case_value, name, kind) for name, kind in (('Qwen2', 'reward'), ('GPT2', 'regression'))]))
+                           + [(f'{name}: {kind}', case_value, name, kind) for name, kind in (('Qwen2', 'reward'), ('GPT2', 'regression'))]
+                           + [(f'{name}: {kind}, adapters', case_adapters, name, kind)
+                              for name, kind in (('Qwen2', 'reward'), ('GPT2', 'classification'))]))

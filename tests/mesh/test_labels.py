@@ -10,6 +10,7 @@ import struct
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
+import checkpoint
 import job
 import pairs
 import tiny
@@ -90,6 +91,41 @@ def case_learned():
     return wrong + ([] if abs(one['gpt2'][0][0][1] - math.log(LABELS)) < 0.5 else [f'{one["gpt2"][0][0]}'])
 
 
+ADAPTED = {'lora.rank': 2, 'lora.alpha': 4, 'validation.enable': False}
+
+
+def case_adapters():
+    """A matrix of labels is trained beside adapters, from that of the base on: the same bits on a rank, and on two and then
+    four; `sherd eval` and a run from the exported folder have the trained one."""
+    base = str(pathlib.Path('one-reward/out/checkpoint/step-00000006.h5').resolve())
+    changes = {**ADAPTED, 'checkpoint.initial_load_path': base}
+    steps, _ = train('adapted', 'reward', changes=changes)
+    train('adapted-more', 'reward', 2, {**changes, 'training.steps': 3, 'parallelism.sharding_strategy': 'full_shard'})
+    found, _ = train('adapted-more', 'reward', 4, changes, fresh=False)
+    wrong = [] if found == steps else [f'{found}, expected {steps}']
+    full, _ = train('full', 'reward', changes={'checkpoint.initial_load_path': base, 'checkpoint.initial_load_model_only': True,
+                                               'training.steps': 1, 'validation.enable': False})
+    wrong += [] if full[0][1] == steps[0][1] else [f'begins with a loss of {steps[0][1]}, the base with {full[0][1]}']
+    sheet = job.sherd('ckpt', 'info', '--tensors', 'adapted/out/checkpoint/step-00000006.h5')
+    wrong += [] if 'score.weight' in sheet and 'norm.weight' not in sheet else [sheet]
+    wrong += [] if moved('adapted', 'score.weight') else ['score.weight stays as it was']
+    loss = {}
+    for name, words in ('end', ['--checkpoint', 'adapted/out']), ('begin', ['--checkpoint', 'one-reward/out']):
+        said = job.sherd('eval', *words, '--data', scored).split()
+        loss[name] = float(said[said.index('loss') + 1])
+    job.sherd('ckpt', 'export', 'adapted/out', '--adapter', 'adapted-folder')
+    _, lines = train('from-folder', 'reward', changes={
+        **changes, 'validation.enable': True, 'lora.adapter_path': str(pathlib.Path('adapted-folder').resolve()),
+        'training.steps': 1, 'validation.freq': 1, 'optimizer.lr': 1e-12})
+    wrong += [] if abs(lines[-1][0] - loss['end']) < 1e-5 < abs(loss['begin'] - loss['end']) else [f'{lines}, {loss}']
+    return wrong + refused('which --merge leaves out', 'ckpt', 'export', 'adapted/out', '--merge', '-o', 'merged')
+
+
+def moved(folder, name):
+    first, last = (checkpoint.read(f'{folder}/out/checkpoint/step-{step:08}.h5')[name] for step in (3, 6))
+    return (first != last).any()
+
+
 STAGES = ('--parallelism.pipeline_parallel_degree=2', '--parallelism.sharding_strategy=shard_grad_op')
 
 
@@ -152,14 +188,13 @@ def case_refused():
     more = pairs.write_documents('more.bin', [*draw_texts(3, 5), ([1, 2], [LABELS])], WORDS, 1)
     rows = [('sequence 5 has the label 3, but model.num_labels is 3', f'--training.dataset_path={more}', '--data.shuffle=false'),
             ('concat cuts texts', '--data.packing=concat'), ('cuts the label off', '--data.excess_length_strategy=truncate'),
-            ('cuts the label off', '--data.excess_length_strategy=split'), ('give objective.name=regression', '--model.num_labels=1'), ('adapters freeze the matrix', '--lora.rank=2'),
+            ('cuts the label off', '--data.excess_length_strategy=split'), ('give objective.name=regression', '--model.num_labels=1'),
             ('has a loss of its own', '--objective.name=distillation'), ('has a loss of its own', '--objective.name=dpo'),
             ('give model.num_labels=1', '--objective.name=reward'), ('give model.num_labels=1', '--model.num_labels=0', '--objective.name=regression'),
             ('has no effect without objective.name=reward', '--objective.center_rewards_coefficient=0.1'),
             ('has no pairs of answers, labels or numbers; objective.name=regression learns from files of `sherd tokenize --format regression`', '--model.num_labels=1', '--objective.name=regression'),
             (f'are for objective.name=regression', '--model.num_labels=1', '--objective.name=reward', f'--training.dataset_path={numbered}'),
             ('texts with numbers; give objective.name=regression', f'--training.dataset_path={numbered}'),
-            ('adapters freeze the matrix', '--model.num_labels=1', '--objective.name=reward', '--lora.rank=2'),
             ('those of one set', '--model.num_labels=1', '--objective.name=reward', f'--data.mix={scored}=1', '--training.dataset_path='),
             ('an output matrix of words', '--parallelism.tensor_parallel_degree=5', '--training.reproducible=none'),
             ('no rank has whole sequences', '--model.num_labels=1', '--objective.name=regression',
@@ -257,5 +292,5 @@ if __name__ == '__main__':
                             *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in VALUES for mesh in [*MESHES][::2]),
                             *((f'{kind}: evaluated and exported', case_values, kind) for kind in VALUES),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
-                            ('parts of sequences', case_parts), ('the rule is learned', case_learned), ('refused', case_refused),
+                            ('parts of sequences', case_parts), ('adapters', case_adapters), ('the rule is learned', case_learned), ('refused', case_refused),
                             ('sherd tokenize', case_tokenize)]))

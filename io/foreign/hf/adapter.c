@@ -95,13 +95,14 @@ static sh_rc check_dense(const struct sh_config *cfg)
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
     SH_TRY(check_dense(cfg));
-    json_t *root = json_pack("{s:s, s:s, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:o, s:n, s:b}", "peft_type",
-                             "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
-                             base && base[0] ? json_string(base) : json_null(), "bias", "none", "fan_in_fan_out",
-                             sh_family_of(cfg->model.family)->w_in_out, "inference_mode", 1, "lora_alpha",
-                             number(cfg->lora.alpha), "lora_dropout", 0.0, "init_lora_weights", 1, "r", cfg->lora.rank,
-                             "target_modules", list_targets(cfg, false), "target_parameters", list_targets(cfg, true),
-                             "revision", "use_rslora", cfg->lora.use_rslora);
+    bool labels = cfg->model.num_labels > 0;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:o, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:o, s:n, s:b}", "peft_type", "LORA", "task_type",
+        labels ? "SEQ_CLS" : "CAUSAL_LM", "modules_to_save", labels ? json_pack("[s]", "score") : json_null(),
+        "base_model_name_or_path", base && base[0] ? json_string(base) : json_null(), "bias", "none", "fan_in_fan_out",
+        sh_family_of(cfg->model.family)->w_in_out, "inference_mode", 1, "lora_alpha", number(cfg->lora.alpha),
+        "lora_dropout", 0.0, "init_lora_weights", 1, "r", cfg->lora.rank, "target_modules", list_targets(cfg, false),
+        "target_parameters", list_targets(cfg, true), "revision", "use_rslora", cfg->lora.use_rslora);
     char *dump = root ? json_dumps(root, JSON_INDENT(2) | JSON_SORT_KEYS) : NULL;
     json_decref(root);
     if (!dump)
@@ -152,6 +153,17 @@ static bool is_known(const char *key)
     return false;
 }
 
+/* The matrix of labels, which PEFT trains and saves beside adapters; it names others that a model may lack. */
+static bool is_head(const char *key, const json_t *value, const struct sh_config *cfg)
+{
+    bool head = cfg->model.num_labels > 0 && strcmp(key, "modules_to_save") == 0 && json_is_array(value);
+    for (size_t i = 0; head && i < json_array_size(value); i++) {
+        const char *name = json_string_value(json_array_get(value, i));
+        head = name && (strcmp(name, "score") == 0 || strcmp(name, "classifier") == 0);
+    }
+    return head;
+}
+
 /* Some initializations also change the model, so the adapters no longer fit the model in its folder. */
 static bool begins_with_the_model(const json_t *init)
 {
@@ -161,16 +173,20 @@ static bool begins_with_the_model(const json_t *init)
 }
 
 /* An unknown key is refused if it is set: it may change what adapters compute. */
-static sh_rc check_unknown(const char *path, json_t *root)
+static sh_rc check_unknown(const char *path, json_t *root, const struct sh_config *cfg)
 {
     const char *type = json_string_value(json_object_get(root, "peft_type"));
     const char *bias = json_string_value(json_object_get(root, "bias")), *key;
     json_t *value;
-    json_object_foreach(root, key, value) if (!is_known(key) && !is_off(value)) return sh_fail(
-        SH_E_DATA,
-        "%s: %.60s is set, and adapters with it are not read; merge them with PEFT "
-        "(merge_and_unload) and begin with that model",
-        path, key);
+    json_object_foreach(
+        root, key,
+        value) if (!is_known(key) && !is_off(value) &&
+                   !is_head(
+                       key, value,
+                       cfg)) return sh_fail(SH_E_DATA,
+                                            "%s: %.60s is set, and adapters with it are not read; merge them with PEFT "
+                                            "(merge_and_unload) and begin with that model",
+                                            path, key);
     if (!type || strcmp(type, "LORA") != 0)
         return sh_fail(SH_E_DATA, "%s: peft_type is %.60s; only LORA is read", path, type ? type : "missing");
     if (bias && strcmp(bias, "none") != 0)
@@ -251,7 +267,7 @@ sh_rc sh_hf_adapter_check(const char *folder, const struct sh_config *cfg)
     if (rc == SH_OK && !json_is_object(root))
         rc = sh_fail(SH_E_DATA, "%s is %s, not an object", path, sh_json_is(root));
     if (rc == SH_OK)
-        rc = check_unknown(path, root);
+        rc = check_unknown(path, root, cfg);
     if (rc == SH_OK)
         rc = check_numbers(path, root, cfg);
     if (rc == SH_OK)

@@ -149,7 +149,6 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "which learns from pairs of answers"},
         {c->model.num_labels > 1 && c->objective.name != SH_OBJECTIVE_LM, "objective.name",
          "model.num_labels has a loss of its own; leave it out"},
-        {c->lora.rank > 0, "lora.rank", "adapters freeze the matrix of model.num_labels; leave one of them out"},
         {c->data.packing == SH_PACKING_CONCAT, "data.packing",
          "concat cuts texts anywhere, but model.num_labels learns from the end of each; give bfd"},
         {c->data.excess_length_strategy == SH_EXCESS_TRUNCATE || c->data.excess_length_strategy == SH_EXCESS_SPLIT,

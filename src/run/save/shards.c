@@ -15,10 +15,19 @@ static bool loads(enum sh_shards_way way)
     return way == SH_SHARDS_LOAD || way == SH_SHARDS_BASE;
 }
 
-/* Whether a way is for what is trained, or for what is not. */
-static bool takes(enum sh_shards_way way, bool trainable)
+/* Whether a way is for what is trained, or for what is not. A matrix of labels that is trained beside adapters begins
+ * with the base's. */
+static bool takes(enum sh_shards_way way, const struct sh_saved *s)
 {
-    return trainable == (way != SH_SHARDS_BASE);
+    return s->trainable == (way != SH_SHARDS_BASE) || (way == SH_SHARDS_BASE && s->role == SH_PARAM_HEAD);
+}
+
+static bool takes_unit(const struct sh_shards *s, const struct sh_unit *u)
+{
+    const struct sh_program *p = s->r->p;
+
+    return u->n_params ? takes(s->way, sh_saved_of(p, &p->params[u->first_param]))
+                       : u->trainable == (s->way != SH_SHARDS_BASE);
 }
 
 static int states_of_way(const struct sh_run *r, enum sh_shards_way way)
@@ -60,7 +69,7 @@ static int64_t host_bytes(const struct sh_shards *s, int unit)
     const struct sh_map_unit *m = &s->r->map->unit[unit];
     int64_t n = m->owned.end - m->owned.begin;
 
-    if (!takes(s->way, u->trainable))
+    if (!takes_unit(s, u))
         return 0;
     if (s->r->device->gpu)
         return s->n_host * (u->packed ? sh_nf4_bytes(n) : 4 * n);
@@ -422,12 +431,12 @@ static void describe(struct sh_shards *out)
 
     for (int i = 0; i < p->n_saved; i++) {
         tensor[i] = out->set.n_tensors;
-        if (takes(out->way, p->saved[i].trainable))
+        if (takes(out->way, &p->saved[i]))
             add_tensor(out, &p->saved[i]);
     }
     for (int u = 0; u < p->n_units; u++) {
         for (int i = p->units[u].first_param; i < p->units[u].first_param + p->units[u].n_params; i++)
-            if (takes(out->way, p->units[u].trainable))
+            if (takes_unit(out, &p->units[u]))
                 add_pieces(out, &cap, tensor[p->params[i].saved], i);
         out->first_piece[u + 1] = out->set.n_pieces;
     }

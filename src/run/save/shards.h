@@ -12,7 +12,7 @@ struct sh_param;
 
 enum sh_shards_way {
     SH_SHARDS_LOAD,     /* everything trained that the rank holds */
-    SH_SHARDS_BASE,     /* the frozen parameters that it holds; they are loaded, never saved */
+    SH_SHARDS_BASE,     /* the frozen parameters that it holds, and a trained matrix of labels; loaded, never saved */
     SH_SHARDS_SAVE,     /* replicas, which all hold the same, share the writing */
     SH_SHARDS_SNAPSHOT, /* like SAVE, but from the copy in the units' snapshots */
 };

@@ -95,13 +95,19 @@ static sh_rc init_param(struct sh_run *r, const struct sh_param *param, float *b
     return sh_map_visit(r, param->unit, mine, 1u << SH_CKPT_MODEL, true, init_look, &i);
 }
 
+/* A matrix of labels that is trained beside adapters, once the base is loaded. */
+static bool begins_with_base(const struct sh_run *r, const struct sh_param *param)
+{
+    return r->base.there && param->trainable && sh_saved_of(r->p, param)->role == SH_PARAM_HEAD;
+}
+
 static sh_rc init_params(struct sh_run *r, bool frozen)
 {
     float *buffer = sh_calloc(PIECE, sizeof *buffer);
     sh_rc rc = SH_OK;
 
     for (int i = 0; i < r->p->n_params && rc == SH_OK; i++)
-        if (r->p->params[i].trainable != frozen)
+        if (r->p->params[i].trainable != frozen && !begins_with_base(r, &r->p->params[i]))
             rc = init_param(r, &r->p->params[i], buffer);
     free(buffer);
     return rc;
@@ -224,7 +230,7 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     struct sh_ckpt_load_report report;
     char *where = sh_strfmt("load %s", path);
     struct sh_shards s;
-    bool home = false;
+    bool home = false, based = r->base.there;
     sh_rc rc;
 
     options.share = options.share && !r->p->n_slices;
@@ -255,7 +261,11 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
         if (rc != SH_OK)
             sh_ckpt_meta_free(meta);
     }
-    return rc;
+    if (rc != SH_OK || based || !r->base.there || !r->cfg.model.num_labels)
+        return rc;
+    /* The base has just brought its own matrix of labels, in place of that of the file. */
+    sh_ckpt_meta_free(meta);
+    return read_file(r, path, model_only, meta, damaged);
 }
 
 /* Matrices that groups move between Muon and AdamW would lack a state, or have an old one. */
