@@ -302,12 +302,13 @@ static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
     return e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket);
 }
 
+/* On a device the failure may be that of an earlier operation. */
 static sh_rc run_kernel(struct sh_exec *e, int i)
 {
     sh_rc rc = e->device->run(&e->calls[i], e->labels[i]);
 
     sh_counts_note(e->counts, i);
-    return rc;
+    return rc == SH_OK || !e->queue || e->sync ? rc : sh_fail_prefix(rc, "enqueuing %s: ", e->labels[i]);
 }
 
 static sh_rc run_op(struct sh_exec *e, const struct sh_section *s, int i)
