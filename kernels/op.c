@@ -71,7 +71,7 @@ static const struct sh_attr_field exchange_attrs[] = {
 static const struct sh_attr_field link_attrs[] = {FIELD(link, peer), FIELD(link, micro), {0}};
 static const struct sh_attr_field sink_attrs[] = {LETTER(attn, heads, 'H'), LETTER(attn, head_dim, 'D'), {0}};
 static const struct sh_attr_field row_attrs[] = {
-    FIELD(rows, w_in_out), FIELD(rows, expected), FIELD(rows, limit), FIELD(rows, alpha), {0}};
+    FIELD(rows, w_in_out), FIELD(rows, expected), FIELD(rows, limit), FIELD(rows, alpha), FIELD(rows, choose), {0}};
 static const struct sh_attr_field pair_attrs[] = {
     FIELD(pair, loss), FIELD(pair, beta), FIELD(pair, smoothing), FIELD(pair, gamma), FIELD(pair, sft),
     FIELD(pair, desirable), FIELD(pair, undesirable), FIELD(pair, center), {0}};

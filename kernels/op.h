@@ -417,6 +417,7 @@ struct sh_op_attr {
             bool w_in_out;                         /* EXPERT_LINEAR*: weights are stored [E,I,O]; first, as in linear */
             int64_t expected;                      /* of the M rows, for prices; 0: all; -1: none */
             float limit, alpha;                    /* SWIGLU_ROWS*: see above; 0: none */
+            bool choose;                           /* EXPERT_LINEAR*: on GPUs, a clock chooses between kernels (sh_choices) */
         } rows;                                    /* EXPERT_LINEAR*, SWIGLU_ROWS*, EXPERT_BIAS*, ROW_ADD, UNPACK */
         struct {
             double number[SH_OP_NUMBERS];          /* in the order of its row */

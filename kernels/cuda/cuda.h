@@ -17,8 +17,10 @@ extern "C" {
 
 /* Products are done by cuBLASLt (linear.c, head.c). Attention is done by cuDNN if possible, otherwise by attention.cu
  * or attention_any.cu (attention.c); SH_E_USAGE for a head that is too large for all of them. */
-#define sh_cuda_add_norm sh_cuda_norm          /* it looks for the second summand */
-#define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd /* it looks for the bias */
+#define sh_cuda_add_norm sh_cuda_norm                     /* it looks for the second summand */
+#define sh_cuda_norm_bwd_bias sh_cuda_norm_bwd            /* it looks for the bias */
+#define sh_cuda_expert_linear_bwd_x sh_cuda_expert_linear /* it looks at the kind */
+#define sh_cuda_expert_linear_bwd_w sh_cuda_expert_linear
 #define SH_CUDA_KERNEL(KIND, name) sh_rc sh_cuda_##name(const struct sh_op_call *call);
 SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
 
@@ -30,8 +32,16 @@ struct sh_cublaslt_product;
 sh_rc sh_cuda_product(const struct sh_cublaslt_product *p, void *queue);
 sh_rc sh_cuda_product_bias(const struct sh_cublaslt_product *p, void *queue);
 
-/* moe/expert.cu: whether tensor cores can compute the call: bf16, widths and addresses that are multiples of 16 bytes. */
+/* moe/expert.cu: Sherd's own kernel of EXPERT_LINEAR*; and whether tensor cores can compute the call: bf16, widths and
+ * addresses that are multiples of 16 bytes. */
+sh_rc sh_cuda_expert_own(const struct sh_op_call *call);
 bool sh_cuda_expert_fits(const struct sh_op_call *call);
+
+/* moe/grouped.c, after sh_cuda_product_prepare(): ask cuBLASLt about a call with attr->rows.choose. */
+sh_rc sh_cuda_expert_ask(const struct sh_op_call *call);
+
+/* choices.c: the products of cublaslt.c, then those of grouped.c. */
+extern const struct sh_choices sh_cuda_choices;
 
 /* Make cuDNN's plan; a call that was not prepared uses the other kernels. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call);
@@ -70,7 +80,8 @@ int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_lora_work_bytes(const struct sh_op_call *call); /* both directions */
 int64_t sh_cuda_head_work_bytes(const struct sh_op_call *call);
-int64_t sh_cuda_route_work_bytes(const struct sh_op_call *call); /* both directions */
+int64_t sh_cuda_route_work_bytes(const struct sh_op_call *call);  /* both directions */
+int64_t sh_cuda_expert_work_bytes(const struct sh_op_call *call); /* the three kinds of EXPERT_LINEAR */
 int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_route_loss_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_pair_loss_work_bytes(const struct sh_op_call *call);

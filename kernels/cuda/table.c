@@ -34,6 +34,9 @@ static work_bytes_function *const work_of[SH_OP_ROOM] = {
     [SH_OP_LORA_BWD] = sh_cuda_lora_work_bytes,
     [SH_OP_ROUTE] = sh_cuda_route_work_bytes,
     [SH_OP_ROUTE_BWD] = sh_cuda_route_work_bytes,
+    [SH_OP_EXPERT_LINEAR] = sh_cuda_expert_work_bytes,
+    [SH_OP_EXPERT_LINEAR_BWD_X] = sh_cuda_expert_work_bytes,
+    [SH_OP_EXPERT_LINEAR_BWD_W] = sh_cuda_expert_work_bytes,
     [SH_OP_ROUTE_LOSS] = sh_cuda_route_loss_work_bytes,
     [SH_OP_PAIR_LOSS] = sh_cuda_pair_loss_work_bytes,
     [SH_OP_ROUTE_PLAN] = sh_cuda_route_plan_work_bytes,
@@ -87,7 +90,12 @@ static sh_rc prepare_kernel(const struct sh_op_call *call)
         return sh_cublaslt_ask(call, sh_kernels_cuda.run[call->kind]);
     case SH_OP_EXPERT_LINEAR:
     case SH_OP_EXPERT_LINEAR_BWD_X:
-    case SH_OP_EXPERT_LINEAR_BWD_W: return say_if_slow(call);
+    case SH_OP_EXPERT_LINEAR_BWD_W:
+        SH_TRY(say_if_slow(call));
+        if (!call->attr->rows.choose)
+            return SH_OK;
+        SH_TRY(sh_cuda_product_prepare(call));
+        return sh_cuda_expert_ask(call);
     default: return SH_OK;
     }
 }
@@ -113,7 +121,7 @@ const struct sh_kernel_table sh_kernels_cuda = {
     .count_bad = sh_cuda_count_bad,
     .sum_words = sh_cuda_sum_words,
     .take_slots = sh_cuda_take_slots,
-    .choices = &sh_cublaslt_choices,
+    .choices = &sh_cuda_choices,
 #endif
     .work_bytes = work_bytes,
 };

@@ -681,6 +681,7 @@ static struct sh_emit position(const struct sh_model *m, const struct sh_model_b
                             .cache = b->cache,
                             .block = SH_NONE,
                             .anew = b->anew,
+                            .choose = b->choose,
                             /* Labels have none. */
                             .cap = m->num_labels ? 0 : (float)m->logits_softcap,
                             .raw = m->num_labels == 1};

@@ -62,6 +62,7 @@ struct sh_model_batch {
     bool anew;           /* with docs: positions restart in each; else they count through the sequence */
     int document_tokens; /* with docs: their mean length, for prices and utilization; 0: not known */
     bool any_order;      /* attention's backward may add in any order (kernels/op.h) */
+    bool choose;         /* a clock chooses the kernels of experts on GPUs (kernels/op.h) */
     enum sh_model_output out;             /* summed loss, the logits of one position, or scores of all */
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
     struct sh_op_pair pairs;              /* of an objective of pairs */

@@ -615,6 +615,7 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .anew = packs(cfg) && !generate,
                                    .document_tokens = cfg->data.document_tokens,
                                    .any_order = gpu && !cfg->training.deterministic,
+                                   .choose = gpu && !generate && cfg->training.measure_products,
                                    .adapters = sh_request_adapters(cfg),
                                    .balance = balance(cfg),
                                    .spread = {.capacity = cfg->moe.capacity_factor},

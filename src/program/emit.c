@@ -596,6 +596,7 @@ int sh_emit_expert_linear(struct sh_emit *e, int x, int w, bool w_in_out, const 
     struct sh_op op = make_op(e, SH_OP_EXPERT_LINEAR);
 
     op.attr.rows.w_in_out = w_in_out;
+    op.attr.rows.choose = e->choose;
     op.in[0] = x;
     op.in[1] = to->first;
     op.in[2] = w;

@@ -21,7 +21,8 @@ struct sh_emit {
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
     float cap; /* soft cap on the logits of words; 0: none */
-    bool raw;  /* the head makes a value of each row, not the logits of words */
+    bool choose; /* as in struct sh_op_attr, for the rows of experts */
+    bool raw;    /* the head makes a value of each row, not the logits of words */
     bool
         elsewhere; /* what is declared belongs to other ranks: it is listed among the saved tensors, and not held here */
 };

@@ -6,6 +6,7 @@ run. Prints TAP.
 Only in a build that was configured --with-cuda=emulated.
 """
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import re
 import subprocess
 import sys
 
-from trains import CUDA, MESHES, config, job, tiny
+from trains import CUDA, EVEN, MESHES, SPREAD, config, job, tiny
 
 MORE = {'training.measure_products': True, 'checkpoint.interval': 1}
 
@@ -28,10 +29,10 @@ def environment(**values):
             del os.environ[f'SHERD_EMULATED_{name}']
 
 
-def train(folder, mesh, steps, **more):
+def train(folder, mesh, steps, model='llama', **more):
     """Continue in the folder; return the output."""
-    ranks, axes = MESHES[mesh]
-    settings = {'job.dump_folder': 'out', **config('llama', **CUDA, **axes, **MORE, **more), 'training.steps': steps,
+    ranks, axes = {**MESHES, **SPREAD}[mesh]
+    settings = {'job.dump_folder': 'out', **config(model, **CUDA, **axes, **MORE, **more), 'training.steps': steps,
                 'lr_scheduler.total_steps': 8}
     (pathlib.Path(folder) / 'c.yaml').write_text(job.yaml(settings))
     done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, capture_output=True, text=True,
@@ -110,6 +111,48 @@ def refused():
         [] if products('refused')[0] == text and 'measured' not in said else ['measured anew after a restart', said])
 
 
+# Widths that tensor cores take; a version of cuBLASLt that has grouped products.
+EXPERTS = {**EVEN, 'training.mixed_precision_param': 'bfloat16'}
+GROUPED = 130401
+
+
+def by_experts(folder):
+    """The answers for products of experts; 0 is Sherd's kernel."""
+    return [line.split()[0] for line in products(folder)[0].splitlines() if ' expert_linear' in line]
+
+
+def losses(folder):
+    lines = (json.loads(line) for line in (pathlib.Path(folder) / 'out/metrics.jsonl').read_text().splitlines())
+    return [line['loss'] for line in lines if 'loss' in line]
+
+
+OLD = r'this cuBLASLt has no grouped products, or wrong ones; a kernel of Sherd computes it'
+WAYS = {'own': ({'LT_VERSION': GROUPED, 'LT_REFUSE': 'grouped none'}, r'cuBLASLt has no kernel for it; a kernel of Sherd', '0'),
+        'old': ({'LT_VERSION': 130200}, OLD, '0'),
+        'broken': ({'LT_VERSION': 130800}, OLD, '0'),
+        'grouped': ({'LT_VERSION': GROUPED, 'LT_FASTEST': 1}, r'^products of \d+ shapes measured', '2')}
+
+
+def experts(mesh, names):
+    """Grouped products of the library where they are the fastest; Sherd's kernel where the library has none, or wrong
+    ones. Both train alike, and the first failure ends the run."""
+    wrong = []
+    for name in names:
+        values, what, which = WAYS[name]
+        job.prepare(name, {})
+        with environment(**values):
+            said = train(name, mesh, 1, model='experts', **EXPERTS)
+        wrong += says(what if name == 'grouped' else f'expert_linear.*: {what}', said) + mostly(which, by_experts(name))
+    with environment(LT_VERSION=GROUPED, LT_FAIL=2):
+        try:
+            train('grouped', mesh, 2, model='experts', **EXPERTS)
+            wrong.append('trained on, although a grouped product failed')
+        except job.Failed as failed:
+            wrong += says(r'enqueuing \w+ layers\.\d+\S* expert_linear\w*: cuBLASLt refuses to run expert_linear\w* \[.*\] of '
+                          r'\d+ rows', str(failed))
+    return wrong + job.differ('losses', losses('grouped')[:1], losses(names[0])[:1], 1e-2)
+
+
 def no_file():
     """Without a place to keep the answers a restart would give different bits."""
     job.prepare('blocked', {})
@@ -129,6 +172,8 @@ def main():
         ('the same on all ranks', on_all_ranks),
         ('files that are not of this run', other_files),
         ('products without a kernel of the library', refused),
+        ('experts, by Sherd or grouped by the library', functools.partial(experts, '1x1', ['old', 'broken', 'grouped'])),
+        ('the same in waves', functools.partial(experts, 'two', ['own', 'grouped'])),
         ('no place for the file', no_file)])
 
 

@@ -77,6 +77,12 @@ sh_rc sh_cuda_product_prepare(const struct sh_op_call *call)
     return SH_OK;
 }
 
+const struct sh_cublaslt_functions *sh_cublaslt_started(cublasLtHandle_t *handle)
+{
+    *handle = cache.handle;
+    return &lt;
+}
+
 /* The largest power of two up to 256 that divides the address. */
 static uint32_t alignment(const void *p)
 {

@@ -13,6 +13,11 @@ sh_rc sh_cublaslt_load(struct sh_cublaslt_functions *lt)
         SH_CUBLASLT_FUNCTIONS(X)
 #undef X
             {NULL, NULL}};
+    const struct sh_library_symbol grouped[] = {{"cublasLtGroupedMatrixLayoutCreate", &lt->GroupedMatrixLayoutCreate},
+                                                {NULL, NULL}};
 
-    return sh_library_load(files, symbols);
+    SH_TRY(sh_library_load(files, symbols));
+    if (sh_library_load(files, grouped) != SH_OK)
+        sh_error_clear();
+    return SH_OK;
 }

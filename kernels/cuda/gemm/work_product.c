@@ -68,6 +68,28 @@ int64_t sh_cuda_route_work_bytes(const struct sh_op_call *call)
     return call->kind == SH_OP_ROUTE ? SH_CUBLASLT_WORK_BYTES : sh_cuda_route_work(call).bytes;
 }
 
+struct sh_cuda_expert_work sh_cuda_expert_work(const struct sh_op_call *call)
+{
+    bool bwd_w = call->kind == SH_OP_EXPERT_LINEAR_BWD_W;
+    const struct sh_operand *first = &call->in[bwd_w ? 2 : 1];
+    int64_t groups = sh_cuda_rows(first) * sh_cuda_last_dim(first) - 1;
+    struct sh_cuda_expert_work w = {.calls = bwd_w ? groups / call->out[0].dim[0] : 1};
+
+    w.groups = groups / w.calls;
+    w.pitch = (w.groups + 3) / 4 * 4;
+    w.rows = 3 * w.calls * w.pitch * (int64_t)sizeof(void *);
+    w.numbers = w.rows + 6 * w.calls * w.pitch * (int64_t)sizeof(int32_t);
+    w.product = sh_cuda_round256(w.numbers + 2 * (int64_t)sizeof(float));
+    w.bytes = w.product + SH_CUBLASLT_WORK_BYTES + 256;
+    return w;
+}
+
+/* Sherd's own kernel needs none. */
+int64_t sh_cuda_expert_work_bytes(const struct sh_op_call *call)
+{
+    return call->attr->rows.choose ? sh_cuda_expert_work(call).bytes : 0;
+}
+
 /* [B,T,(H+2K)D] of either direction */
 static const struct sh_operand *qkv_of(const struct sh_op_call *call)
 {

@@ -27,6 +27,16 @@ struct sh_cuda_route_work {
 };
 struct sh_cuda_route_work sh_cuda_route_work(const struct sh_op_call *call);
 
+/* EXPERT_LINEAR* by cuBLASLt, which is called once for all groups, but for gradients of weights once for each group of
+ * an expert: they are sums into the same place. A call has up to `pitch` groups, so that its arrays start at multiples of
+ * 16 bytes. Byte offsets, from a start aligned to 256 bytes, of cuBLASLt's scratch and two numbers in f32; at offset 0
+ * addresses of three matrices for each group of each call, then rows and columns in i32. */
+struct sh_cuda_expert_work {
+    int64_t calls, groups, pitch; /* groups: of a call */
+    int64_t rows, numbers, product, bytes;
+};
+struct sh_cuda_expert_work sh_cuda_expert_work(const struct sh_op_call *call);
+
 /* ATTENTION, ATTENTION_BWD by cuDNN. Its deterministic backward pass keeps a [T,T] matrix for each query head that it
  * is working on; the other one keeps dq in f32. So a call is cut into pieces of `batch` sequences times `kv_heads`
  * key-value heads, each dividing the whole. The sizes of plans were read from cuDNN 9.8 to 9.19 for sm_80, 90 and

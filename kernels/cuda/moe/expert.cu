@@ -266,17 +266,11 @@ extern "C" bool sh_cuda_expert_fits(const struct sh_op_call *call)
     return true;
 }
 
-extern "C" sh_rc sh_cuda_expert_linear(const struct sh_op_call *call)
+extern "C" sh_rc sh_cuda_expert_own(const struct sh_op_call *call)
 {
-    return sh_cuda_expert_fits(call) ? run_rows<true>(call) : sh_cuda_expert_any(call);
-}
-
-extern "C" sh_rc sh_cuda_expert_linear_bwd_x(const struct sh_op_call *call)
-{
-    return sh_cuda_expert_fits(call) ? run_rows<false>(call) : sh_cuda_expert_any(call);
-}
-
-extern "C" sh_rc sh_cuda_expert_linear_bwd_w(const struct sh_op_call *call)
-{
-    return sh_cuda_expert_fits(call) ? run_weights(call) : sh_cuda_expert_any(call);
+    if (!sh_cuda_expert_fits(call))
+        return sh_cuda_expert_any(call);
+    if (call->kind == SH_OP_EXPERT_LINEAR_BWD_W)
+        return run_weights(call);
+    return call->kind == SH_OP_EXPERT_LINEAR ? run_rows<true>(call) : run_rows<false>(call);
 }

@@ -20,6 +20,8 @@ struct layout {
     cudaDataType_t type;
     uint64_t rows, cols;
     int64_t ld;
+    int groups; /* 0: one matrix */
+    const int32_t *all_rows, *all_cols, *all_ld;
 };
 
 struct product {
@@ -27,11 +29,13 @@ struct product {
     cublasLtEpilogue_t epilogue;
     const void *bias;
     cudaDataType_t bias_type;
+    cublasLtPointerMode_t factors;
 };
 
 struct preference {
     uint64_t space;
     uint32_t reduction, alignment[ALIGNMENTS];
+    int64_t average[3]; /* of grouped products: depth, rows and columns of D */
 };
 
 /* The contents of a cublasLtMatmulAlgo_t: the request that it answers. */
@@ -134,6 +138,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         {CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue},
         {CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias},
         {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &p->bias_type, sizeof p->bias_type},
+        {CUBLASLT_MATMUL_DESC_POINTER_MODE, &p->factors, sizeof p->factors},
         {0, NULL, 0},
     };
     return set(place, (int)attribute, value, bytes);
@@ -183,13 +188,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p->alignment[1], sizeof p->alignment[1]},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &p->alignment[2], sizeof p->alignment[2]},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p->alignment[3], sizeof p->alignment[3]},
+        {13, &p->average[0], sizeof p->average[0]}, /* of newer headers */
+        {14, &p->average[1], sizeof p->average[1]},
+        {15, &p->average[2], sizeof p->average[2]},
         {0, NULL, 0},
     };
     return set(place, (int)attribute, value, bytes);
 }
 
 /* SHERD_EMULATED_LT_REFUSE: how a question is refused; "": it is not. */
-static const char *refusal(const struct product *p)
+static const char *refusal(const struct product *p, const struct layout *a)
 {
     static char how[12];
     static long asked;
@@ -201,8 +209,26 @@ static const char *refusal(const struct product *p)
         return "";
     want(sscanf(text, "%11s %11s", what, how) == 2, "SHERD_EMULATED_LT_REFUSE is \"WHAT HOW\"");
     bool due = strcmp(what, "all") == 0 || (strcmp(what, "bias") == 0 && p->epilogue == CUBLASLT_EPILOGUE_BIAS) ||
-               atol(what) == asked;
+               (strcmp(what, "grouped") == 0 && a->groups) || atol(what) == asked;
     return due ? how : "";
+}
+
+/* Grouped products came with version 13.2. The factors are in device memory then, and averages are known. */
+static void check_grouped(const struct product *p, const cublasLtMatrixLayout_t layout[ALIGNMENTS],
+                          const struct preference *preference)
+{
+    const struct layout *first = (const void *)layout[0];
+
+    for (int i = 1; i < ALIGNMENTS; i++)
+        want(((const struct layout *)(const void *)layout[i])->groups == first->groups,
+             "matrices have different numbers of groups");
+    if (!first->groups)
+        return;
+    want(cublasLtGetVersion() >= 130200, "this version has no grouped products");
+    want(p->factors == CUBLASLT_POINTER_MODE_DEVICE, "factors of grouped products are in device memory");
+    want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT, "this epilogue is not imitated for grouped products");
+    for (int i = 0; i < 3; i++)
+        want(preference->average[i] > 0, "an average size of the groups is not given");
 }
 
 /* The latest requests answered. They are kept for good, as the algorithm is nothing but its number. */
@@ -216,8 +242,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatmulHeuristicResult_t results[], int *found)
 {
     const cublasLtMatrixLayout_t layout[ALIGNMENTS] = {a, b, c, d};
-    const char *how = refusal((const void *)desc);
+    const char *how = refusal((const void *)desc, (const void *)a);
     want(handle && most >= 1, "no handle, or no room for an answer");
+    check_grouped((const void *)desc, layout, (const void *)preference);
     *found = 0;
     if (strcmp(how, "none") == 0)
         return CUBLAS_STATUS_SUCCESS;
@@ -279,13 +306,21 @@ static const struct algo *answer_of(const cublasLtMatmulAlgo_t *algo)
     return answers[algo->data[0]];
 }
 
+/* Of groups only the number is known when an algorithm is chosen. */
+static bool is_like(const struct layout *a, const struct layout *b)
+{
+    return a->groups ? a->groups == b->groups && a->type == b->type : !memcmp(a, b, sizeof *a);
+}
+
 static void check_call(const struct algo *answer, const struct product *p,
                        const cublasLtMatrixLayout_t layout[ALIGNMENTS], const void *const operand[ALIGNMENTS],
                        const void *space, size_t space_bytes)
 {
     for (int i = 0; i < ALIGNMENTS; i++) {
-        want(!memcmp(layout[i], &answer->layout[i], sizeof answer->layout[i]), "the algorithm is for another shape");
-        want((uintptr_t)operand[i] % answer->preference.alignment[i] == 0, "an operand is less aligned than promised");
+        want(is_like((const void *)layout[i], &answer->layout[i]), "the algorithm is for another shape");
+        want((uintptr_t)operand[i] % 16 == 0 || !answer->layout[i].groups, "an array of addresses is not aligned");
+        want(answer->layout[i].groups || (uintptr_t)operand[i] % answer->preference.alignment[i] == 0,
+             "an operand is less aligned than promised");
     }
     want(p->epilogue != CUBLASLT_EPILOGUE_BIAS ||
              ((uintptr_t)p->bias % answer->preference.alignment[ALIGNMENTS - 1] == 0 && (uintptr_t)p->bias % 16 == 0),
@@ -327,7 +362,9 @@ static void multiply(const struct product *p, float alpha, float beta, const str
 /* A product that is in progress. */
 struct call {
     int which;
+    uint32_t alignment[ALIGNMENTS];
     struct product product;
+    const float *factors[2]; /* alpha and beta of grouped products, in device memory */
     float alpha, beta;
     struct layout layout[ALIGNMENTS];
     const void *a, *b, *c;
@@ -335,6 +372,43 @@ struct call {
     char *space;
     size_t space_bytes;
 };
+
+/* Group g of a matrix: nothing of it is known before this moment. */
+static struct layout group_of(const struct call *x, int i, int g, void **at)
+{
+    const struct layout *all = &x->layout[i];
+    void *const *const data[ALIGNMENTS] = {(void *const *)x->a, (void *const *)x->b, (void *const *)x->c,
+                                           (void *const *)x->d};
+    struct layout one = {.type = all->type,
+                         .rows = (uint64_t)all->all_rows[g],
+                         .cols = (uint64_t)all->all_cols[g],
+                         .ld = all->all_ld[g]};
+
+    *at = data[i][g];
+    want(all->all_rows[g] >= 0 && all->all_cols[g] >= 0 && one.ld >= all->all_rows[g], "a group has no such size");
+    want((uintptr_t)*at % x->alignment[i] == 0 && one.ld * bytes_of(one.type) % 16 == 0,
+         "a matrix of a group is less aligned than promised");
+    return one;
+}
+
+/* The last group first: they run in no order, so none may write where another does. */
+static void multiply_groups(const struct call *x)
+{
+    const char *least = NULL;
+
+    for (int g = x->layout[0].groups; g-- > 0;) {
+        void *at[ALIGNMENTS];
+        struct layout of[ALIGNMENTS];
+        for (int i = 0; i < ALIGNMENTS; i++)
+            of[i] = group_of(x, i, g, &at[i]);
+        want(at[2] == at[3] && of[2].rows == of[3].rows && of[2].cols == of[3].cols, "C is not D");
+        const char *end = (char *)at[3] + of[3].ld * (int64_t)of[3].cols * bytes_of(of[3].type);
+        want(!least || end <= least, "groups write to the same place");
+        least = at[3];
+        multiply(&x->product, *x->factors[0], *x->factors[1], &of[0], at[0], &of[1], at[1], &of[2], at[2], &of[3],
+                 at[3]);
+    }
+}
 
 static void run(void *arg)
 {
@@ -344,10 +418,15 @@ static void run(void *arg)
         usleep(SLOW_US);
     memset(x->space, 0xff, 4096); /* destroy what was there */
     memset(x->space + x->space_bytes - 4096, 0xff, 4096);
-    multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c,
-             &x->layout[3], x->d);
+    if (x->layout[0].groups)
+        multiply_groups(x);
+    else
+        multiply(&x->product, x->alpha, x->beta, &x->layout[0], x->a, &x->layout[1], x->b, &x->layout[2], x->c,
+                 &x->layout[3], x->d);
     free(x);
 }
+
+static long grouped_run;
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t la, const void *b, cublasLtMatrixLayout_t lb, const void *beta,
@@ -360,16 +439,40 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     check_call(answer_of(algo), p, layout, (const void *const[]){a, b, c, d}, space, space_bytes);
     want(p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS,
          "this epilogue is not imitated");
+    if (((const struct layout *)(const void *)la)->groups && ++grouped_run == number("SHERD_EMULATED_LT_FAIL"))
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     struct call *x = own(sizeof *x);
     if (sh_emulated_count && answer_of(algo)->which > 0)
         sh_emulated_count(SH_EMULATED_OTHER, 1);
-    *x = (struct call){
-        answer_of(algo)->which, *p, *(const float *)alpha, *(const float *)beta, {{0}}, a, b, c, d, space, space_bytes};
+    *x = (struct call){.which = answer_of(algo)->which,
+                       .product = *p,
+                       .a = a,
+                       .b = b,
+                       .c = c,
+                       .d = d,
+                       .space = space,
+                       .space_bytes = space_bytes};
+    memcpy(x->alignment, answer_of(algo)->preference.alignment, sizeof x->alignment);
+    if (p->factors == CUBLASLT_POINTER_MODE_DEVICE)
+        x->factors[0] = alpha, x->factors[1] = beta;
+    else
+        x->alpha = *(const float *)alpha, x->beta = *(const float *)beta;
     for (int i = 0; i < ALIGNMENTS; i++)
         memcpy(&x->layout[i], layout[i], sizeof x->layout[i]);
     if (sh_emulated_launch)
         return sh_emulated_launch(stream, run, x) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
     run(x);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Under another name, since newer headers declare the library's. */
+static cublasStatus_t create_groups(cublasLtMatrixLayout_t *layout, cudaDataType type, int groups, const void *rows,
+                                    const void *columns, const void *ld)
+{
+    want(groups > 0, "there are no groups");
+    struct layout *p = own(sizeof *p);
+    *p = (struct layout){.type = type, .groups = groups, .all_rows = rows, .all_cols = columns, .all_ld = ld};
+    *layout = (void *)p;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -379,5 +482,6 @@ sh_rc sh_cublaslt_load(struct sh_cublaslt_functions *lt)
 #define X(name) lt->name = cublasLt##name;
     SH_CUBLASLT_FUNCTIONS(X)
 #undef X
+    lt->GroupedMatrixLayoutCreate = cublasLtGetVersion() >= 130200 ? create_groups : NULL;
     return SH_OK;
 }

@@ -16,8 +16,10 @@
  *   SHERD_EMULATED_CLOCK_SECONDS for cudaEventElapsedTime, anything recorded before the first kernel is that much older
  *   SHERD_EMULATED_LT_FASTEST    which of cuBLASLt's 3 answers takes no time; the others take 50 ms more
  *   SHERD_EMULATED_LT_VERSION    what cublasLtGetVersion returns
+ *   SHERD_EMULATED_LT_FAIL       N: the Nth grouped product of a process fails. There are some from version 13.2 on, and
+ *                                cublasLtGetVersion returns that of the headers unless told otherwise
  *   SHERD_EMULATED_LT_REFUSE     "WHAT HOW": the products that cuBLASLt has no kernel for, `bias` for those with a bias,
- *                                `all`, or N for the Nth that it is asked about; it returns no answer (`none`), one
+ *                                `grouped`, `all`, or N for the Nth that it is asked about; it returns no answer (`none`), one
  *                                that it marks as unusable (`unusable`), a status of "not supported" (`status`), or
  *                                another error (`error`)
  *   SHERD_EMULATED_COUNTERS      a file to which each process adds a line about what it has done
