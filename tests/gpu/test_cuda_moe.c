@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemm/work_product.h"
 #include "kernels/cuda/moe/grouped.h"
 #include "tests/gpu/optest_device.h"
+#include "tests/gpu/time_experts.h"
 #include "tests/op/moe.h"
 
 #include <setjmp.h>
@@ -185,6 +186,8 @@ int main(void)
 
     if (!optest_device_there())
         return 0;
+    if (getenv("SHERD_TIME_EXPERTS"))
+        return time_experts(getenv("SHERD_TIME_EXPERTS"));
     moe = (struct moe){
         .table = &table, .run = run, .agree = agree_on_device, .n_acts = 2, .few = getenv("SHERD_FEW_SHAPES") != NULL};
     return cmocka_run_group_tests_name("cuda_moe", tests, NULL, NULL);

@@ -116,6 +116,7 @@ def measures():
     if is_emulated():
         missing |= {'any order', 'own kernels'} - {row.get('way') for row in found}
         missing |= set() if any('best_us' in row for row in found) else {'products'}
+        missing |= {'expert_linear', 'expert_linear_bwd_w'} - {row.get('operation') for row in found if 'own_us' in row}
     missing |= set() if any('host_seconds' in row for row in found) else {'host_seconds'}
     return wrong + lacks(text, *TOY_ROWS, *told, *(GPU_ROWS if is_emulated() else [])) + ([f'not in --json: {missing}'] if missing else [])
 
