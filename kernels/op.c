@@ -51,6 +51,9 @@ static const struct sh_attr_field regroup_attrs[] = {
 static const struct sh_attr_field split_attrs[] = {
     LETTER(split, ranks, 'P'), LETTER(split, heads, 'H'), LETTER(split, kv_here, 'J'), LETTER(split, kv_heads, 'K'),
     LETTER(split, head_dim, 'D'), {0}};
+static const struct sh_attr_field delta_attrs[] = {
+    LETTER(delta, key_heads, 'K'), LETTER(delta, heads, 'H'), LETTER(delta, key_dim, 'D'), LETTER(delta, value_dim, 'V'),
+    FIELD(delta, eps), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
@@ -334,6 +337,34 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [M,O] act, first [g] i32, b [E,O] act opt, weight [n] f32 opt, order [M] i32 opt "
                   "-> db [E,O] f32 += opt, dweight [n] f32 opt",
          .flops = "2MO:db + 2MO:dweight", .attrs = row_attrs, APART},
+    [SH_OP_SHORT_CONV] =
+        {.shape = "x [B,T,C] act, w [C,1,W] act, docs [B,T] i32 opt -> y [B,T,C] act",
+         .flops = "2BTCW + 4BTC", .forward = true, APART},
+    [SH_OP_SHORT_CONV_BWD] =
+        {.shape = "dy [B,T,C] act, x [B,T,C] act, w [C,1,W] act, docs [B,T] i32 opt "
+                  "-> dx [B,T,C] act, dw [C,1,W] f32 += opt",
+         .flops = "4BTCW + 8BTC + 2BTCW:dw", APART},
+    /* Chunks of 64 rows: two products of D and three of V by 64, and four of D by V. */
+    [SH_OP_GATED_DELTA] =
+        {.shape = "x [B,T,2KD+HV] act, ba [B,T,2H] act, alog [H] act, dt [H] act, docs [B,T] i32 opt "
+                  "-> o [B,T,HV] act, state [B,S,HDV] f32",
+         .flops = "128BTHD + 128BTHV + 6BTHDV", .forward = true, .costly = true, .attrs = delta_attrs, APART},
+    [SH_OP_GATED_DELTA_BWD] =
+        {.shape = "do [B,T,HV] act, x [B,T,2KD+HV] act, ba [B,T,2H] act, alog [H] act, dt [H] act, docs [B,T] i32 opt, "
+                  "state [B,S,HDV] f32 -> dx [B,T,2KD+HV] act, dba [B,T,2H] act, dalog [H] f32 += opt, ddt [H] f32 += opt",
+         .flops = "512BTHD + 384BTHV + 14BTHDV", .attrs = delta_attrs, APART},
+    [SH_OP_GATED_NORM] =
+        {.shape = "x [N,HV] act, z [N,HV] act, w [V] act -> y [N,HV] act, rstd [N,H] f32",
+         .flops = "10NHV", .forward = true, .attrs = delta_attrs, OVER(0)},
+    [SH_OP_GATED_NORM_BWD] =
+        {.shape = "dy [N,HV] act, x [N,HV] act, z [N,HV] act, w [V] act, rstd [N,H] f32 "
+                  "-> dx [N,HV] act, dz [N,HV] act, dw [V] f32 += opt",
+         .flops = "24NHV", .attrs = delta_attrs, APART},
+    [SH_OP_GATE] = {.shape = "x [n] act, z [n] act -> y [n] act", .flops = "5n", .forward = true, OVER(0)},
+    [SH_OP_GATE_BWD] = {.shape = "dy [n] act, x [n] act, z [n] act -> dx [n] act, dz [n] act", .flops = "9n", APART},
+    [SH_OP_SPLIT_GATE] =
+        {.shape = "x [N,2HD+2KD] act -> qkv [N,HD+2KD] act, gate [N,HD] act", .forward = true, .attrs = kv_attrs, APART},
+    [SH_OP_JOIN_GATE] = {.shape = "qkv [N,HD+2KD] act, gate [N,HD] act -> x [N,2HD+2KD] act", .attrs = kv_attrs, APART},
     [SH_OP_ENCODE] = {.shape = "a [64b] float -> codes [b,68] u8", .flops = "384b", APART},
     [SH_OP_DECODE] = {.shape = "codes [b,68] u8 -> w [64b] float", .flops = "128b", APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},

@@ -96,6 +96,11 @@
  * o and lse of attention what they are with it: total = log(e^lse + e^sink), y = o e^(lse - total). ATTENTION_BWD of y
  * and total is then that of attention with the sink, and dsink = - sum over queries of e^(sink - total) dy.y.
  *
+ * GATED_DELTA (Yang et al., arXiv:2412.06464) has a state S [D,V] for each of H heads of values, which is 0 at the first
+ * row of a document. A row of x is queries and keys of K heads, H / K heads of values to each, then values; a row of ba is
+ * b, then a, of each head. With q and k divided by their lengths (kernels/delta.h), q by the root of D too,
+ *     S = e^g S,  S += k sigmoid(b) (v - S'k),  o = S'q  with  g = - e^alog softplus(a + dt)
+ *
  * SWIGLU_ROWS* with attr->rows.limit L and alpha are those of gpt-oss: gate and up are neighbours, element by element,
  * and h = min(gate, L) sigmoid(alpha min(gate, L)) (up between -L and L, plus 1). `more` is added to dweight.
  *
@@ -225,7 +230,17 @@ extern "C" {
     KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */             \
     KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */            \
     KERNEL(ENCODE, encode)                  /* blocks of 64 codes with their scale, LINEAR of code8.h, to nearest */    \
-    KERNEL(DECODE, decode)                  /* back, rounded once */
+    KERNEL(DECODE, decode)                  /* back, rounded once */                                                    \
+    KERNEL(SHORT_CONV, short_conv)          /* y = silu(sum_j w_j x of row t - (W-1) + j), in a document. CPUs only, as those below */ \
+    KERNEL(SHORT_CONV_BWD, short_conv_bwd)                                                                            \
+    KERNEL(GATED_DELTA, gated_delta)        /* a state for each head; see above. state: those with which chunks begin */ \
+    KERNEL(GATED_DELTA_BWD, gated_delta_bwd)                                                                          \
+    KERNEL(GATED_NORM, gated_norm)          /* RMSNorm of each head, times w silu(z) */                               \
+    KERNEL(GATED_NORM_BWD, gated_norm_bwd)                                                                            \
+    KERNEL(GATE, gate)                      /* y = x sigmoid(z) */                                                    \
+    KERNEL(GATE_BWD, gate_bwd)                                                                                        \
+    KERNEL(SPLIT_GATE, split_gate)          /* rows of q and gate head by head, then k, v: gates apart from the others */ \
+    KERNEL(JOIN_GATE, join_gate)            /* back */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -363,6 +378,10 @@ struct sh_op_attr {
             int64_t all;                           /* EMBED*, LOGITS: words of all ranks; 0: the table has all */
             float cap;                             /* LOGITS, LOSS_*: as in head; z is not yet capped */
         } part;                                    /* EMBED*, LOGITS, LOSS_PART, LOSS_REST */
+        struct {
+            int key_heads, heads, key_dim, value_dim;
+            float eps;                             /* of GATED_NORM* */
+        } delta;                                   /* GATED_DELTA*, GATED_NORM* */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */

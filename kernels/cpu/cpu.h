@@ -46,6 +46,11 @@ int64_t sh_cpu_lora_work_bytes(const struct sh_op_call *call, int threads); /* b
 int64_t sh_cpu_route_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_plan_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads); /* the three products */
+int64_t sh_cpu_short_conv_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_short_conv_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_gated_delta_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_gated_delta_bwd_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_gated_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_loss_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_ortho_work_bytes(const struct sh_op_call *call, int threads);

@@ -40,6 +40,11 @@ static int64_t (*const work_of[SH_OP_ROOM])(const struct sh_op_call *call, int t
     [SH_OP_ROUTE_LOSS] = sh_cpu_route_loss_work_bytes,
     [SH_OP_ORTHO] = sh_cpu_ortho_work_bytes,
     [SH_OP_ORTHO_ROWS] = sh_cpu_ortho_rows_work_bytes,
+    [SH_OP_SHORT_CONV] = sh_cpu_short_conv_work_bytes,
+    [SH_OP_SHORT_CONV_BWD] = sh_cpu_short_conv_bwd_work_bytes,
+    [SH_OP_GATED_DELTA] = sh_cpu_gated_delta_work_bytes,
+    [SH_OP_GATED_DELTA_BWD] = sh_cpu_gated_delta_bwd_work_bytes,
+    [SH_OP_GATED_NORM_BWD] = sh_cpu_gated_norm_bwd_work_bytes,
 };
 
 static int64_t work_bytes(const struct sh_op_call *call, int threads)

@@ -1,5 +1,6 @@
 #include "src/config/family.h"
 
+#include "src/config/layers.h"
 #include "src/config/words.h"
 
 #include <stddef.h>
@@ -26,6 +27,10 @@
     .layer_norm = true, .norm_no_bias = true, .rope_pairs = true, .parallel = true, .attention_bias_key = true, \
     .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", .head = "lm_head",        \
     .norm = {"input_layernorm"}, .o = "self_attn.o_proj"
+#define DELTA                                                                                                  \
+    .delta = "linear_attn", .delta_qkv = "linear_attn.in_proj_qkv", .delta_z = "linear_attn.in_proj_z",        \
+    .delta_b = "linear_attn.in_proj_b", .delta_a = "linear_attn.in_proj_a", .delta_o = "linear_attn.out_proj", \
+    .delta_conv = "linear_attn.conv1d", .delta_norm = "linear_attn.norm"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */
@@ -45,6 +50,16 @@ bool sh_family_has_experts(const struct sh_model *m, int block)
 {
     return sh_family_of(m->family)->router && block >= m->first_dense_layers &&
            (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
+}
+
+bool sh_family_has_delta(const struct sh_model *m, int block)
+{
+    return (sh_layers_kind(m, block) & SH_LAYER_LINEAR) != 0;
+}
+
+int64_t sh_family_delta_columns(const struct sh_model *m)
+{
+    return 2 * (int64_t)m->linear_key_heads * m->linear_key_dim + (int64_t)m->linear_value_heads * m->linear_value_dim;
 }
 
 int sh_family_blocks_with_experts(const struct sh_model *m, int blocks)
@@ -71,7 +86,12 @@ const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role 
                                                   [SH_PARAM_SHARED_GATE] = f->shared_gate,
                                                   [SH_PARAM_SHARED_UP] = f->shared_up,
                                                   [SH_PARAM_SHARED_DOWN] = f->shared_down,
-                                                  [SH_PARAM_SHARED_WEIGHT] = f->shared_weight};
+                                                  [SH_PARAM_SHARED_WEIGHT] = f->shared_weight,
+                                                  [SH_PARAM_DELTA_QKV] = f->delta_qkv,
+                                                  [SH_PARAM_DELTA_Z] = f->delta_z,
+                                                  [SH_PARAM_DELTA_B] = f->delta_b,
+                                                  [SH_PARAM_DELTA_A] = f->delta_a,
+                                                  [SH_PARAM_DELTA_O] = f->delta_o};
     return names[which];
 }
 
@@ -81,8 +101,9 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     const struct sh_family *f = sh_family_of(m->family);
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
-    int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim;
-    const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k ? q : q + 2 * kv},
+    int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim, heads = m->linear_value_heads;
+    int64_t values = heads * m->linear_value_dim, asked = f->attention_gate ? 2 * q : q;
+    const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k ? asked : q + 2 * kv},
                                                 [SH_PARAM_K] = {m->dim, kv},
                                                 [SH_PARAM_V] = {m->dim, kv},
                                                 [SH_PARAM_O] = {q, m->dim},
@@ -95,7 +116,12 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
                                                 [SH_PARAM_SHARED_GATE] = {m->dim, shared},
                                                 [SH_PARAM_SHARED_UP] = {m->dim, shared},
                                                 [SH_PARAM_SHARED_DOWN] = {shared, m->dim},
-                                                [SH_PARAM_SHARED_WEIGHT] = {m->dim, 1}};
+                                                [SH_PARAM_SHARED_WEIGHT] = {m->dim, 1},
+                                                [SH_PARAM_DELTA_QKV] = {m->dim, sh_family_delta_columns(m)},
+                                                [SH_PARAM_DELTA_Z] = {m->dim, values},
+                                                [SH_PARAM_DELTA_B] = {m->dim, heads},
+                                                [SH_PARAM_DELTA_A] = {m->dim, heads},
+                                                [SH_PARAM_DELTA_O] = {values, m->dim}};
     *in = dims[which][0];
     *out = dims[which][1];
 }
@@ -112,6 +138,11 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
     case SH_PARAM_ROUTER:
     case SH_PARAM_EXPERT_UP:
     case SH_PARAM_EXPERT_DOWN: return f->expert_bias;
+    case SH_PARAM_DELTA_QKV:
+    case SH_PARAM_DELTA_Z:
+    case SH_PARAM_DELTA_B:
+    case SH_PARAM_DELTA_A:
+    case SH_PARAM_DELTA_O: return false;
     default: return f->mlp_bias || m->mlp_bias;
     }
 }
@@ -144,18 +175,22 @@ static bool is_named(const char *name, const char *word)
 /* Whether the model has the product: perhaps all of its blocks have experts, or none has a shared one. */
 static bool has_product(const struct sh_model *m, int role)
 {
-    bool experts = false, dense = false;
+    bool experts = false, dense = false, attention = false, delta = false;
 
     for (int i = 0; i < m->n_layers; i++) {
         bool with = sh_family_has_experts(m, i);
 
+        delta = delta || sh_family_has_delta(m, i);
+        attention = attention || !sh_family_has_delta(m, i);
         experts = experts || with;
         dense = dense || !with;
     }
     if (!sh_family_linear_name(sh_family_of(m->family), role))
         return false;
     if (role < SH_PARAM_GATE)
-        return true;
+        return attention;
+    if (role >= SH_PARAM_DELTA_QKV)
+        return delta;
     if (role < SH_PARAM_LINEARS)
         return dense;
     return experts && (role < SH_PARAM_SHARED_GATE || m->shared_ffn_dim);

@@ -37,6 +37,7 @@ struct sh_family {
                             no ".weight" and end in "_bias" */
     float glu_limit, glu_alpha; /* of the gate and up of experts (kernels/op.h, SWIGLU_ROWS); 0: none */
     bool route_norm;            /* default of the key */
+    const char *layer_types;    /* default of the key if it is not by windows and positions; NULL: it is */
     int no_rope_layer_interval; /* default of the key; 0: the family has no such key */
     bool w_in_out;              /* matrices are stored [in,out]; else [out,in] */
     bool one_width; /* the heads fill the stream and are equal: n_kv_heads = n_heads, head_dim = dim / n_heads */
@@ -48,8 +49,11 @@ struct sh_family {
     const char *q, *k, *v, *o, *gate, *up, *down;
     const char *q_norm, *k_norm; /* NULL: none */
     const char *sinks;           /* the module that has a number for each head in its softmax; NULL: none */
-    const char *norm[2];         /* of the attention branch and of the feed-forward branch; second NULL: one for both */
-    const char *after[2];        /* norms of the branches' outputs, in addition; NULL: none */
+    bool attention_gate;         /* q has a gate behind each head's query, for what that head makes */
+    const char *delta;           /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
+    const char *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_o, *delta_conv, *delta_norm; /* and those in it */
+    const char *norm[2];  /* of the attention branch and of the feed-forward branch; second NULL: one for both */
+    const char *after[2]; /* norms of the branches' outputs, in addition; NULL: none */
 
     /* With experts: the router; up [E,2F,C], gate and up of each expert; down [E,C,F]; the expert that every token has,
      * and the product whose sigmoid weighs it. NULL: none. */
@@ -61,7 +65,11 @@ struct sh_family {
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);
 
-/* How many of the first `blocks` blocks do. */
+/* Whether this block has the gated delta rule in place of attention; columns of its queries, keys and values. */
+bool sh_family_has_delta(const struct sh_model *m, int block);
+int64_t sh_family_delta_columns(const struct sh_model *m);
+
+/* How many of the first `blocks` blocks have experts. */
 int sh_family_blocks_with_experts(const struct sh_model *m, int blocks);
 
 /* A product of a block: the name of its module below the block, such as "self_attn.q_proj", or NULL if the family does

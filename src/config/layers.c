@@ -12,8 +12,10 @@ static const struct {
              {"sliding", SH_LAYER_SLIDING},
              {"full_nope", SH_LAYER_NOPE},
              {"sliding_nope", SH_LAYER_SLIDING | SH_LAYER_NOPE},
+             {"linear", SH_LAYER_LINEAR},
              {"full_attention", 0},
-             {"sliding_attention", SH_LAYER_SLIDING}};
+             {"sliding_attention", SH_LAYER_SLIDING},
+             {"linear_attention", SH_LAYER_LINEAR}};
 
 /* A list pasted from a config.json is read as well. */
 static const char between[] = ", \t\"'[]";

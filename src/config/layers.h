@@ -8,14 +8,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bits of a block. Words: full, sliding, full_nope, sliding_nope. */
-enum { SH_LAYER_SLIDING = 1, SH_LAYER_NOPE = 2, SH_LAYER_KINDS = 4 };
+/* Bits of a block. Words: full, sliding, full_nope, sliding_nope; linear, which has no attention, has its bit alone. */
+enum { SH_LAYER_SLIDING = 1, SH_LAYER_NOPE = 2, SH_LAYER_LINEAR = 4, SH_LAYER_KINDS };
 
 /* The bits of block `block`, counted from 0. Without a text all blocks are alike: they have positions, and the window if
  * the model has one. */
 unsigned sh_layers_kind(const struct sh_model *m, int block);
 
-/* Whether a text can be read. Besides our words those of transformers can be, full_attention and sliding_attention.
+/* Whether a text can be read. Besides our words those of transformers can be, full_attention, sliding_attention and linear_attention.
  *   bad  out  [size] the word that is wrong; "": there is none at all */
 bool sh_layers_check(const char *text, char *bad, size_t size);
 

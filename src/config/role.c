@@ -18,6 +18,11 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_SHARED_UP] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
         [SH_PARAM_SHARED_DOWN] = {.ending = "weight", .matrix = true, .residual = true, .linear = true, .packs = true},
         [SH_PARAM_SHARED_WEIGHT] = {.ending = "weight", .packs = true},
+        [SH_PARAM_DELTA_QKV] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
+        [SH_PARAM_DELTA_Z] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
+        [SH_PARAM_DELTA_B] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
+        [SH_PARAM_DELTA_A] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
+        [SH_PARAM_DELTA_O] = {.ending = "weight", .matrix = true, .residual = true, .linear = true, .packs = true},
         [SH_PARAM_EMBED] = {.ending = "weight"},
         [SH_PARAM_POSITIONS] = {.ending = "weight"},
         [SH_PARAM_HEAD] = {.ending = "weight"},
@@ -30,6 +35,10 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_EXPERT_LORA_A] = {.ending = "lora_A.weight", .experts = true, .adapter = true},
         [SH_PARAM_EXPERT_LORA_B] = {.ending = "lora_B.weight", .experts = true, .adapter = true},
         [SH_PARAM_EXPERT_BIAS] = {.ending = "bias", .vector = true, .experts = true},
+        [SH_PARAM_CONV] = {.ending = "weight"},
+        [SH_PARAM_DECAY] = {.ending = "A_log", .vector = true},
+        [SH_PARAM_STEP] = {.ending = "dt_bias", .vector = true},
+        [SH_PARAM_GATED_NORM] = {.ending = "weight", .vector = true},
         [SH_PARAM_SINK] = {.ending = "sinks", .vector = true},
     };
     return &rows[role];

@@ -21,6 +21,11 @@ enum sh_param_role {
     SH_PARAM_SHARED_UP,
     SH_PARAM_SHARED_DOWN,
     SH_PARAM_SHARED_WEIGHT,
+    SH_PARAM_DELTA_QKV, /* of a block with the gated delta rule: queries, keys and values; the gate of its norm; b; a */
+    SH_PARAM_DELTA_Z,
+    SH_PARAM_DELTA_B,
+    SH_PARAM_DELTA_A,
+    SH_PARAM_DELTA_O,
     SH_PARAM_PRODUCTS,                  /* number of all products */
     SH_PARAM_EMBED = SH_PARAM_PRODUCTS, /* one row per word */
     SH_PARAM_POSITIONS,                 /* one row per position */
@@ -35,6 +40,10 @@ enum sh_param_role {
     SH_PARAM_EXPERT_BIAS, /* [E,O], of a product of experts */
     SH_PARAM_MOMENT,      /* no parameter: the means of squares of a matrix's rows, which an optimizer keeps */
     SH_PARAM_SINK,        /* a number for each head, in the softmax of its attention */
+    SH_PARAM_CONV,        /* [C,1,W], a convolution over time of each column */
+    SH_PARAM_DECAY,       /* logarithm of the decay of each head's state */
+    SH_PARAM_STEP,        /* added to what the decay depends on, for each head */
+    SH_PARAM_GATED_NORM,  /* factors of a norm that a gate multiplies, never 1 + weight */
     SH_PARAM_ROLES
 };
 

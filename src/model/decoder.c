@@ -33,6 +33,7 @@ struct decoder {
     struct sh_model_cut tensor;
     struct sh_model_stage stage;
     struct sh_emit_heads heads;
+    struct sh_emit_delta delta;
     struct sh_emit_route route;
     bool reports;
     int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
@@ -52,11 +53,12 @@ struct stack {
 };
 
 enum { IN, OUT, ROUTER = 0, EXPERT_UP, EXPERT_DOWN, SHARED_UP, SHARED_DOWN, SHARED_WEIGHT, STACKS };
+enum { DELTA_QKV, DELTA_Z, DELTA_BA, DELTA_OUT };
 
 struct branch {
     const struct part *part;
     struct weights norm, stack[STACKS], after;
-    int q_norm, k_norm, sink;
+    int q_norm, k_norm, sink, conv, a_log, dt, gated_norm;
     struct sh_ffn_weights own; /* of model.ffn */
 };
 
@@ -76,7 +78,11 @@ static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, fl
 {
     const struct sh_param_info *info = sh_param_info(role);
 
-    *std = 0;
+    *std = role == SH_PARAM_DECAY ? 1 : 0; /* heads that forget soon and late (doc/decisions/0077) */
+    if (role == SH_PARAM_DECAY)
+        return SH_INIT_NORMAL;
+    if (role == SH_PARAM_STEP || role == SH_PARAM_GATED_NORM)
+        return SH_INIT_ONE;
     if (info->vector)
         return role == SH_PARAM_NORM && !d->f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO;
     *std = (float)d->m->init_std;
@@ -265,6 +271,17 @@ static void declare_sink(struct decoder *d, struct branch *b)
         sh_emit_hold(&d->e, b->sink, 0, 1, &here);
 }
 
+static void declare_delta(struct decoder *d, struct branch *b)
+{
+    const struct sh_model *m = d->m;
+    int64_t heads = m->linear_value_heads, width = m->linear_value_dim;
+
+    b->conv = declare(d, SH_PARAM_CONV, d->f->delta_conv, 3, DIMS(sh_family_delta_columns(m), 1, m->linear_conv_size));
+    b->a_log = declare(d, SH_PARAM_DECAY, d->f->delta, 1, &heads);
+    b->dt = declare(d, SH_PARAM_STEP, d->f->delta, 1, &heads);
+    b->gated_norm = declare(d, SH_PARAM_GATED_NORM, d->f->delta_norm, 1, &width);
+}
+
 /* The final norm is in the last unit that the forward gathers, the head's. */
 static void declare_final_norm(struct decoder *d)
 {
@@ -366,8 +383,10 @@ int sh_model_window(const struct sh_model *m, int block)
 static int attention(struct decoder *d, int x, const struct branch *b)
 {
     struct sh_emit_heads heads = d->heads;
-    int qkv = linear(d, x, b->stack[IN]); /* [N,(H+2K)D] */
+    int qkv = linear(d, x, b->stack[IN]), gate = SH_NONE; /* [N,(H+2K)D] */
 
+    if (d->f->attention_gate)
+        qkv = sh_emit_split_gate(&d->e, qkv, &d->heads, &gate);
     if (d->f->qkv_by_head)
         qkv = sh_emit_regroup(&d->e, qkv, &d->heads);
     if (d->f->q_norm)
@@ -377,7 +396,31 @@ static int attention(struct decoder *d, int x, const struct branch *b)
     if (has_rope(d))
         qkv = sh_emit_rope(&d->e, qkv, heads.window ? d->rope_local : d->rope, &d->heads);
     qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
+    if (gate != SH_NONE)
+        qkv = sh_emit_gate(&d->e, qkv, gate);
     return linear(d, qkv, b->stack[OUT]);
+}
+
+static bool has_delta(const struct decoder *d)
+{
+    return sh_family_has_delta(d->m, d->e.block);
+}
+
+/* Queries, keys and values [N,2KD+HV], gates [N,HV], and b and a of each head [N,2H]. */
+static int gated_delta(struct decoder *d, int x, const struct branch *b)
+{
+    struct sh_emit_delta how = d->delta;
+    int qkv, gate, ba;
+
+    how.conv = b->conv;
+    how.a_log = b->a_log;
+    how.dt = b->dt;
+    how.norm = b->gated_norm;
+    qkv = sh_emit_short_conv(&d->e, linear(d, x, b->stack[DELTA_QKV]), &how);
+    ba = linear(d, x, b->stack[DELTA_BA]);
+    qkv = sh_emit_gated_delta(&d->e, qkv, ba, &how);
+    gate = linear(d, x, b->stack[DELTA_Z]);
+    return linear(d, sh_emit_gated_norm(&d->e, qkv, gate, &how), b->stack[DELTA_OUT]);
 }
 
 /* A plug-in that is not open, as in tools that only count, has the shapes of the family's activation; a request to the
@@ -477,7 +520,11 @@ static bool has_shared(const struct decoder *d)
 static const struct part *part_of(const struct decoder *d, int branch)
 {
     static const struct part parts[BRANCHES][4] = {
-        [ATTENTION] = {{.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
+        [ATTENTION] =
+            {{.fits = has_delta,
+              .stack = {{SH_PARAM_DELTA_QKV, 1}, {SH_PARAM_DELTA_Z, 1}, {SH_PARAM_DELTA_B, 2}, {SH_PARAM_DELTA_O, 1}},
+              .emit = gated_delta},
+             {.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
         [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}, .emit = experts},
                           {.fits = has_experts, .stack = {EXPERTS}, .emit = experts},
                           {.fits = has_own, .emit = own_feed_forward},
@@ -529,7 +576,9 @@ static struct branch declare_branch(struct decoder *d, int which)
     }
     if (b.part->emit == own_feed_forward)
         sh_ffn_declare(&d->e, d->m, &b.own);
-    if (which == ATTENTION)
+    if (which == ATTENTION && has_delta(d))
+        declare_delta(d, &b);
+    else if (which == ATTENTION)
         declare_sink(d, &b);
     b.after = declare_norm(d, d->f->after[which]);
     return b;
@@ -801,6 +850,11 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                                   .pairs = sh_family_of(m->family)->rope_pairs,
                                   .scalar = m->query_pre_attn_scalar,
                                   .cap = (float)m->attention_softcap},
+                        .delta = {.key_heads = m->linear_key_heads,
+                                  .heads = m->linear_value_heads,
+                                  .key_dim = m->linear_key_dim,
+                                  .value_dim = m->linear_value_dim,
+                                  .eps = (float)m->norm_eps},
                         .route = {.experts = m->n_experts,
                                   .chosen = m->n_experts_per_token,
                                   .sigmoid = m->router == SH_ROUTER_SIGMOID,

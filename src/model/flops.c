@@ -70,8 +70,15 @@ struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct s
             f.matmul += (p->saved[i].trainable ? 6.0 : 4.0) * (double)active(m, &p->saved[i]);
     for (int i = 0; i < p->n_ops; i++) {
         const struct sh_op *op = &p->ops[i];
+        const struct sh_op_attr *a = &op->attr;
         double row; /* scores and weighted values: [T,T] products of H*D elements a row */
 
+        if (op->kind ==
+            SH_OP_GATED_DELTA) { /* what is read of the state twice, and added to it: three products a row */
+            row = 18.0 * a->delta.heads * (double)a->delta.key_dim * a->delta.value_dim;
+            f.attention_causal += row;
+            f.attention_full += row;
+        }
         if (op->kind != SH_OP_ATTENTION)
             continue;
         row = 12.0 * (double)p->tensors[op->out[0]].dim[2];

@@ -1,6 +1,7 @@
 /* Sizes that are refused before anything is emitted, so that no pass and no kernel needs to check what a product of
  * sizes comes to. A plan adds up at most a few hundred times what is counted here, for types, optimizer, levels of a
  * tree and copies: far from 2^63 bytes. */
+#include "kernels/delta.h"
 #include "src/base/err.h"
 #include "src/base/number/size.h"
 #include "src/config/family.h"
@@ -37,12 +38,23 @@ static sh_rc check_heads(const struct sh_model *m)
         m->n_heads, m->n_kv_heads, m->head_dim, INT_MAX);
 }
 
+/* Columns that blocks with the gated delta rule make of a token; and numbers of states that are kept for it. */
+static int64_t delta_width(const struct sh_model *m)
+{
+    return sh_family_delta_columns(m) + 2 * (int64_t)m->linear_value_heads * ((int64_t)m->linear_value_dim + 1);
+}
+
+static int64_t delta_states(const struct sh_model *m)
+{
+    return (int64_t)m->linear_value_heads * m->linear_key_dim * m->linear_value_dim / SH_DELTA_CHUNK;
+}
+
 /* Widths of a block's matrices are summed generously: each is a multiple of dim. */
 static sh_rc check_params(const struct sh_model *m)
 {
     int64_t experts = sh_size_mul(m->n_experts, 3 * (int64_t)m->expert_ffn_dim + 1);
     int64_t dense = sh_size_add(3 * ((int64_t)m->ffn_dim + m->shared_ffn_dim), sh_ffn_params(m) / m->dim);
-    int64_t widths = sh_size_add(sh_size_add(qkv_width(m) + heads_width(m) + 9, dense), experts);
+    int64_t widths = sh_size_add(sh_size_add(qkv_width(m) + heads_width(m) + delta_width(m) + 9, dense), experts);
     int64_t blocks = sh_size_mul(sh_size_mul(m->dim, widths), m->n_layers);
     int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len);
 
@@ -60,7 +72,8 @@ static sh_rc check_activations(const struct sh_model *m, const struct sh_model_b
 {
     int64_t dense = 8 * ((int64_t)m->ffn_dim + m->shared_ffn_dim + sh_ffn_widths(m)), dim = m->dim;
     int64_t experts = m->n_experts_per_token * (8 * (int64_t)m->expert_ffn_dim + 4 * dim) + 4 * (int64_t)m->n_experts;
-    int64_t widths = 16 * dim + 8 * qkv_width(m) + 4 * heads_width(m) + dense + experts;
+    int64_t widths =
+        16 * dim + 8 * qkv_width(m) + 4 * heads_width(m) + dense + experts + 4 * delta_width(m) + delta_states(m);
     int64_t tokens = (int64_t)b->batch * b->seq;
 
     if (sh_size_mul(sh_size_mul(tokens, widths), (int64_t)m->n_layers + 1) <= MOST_ACTIVATIONS)

@@ -386,6 +386,74 @@ static void split_kv_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+static void split_gate_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_JOIN_GATE);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = upstream(g, 1);
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+static void gate_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_GATE_BWD);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < 2; i++) {
+        op.in[1 + i] = g->fwd.in[i];
+        op.out[i] = fresh(g, g->fwd.in[i]);
+    }
+    sh_program_add_op(g->p, &op);
+    for (int i = 0; i < 2; i++)
+        give(g, g->fwd.in[i], op.out[i]);
+}
+
+static void short_conv_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SHORT_CONV_BWD);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < 3; i++)
+        op.in[1 + i] = g->fwd.in[i];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    to_param(g, &op, 1, g->fwd.in[1]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+/* The first two inputs have rows, the next `params` are parameters, and all of them have a gradient; what the forward
+ * made for the backward comes last. */
+static void heads_rule(struct grad *g, enum sh_op_kind kind, int params, int others)
+{
+    struct sh_op op = backward_op(g, kind);
+    int n = 2 + params + others;
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < n; i++)
+        op.in[1 + i] = g->fwd.in[i];
+    op.in[1 + n] = g->fwd.out[1];
+    for (int i = 0; i < 2; i++)
+        op.out[i] = fresh(g, g->fwd.in[i]);
+    for (int i = 2; i < 2 + params; i++)
+        to_param(g, &op, i, g->fwd.in[i]);
+    sh_program_add_op(g->p, &op);
+    for (int i = 0; i < 2; i++)
+        give(g, g->fwd.in[i], op.out[i]);
+}
+
+static void gated_delta_rule(struct grad *g)
+{
+    heads_rule(g, SH_OP_GATED_DELTA_BWD, 2, 1);
+}
+
+static void gated_norm_rule(struct grad *g)
+{
+    heads_rule(g, SH_OP_GATED_NORM_BWD, 1, 0);
+}
+
 /* The choice itself passes no gradient; that of the weights goes through the router's product. */
 static void route_rule(struct grad *g)
 {
@@ -614,6 +682,11 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_ATTENTION] = attention_rule,
     [SH_OP_ATTENTION_ROWS] = attention_rows_rule,
     [SH_OP_SPLIT_KV] = split_kv_rule,
+    [SH_OP_SPLIT_GATE] = split_gate_rule,
+    [SH_OP_GATE] = gate_rule,
+    [SH_OP_SHORT_CONV] = short_conv_rule,
+    [SH_OP_GATED_DELTA] = gated_delta_rule,
+    [SH_OP_GATED_NORM] = gated_norm_rule,
     [SH_OP_QK_NORM] = qk_norm_rule,
     [SH_OP_SCALE] = scale_rule,
     [SH_OP_REGROUP] = regroup_rule,

@@ -4,6 +4,7 @@
 #include "kernels/rows.h"
 #include "src/base/number/size.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/model/objective.h"
 #include "src/pass/pipeline/order.h"
 #include "src/plugin/plugin.h"
@@ -313,6 +314,11 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
                        "model.family=%s: sinks of attention and biases of experts have kernels for CPUs only, but the "
                        "job runs on GPUs; give training.device=cpu",
                        sh_family_of(cfg->model.family)->name);
+    if (gpu && sh_layers_any(&cfg->model, SH_LAYER_LINEAR))
+        return sh_fail(SH_E_USAGE,
+                       "model.family=%s: the gated delta rule has kernels for CPUs only (SHORT_CONV, GATED_DELTA, "
+                       "GATED_NORM, GATE), but the job runs on GPUs; give training.device=cpu",
+                       sh_family_of(cfg->model.family)->name);
     if (gpu && sh_family_of(cfg->model.family)->rope_pairs)
         return sh_fail(
             SH_E_USAGE,
@@ -434,6 +440,12 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose,
             "parallelism.tensor_parallel_degree=%d: logits of a part of the words have kernels for CPUs only, but the "
             "job runs on GPUs; leave it out, or give --training.device=cpu",
             cfg->parallelism.tensor_parallel_degree);
+    if (purpose == SH_TO_GENERATE && sh_layers_any(&cfg->model, SH_LAYER_LINEAR))
+        return sh_fail(
+            SH_E_USAGE,
+            "model.family=%s: the states of the gated delta rule (GATED_DELTA) are not kept from token to token "
+            "yet; export the model and generate with transformers",
+            sh_family_of(cfg->model.family)->name);
     if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.pipeline_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,

@@ -4,6 +4,8 @@
  * later. */
 #include "src/program/emit.h"
 
+#include "kernels/delta.h"
+
 #include "kernels/plug.h"
 #include "kernels/shape.h"
 
@@ -422,6 +424,84 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, h->heads, e->seq), "lse");
     sh_program_add_op(e->p, &op);
     return through_sink(e, &op, h);
+}
+
+int sh_emit_split_gate(struct sh_emit *e, int x, const struct sh_emit_heads *h, int *gate)
+{
+    struct sh_op op = make_op(e, SH_OP_SPLIT_GATE);
+    int64_t rows = tensor(e, x)->dim[0], queries = (int64_t)h->heads * h->head_dim;
+
+    set_heads(&op, h);
+    op.in[0] = x;
+    op.out[0] = activation(e, 2, DIMS(rows, tensor(e, x)->dim[1] - queries), "qkv");
+    op.out[1] = *gate = activation(e, 2, DIMS(rows, queries), "gate");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_gate(struct sh_emit *e, int x, int z)
+{
+    struct sh_op op = make_op(e, SH_OP_GATE);
+
+    op.in[0] = x;
+    op.in[1] = z;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "gated");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_short_conv(struct sh_emit *e, int x, const struct sh_emit_delta *d)
+{
+    struct sh_op op = make_op(e, SH_OP_SHORT_CONV);
+
+    op.in[0] = view3(e, x);
+    op.in[1] = d->conv;
+    op.in[2] = e->p->port[SH_PORT_DOCS];
+    op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "conv");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+static void set_delta(struct sh_op *op, const struct sh_emit_delta *d)
+{
+    op->attr.delta.key_heads = d->key_heads;
+    op->attr.delta.heads = d->heads;
+    op->attr.delta.key_dim = d->key_dim;
+    op->attr.delta.value_dim = d->value_dim;
+    op->attr.delta.eps = d->eps;
+}
+
+/* The states with which chunks begin are kept in f32: the backward makes the others again from them. */
+int sh_emit_gated_delta(struct sh_emit *e, int x, int ba, const struct sh_emit_delta *d)
+{
+    struct sh_op op = make_op(e, SH_OP_GATED_DELTA);
+    int64_t slots = (e->seq + SH_DELTA_CHUNK - 1) / SH_DELTA_CHUNK;
+
+    set_delta(&op, d);
+    op.in[0] = view3(e, x);
+    op.in[1] = view3(e, ba);
+    op.in[2] = d->a_log;
+    op.in[3] = d->dt;
+    op.in[4] = e->p->port[SH_PORT_DOCS];
+    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)d->heads * d->value_dim), "delta");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3,
+                           DIMS(e->batch, slots, (int64_t)d->heads * d->key_dim * d->value_dim), "states");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+int sh_emit_gated_norm(struct sh_emit *e, int x, int z, const struct sh_emit_delta *d)
+{
+    struct sh_op op = make_op(e, SH_OP_GATED_NORM);
+
+    set_delta(&op, d);
+    op.in[0] = x;
+    op.in[1] = z;
+    op.in[2] = d->norm;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "gated norm");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(tensor(e, x)->dim[0], d->heads), "rstd");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
 }
 
 /* Write the keys and values of the new tokens into the cache; return the cache, [B,S,2KD]. */

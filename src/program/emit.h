@@ -95,6 +95,21 @@ int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_hea
 int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: each sequence's last row that counts; from then on T is
                                                1 */
 
+/* The gate of each head lies behind its query: [N,(2H+2K)D] -> [N,(H+2K)D], and gate [N,HD]. */
+int sh_emit_split_gate(struct sh_emit *e, int x, const struct sh_emit_heads *h, int *gate);
+int sh_emit_gate(struct sh_emit *e, int x, int z); /* x sigmoid(z): [N,C] -> [N,C] */
+
+/* A block with the gated delta rule (kernels/op.h): K key_heads of D, H heads of V. */
+struct sh_emit_delta {
+    int key_heads, heads, key_dim, value_dim;
+    float eps;      /* of its norm */
+    int a_log, dt;  /* [H] */
+    int conv, norm; /* [C,1,W] for C = 2KD+HV; [V] */
+};
+int sh_emit_short_conv(struct sh_emit *e, int x, const struct sh_emit_delta *d);          /* [N,C] -> [N,C] */
+int sh_emit_gated_delta(struct sh_emit *e, int x, int ba, const struct sh_emit_delta *d); /* [N,C], [N,2H] -> [N,HV] */
+int sh_emit_gated_norm(struct sh_emit *e, int x, int z, const struct sh_emit_delta *d);   /* [N,HV] twice -> [N,HV] */
+
 /* Adapters for some ranges of columns of a linear product; parts 0: none. */
 struct sh_emit_lora {
     int parts, a, b;                                /* stacks [parts R,I] and [sum of widths,R] */

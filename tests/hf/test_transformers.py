@@ -56,6 +56,9 @@ NEOX = dict(SIZES, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 FEW = dict(num_experts=6, num_experts_per_tok=2)
 QWEN_MOE = dict(FEW, moe_intermediate_size=48)
 OSS = dict(GROUPED, head_dim=24, sliding_window=9, num_local_experts=6, num_experts_per_tok=2)
+# The norm of what a head makes is steep where a query meets no key: the class computes that in float32 whatever its type.
+DELTA = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
+             rms_norm_eps=0.1)
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
@@ -173,6 +176,10 @@ MODELS = {
         layer_types=['sliding_attention'] * 3,
         rope_parameters={'rope_type': 'linear', 'rope_theta': 500.0, 'factor': 3.0})),
     'cohere': (transformers.CohereConfig, dict(GROUPED, logit_scale=0.5)),
+    'qwen3_5_text': (transformers.Qwen3_5TextConfig, dict(GROUPED, num_hidden_layers=4, **DELTA)),
+    'qwen3_5_text, tied, biases, other blocks': (transformers.Qwen3_5TextConfig, dict(
+        GROUPED, tie_word_embeddings=True, attention_bias=True, layer_types=['full_attention', 'linear_attention', 'linear_attention'],
+        **dict(DELTA, linear_num_value_heads=2, linear_conv_kernel_dim=3))),
     'glm4': (transformers.Glm4Config, dict(GROUPED, head_dim=24)),
     'glm4, tied, all of each head turned': (transformers.Glm4Config, dict(
         GROUPED, head_dim=16, tie_word_embeddings=True,
@@ -186,7 +193,7 @@ MODELS = {
 
 
 def draw(model):
-    around = 0.0 if model.config.model_type.startswith('gemma') else 1.0  # where norms are the identity
+    plus_one = model.config.model_type.startswith(('gemma', 'qwen3_5'))  # the identity is then at 0
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.endswith('gate_up_proj') and model.config.model_type == 'gpt_oss':
@@ -194,6 +201,7 @@ def draw(model):
             elif p.ndim > 1:
                 p.normal_(0, 0.3 if 'wte' in name or 'wpe' in name or 'embed' in name else 0.15)
             elif name.endswith('weight'):
+                around = 0.0 if plus_one and 'linear_attn' not in name else 1.0
                 p.uniform_(around - 0.5, around + 0.5)
             else:
                 p.normal_(0, 0.2)
@@ -431,6 +439,9 @@ def meaning(config):
         values['model.rope_beta_fast'] = rope.get('beta_fast', 32)
         for length in 'short', 'long':
             values[f'model.rope_{length}_factor'] = rope.get(f'{length}_factor', [])
+    for key, field in (('key_heads', 'num_key_heads'), ('value_heads', 'num_value_heads'), ('key_dim', 'key_head_dim'),
+                       ('value_dim', 'value_head_dim'), ('conv_size', 'conv_kernel_dim')):
+        values[f'model.linear_{key}'] = getattr(config, f'linear_{field}', 0)
     return values
 
 
@@ -546,6 +557,9 @@ def case_config(name, spelling):
             wrong += [f'without {absent}: blocks {unturned(ours)} have no positions']
         if our_dense(ours) != dense(theirs):
             wrong += [f'without {absent}: blocks {our_dense(ours)} have no experts']
+        linear = [kind == 'linear_attention' for kind in getattr(theirs, 'layer_types', None) or [''] * theirs.num_hidden_layers]
+        if [kind == 'linear' for kind in kinds(ours)] != linear[:theirs.num_hidden_layers]:
+            wrong += [f'without {absent}: blocks {kinds(ours)} have no attention']
         if our_windows(ours) != windows(theirs):
             wrong += [f'without {absent}: windows {our_windows(ours)}, for transformers {windows(theirs)}']
     return wrong

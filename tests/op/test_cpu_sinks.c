@@ -2,6 +2,7 @@
  * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates; rotary positions of neighbours. Gradients of the reference are
  * compared with finite differences. */
 #include "tests/op/agree.h"
+#include "tests/op/gradient.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,45 +15,6 @@
 
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
 enum { ACTS = sizeof acts / sizeof *acts };
-
-static void copy(const struct sh_operand *to, const struct sh_operand *from)
-{
-    memcpy(to->data, from->data, (size_t)(optest_elems(from) * sh_dtype_bytes(from->dtype)));
-}
-
-/* The same operand of another call as an input. */
-static void give(struct optest *t, int i, const struct sh_operand *from)
-{
-    optest_in(t, i, from->dtype, from->ndim, from->dim);
-    copy(&t->call.in[i], from);
-}
-
-static double dot(const struct sh_operand *a, const struct sh_operand *b)
-{
-    double sum = 0;
-
-    for (int64_t i = 0; i < optest_elems(a); i++)
-        sum += optest_get(a, i) * optest_get(b, i);
-    return sum;
-}
-
-/* grad against differences of the number that L() makes, by what `in` holds. */
-static void check_gradient(const struct sh_operand *in, const struct sh_operand *grad, double (*L)(void))
-{
-    const double h = 0x1p-16;
-
-    for (int64_t i = 0; i < optest_elems(in); i++) {
-        double old = optest_get(in, i), up, want, got = optest_get(grad, i);
-
-        optest_set(in, i, old + h);
-        up = L();
-        optest_set(in, i, old - h);
-        want = (up - L()) / (2 * h);
-        optest_set(in, i, old);
-        if (!(fabs(want - got) <= 1e-6 * (1 + fabs(want))))
-            fail_msg("the gradient of element %lld is %.9g, differences give %.9g", (long long)i, got, want);
-    }
-}
 
 /* ---- sinks ---- */
 
@@ -84,9 +46,9 @@ static void begin_sink_bwd(struct optest *t, const struct optest *f, enum sh_dty
 {
     set_heads(t, SH_OP_SINK_BWD, s);
     optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
-    give(t, 1, &f->call.out[0]);
-    give(t, 2, &f->call.out[1]);
-    give(t, 3, &f->call.in[2]);
+    gradient_give(t, 1, &f->call.out[0]);
+    gradient_give(t, 2, &f->call.out[1]);
+    gradient_give(t, 3, &f->call.in[2]);
     optest_out(t, 0, sums, DIMS(s.H));
 }
 
@@ -125,10 +87,10 @@ static const struct sh_operand *up_stream;
 static double sink_objective(void)
 {
     optest_run(&attention, &sh_kernels_ref, 1);
-    copy(&sink.call.in[0], &attention.call.out[0]);
-    copy(&sink.call.in[1], &attention.call.out[1]);
+    gradient_copy(&sink.call.in[0], &attention.call.out[0]);
+    gradient_copy(&sink.call.in[1], &attention.call.out[1]);
     optest_run(&sink, &sh_kernels_ref, 1);
-    return dot(up_stream, &sink.call.out[0]);
+    return gradient_dot(up_stream, &sink.call.out[0]);
 }
 
 /* The backward of attention has what the sink made, and needs to know nothing of it. */
@@ -147,19 +109,19 @@ static void sink_gradient(void **state)
     up_stream = &dsink.call.in[0];
     begin_sink_bwd(&dsink, &sink, SH_F64, s);
     sink_objective();
-    copy(&dsink.call.in[1], &sink.call.out[0]);
-    copy(&dsink.call.in[2], &sink.call.out[1]);
+    gradient_copy(&dsink.call.in[1], &sink.call.out[0]);
+    gradient_copy(&dsink.call.in[2], &sink.call.out[1]);
     optest_run(&dsink, &sh_kernels_ref, 1);
-    check_gradient(&sink.call.in[2], &dsink.call.out[0], sink_objective);
+    gradient_check(&sink.call.in[2], &dsink.call.out[0], sink_objective);
     sink_objective();
     set_heads(&dqkv, SH_OP_ATTENTION_BWD, s);
-    give(&dqkv, 0, up_stream);
-    give(&dqkv, 1, &attention.call.in[0]);
-    give(&dqkv, 2, &sink.call.out[0]);
-    give(&dqkv, 3, &sink.call.out[1]);
+    gradient_give(&dqkv, 0, up_stream);
+    gradient_give(&dqkv, 1, &attention.call.in[0]);
+    gradient_give(&dqkv, 2, &sink.call.out[0]);
+    gradient_give(&dqkv, 3, &sink.call.out[1]);
     optest_out(&dqkv, 0, SH_F64, DIMS(s.B, s.T, (s.H + 2 * s.K) * s.D));
     optest_run(&dqkv, &sh_kernels_ref, 1);
-    check_gradient(&attention.call.in[0], &dqkv.call.out[0], sink_objective);
+    gradient_check(&attention.call.in[0], &dqkv.call.out[0], sink_objective);
     optest_end(&attention);
     optest_end(&sink);
     optest_end(&dsink);
@@ -278,7 +240,7 @@ static void begin_bias_bwd(struct optest *t, const struct optest *f, enum sh_dty
     optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
     for (int i = 1; i < 5; i++)
         if (f->call.in[i].ndim)
-            give(t, i, &f->call.in[i]);
+            gradient_give(t, i, &f->call.in[i]);
     optest_out(t, 0, sums, f->call.in[2].ndim, f->call.in[2].dim);
     if (f->call.in[3].ndim)
         optest_out(t, 1, sums, f->call.in[3].ndim, f->call.in[3].dim);
@@ -311,7 +273,7 @@ static struct optest forward, backward;
 static double objective_of_forward(void)
 {
     optest_run(&forward, &sh_kernels_ref, 1);
-    return dot(&backward.call.in[0], &forward.call.out[0]);
+    return gradient_dot(&backward.call.in[0], &forward.call.out[0]);
 }
 
 static void bias_gradient(void **state)
@@ -321,8 +283,8 @@ static void bias_gradient(void **state)
     begin_bias(&forward, SH_F64, SH_F64, &few[0], true);
     begin_bias_bwd(&backward, &forward, SH_F64);
     optest_run(&backward, &sh_kernels_ref, 1);
-    check_gradient(&forward.call.in[2], &backward.call.out[0], objective_of_forward);
-    check_gradient(&forward.call.in[3], &backward.call.out[1], objective_of_forward);
+    gradient_check(&forward.call.in[2], &backward.call.out[0], objective_of_forward);
+    gradient_check(&forward.call.in[3], &backward.call.out[1], objective_of_forward);
     optest_end(&forward);
     optest_end(&backward);
 }
@@ -345,7 +307,7 @@ static void begin_gate_bwd(struct optest *t, const struct optest *f, enum sh_dty
     t->attr.rows = f->attr.rows;
     optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
     for (int i = 0; i < 3; i++)
-        give(t, 1 + i, &f->call.in[i]);
+        gradient_give(t, 1 + i, &f->call.in[i]);
     if (more)
         optest_in(t, 5, number, f->call.in[1].ndim, f->call.in[1].dim);
     optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
@@ -414,10 +376,10 @@ static void gate_gradient(void **state)
         optest_set(&backward.call.in[5], i, 0);
     optest_run(&backward, &sh_kernels_ref, 1);
     for (int in = 0; in < 2; in++)
-        check_gradient(&forward.call.in[in], &backward.call.out[in], objective_of_forward);
+        gradient_check(&forward.call.in[in], &backward.call.out[in], objective_of_forward);
     for (int i = 0; i < 4; i++)
         optest_set(&backward.call.in[5], i, 10 + i);
-    copy(&forward.call.in[1], &backward.call.out[1]); /* as it was without more */
+    gradient_copy(&forward.call.in[1], &backward.call.out[1]); /* as it was without more */
     optest_run(&backward, &sh_kernels_ref, 1);
     for (int i = 0; i < 4; i++)
         assert_true(fabs(optest_get(&backward.call.out[1], i) - optest_get(&forward.call.in[1], i) - 10 - i) < 1e-9);
@@ -477,7 +439,7 @@ static void turned_products(void **state)
             if (k == 2 && !of_w)
                 turn(&plain.call.in[2], &t.call.in[2]);
             else
-                copy(&plain.call.in[k], &t.call.in[k]);
+                gradient_copy(&plain.call.in[k], &t.call.in[k]);
         optest_run(&t, &sh_kernels_ref, 1);
         optest_run(&plain, &sh_kernels_ref, 1);
         for (int64_t n = 0; n < optest_elems(&t.call.out[0]); n++) {
@@ -518,10 +480,10 @@ static void begin_route_bwd(struct optest *t, const struct optest *f, enum sh_dt
     t->attr.route = f->attr.route;
     t->scalars.router_scale = 1;
     optest_in(t, 0, number, f->call.out[0].ndim, f->call.out[0].dim);
-    give(t, 1, &f->call.out[1]);
-    give(t, 2, &f->call.out[2]);
-    give(t, 4, &f->call.in[0]);
-    give(t, 5, &f->call.in[1]);
+    gradient_give(t, 1, &f->call.out[1]);
+    gradient_give(t, 2, &f->call.out[2]);
+    gradient_give(t, 4, &f->call.in[0]);
+    gradient_give(t, 5, &f->call.in[1]);
     optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
     optest_out(t, 1, number, f->call.in[1].ndim, f->call.in[1].dim);
     optest_out(t, 2, number, f->call.in[3].ndim, f->call.in[3].dim);
@@ -551,7 +513,7 @@ static void routers_with_biases(void **state)
     optest_run(&forward, &sh_kernels_ref, 1);
     begin_route_bwd(&backward, &forward, SH_F64);
     optest_run(&backward, &sh_kernels_ref, 1);
-    check_gradient(&forward.call.in[3], &backward.call.out[2], objective_of_forward);
+    gradient_check(&forward.call.in[3], &backward.call.out[2], objective_of_forward);
     optest_end(&forward);
     optest_end(&backward);
 }

@@ -71,7 +71,7 @@ static const struct
                     {"optimizer:\n  lr: 0x1p-3\n", "c.yaml:2: optimizer.lr: '0x1p-3' is not a number"},
                     {"model:\n  family: gpt3\n",
                      "c.yaml:2: model.family: 'gpt3' is not one of llama | gpt2 | mistral | qwen2 | phi3 | smollm3 | starcoder2 | qwen3 | "
-                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss | glm4 | ministral3 | cohere2 | cohere | gemma2; nearest is gpt2"},
+                     "olmo2 | gemma | gemma3_text | gpt_neox | mixtral | qwen2_moe | qwen3_moe | olmoe | granite | granitemoe | olmo3 | exaone4 | seed_oss | gpt_oss | glm4 | ministral3 | cohere2 | cohere | gemma2 | qwen3_5_text; nearest is gpt2"},
                     {"data:\n  shuffle: yes\n", "c.yaml:2: data.shuffle: 'yes' is not one of false | true"},
                     {"training:\n  mixed_precision_reduce: FP16\n",
                      "c.yaml:2: training.mixed_precision_reduce: 'FP16' is not one of float32 | bfloat16; gradients computed in float16 are "
@@ -410,7 +410,7 @@ static const struct
                     {"model: {name: debug, attention_window: 8, layer_types: full}\n",
                      "c.yaml:1: model.attention_window: model.layer_types has no block with a window"},
                     {"model: {name: debug, layer_types: '3*ful'}\n",
-                     "c.yaml:1: model.layer_types: '3*ful' is none of full, sliding, full_nope and sliding_nope, nor a number of them such as 3*sliding"},
+                     "c.yaml:1: model.layer_types: '3*ful' is none of full, sliding, full_nope, sliding_nope and linear, nor a number of them such as 3*sliding"},
                     {"model: {name: debug, layer_types: full, full_attention_interval: 2}\n",
                      "c.yaml:1: model.full_attention_interval: model.layer_types is given too and says the same of every block; give it alone"},
                     {"model: {name: gpt2-124m, layer_types: full_nope}\n",

@@ -140,6 +140,12 @@ static const struct row {
     {{"glm4", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false}, "Glm4ForCausalLM",
      NORM1 QKV QKV_BIAS O V("post_self_attn_layernorm.weight", 12) NORM2 W("mlp.gate_up_proj", 40, 12) DOWN
          V("post_mlp_layernorm.weight", 12), 2},
+    {{"qwen3_5_text", {NOT_STEEP, .family = SH_FAMILY_QWEN3_5_TEXT, .rotary_dim = 2, .layer_types = "linear,full", .linear_key_heads = 1,
+                       .linear_value_heads = 2, .linear_key_dim = 4, .linear_value_dim = 3, .linear_conv_size = 4}, false},
+     "Qwen3_5ForCausalLM",
+     NORM1 W("linear_attn.in_proj_qkv", 14, 12) W("linear_attn.in_proj_z", 6, 12) W("linear_attn.in_proj_b", 2, 12)
+         W("linear_attn.in_proj_a", 2, 12) W("linear_attn.out_proj", 12, 6) " linear_attn.conv1d.weight[14,1,4]"
+         V("linear_attn.A_log", 2) V("linear_attn.dt_bias", 2) V("linear_attn.norm.weight", 3) NORM2 MLP DOWN, 1},
     {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 ROUTER MOE, 2},
 };
@@ -200,7 +206,11 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     assert_true(bare || ends_in(saved->name, "", role->ending));
     assert_int_equal(role->vector, param->ndim == 1 + (saved->role == SH_PARAM_EXPERT_BIAS));
     assert_int_equal(role->adapter, p->units[param->unit].beside != SH_NONE);
-    if (role->vector)
+    if (saved->role == SH_PARAM_DECAY)
+        assert_true(saved->init == SH_INIT_NORMAL && saved->init_std == 1);
+    else if (saved->role == SH_PARAM_STEP || saved->role == SH_PARAM_GATED_NORM)
+        assert_int_equal(saved->init, SH_INIT_ONE);
+    else if (role->vector)
         assert_int_equal(saved->init, saved->role == SH_PARAM_NORM && !f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO);
     else if (!role->adapter)
         assert_true(saved->init == SH_INIT_NORMAL &&
@@ -212,17 +222,22 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     assert_int_equal(param->dim[role->experts], in_out ? in : out);
     assert_int_equal(param->dim[role->experts + 1], in_out ? out : in);
     assert_int_equal(role->residual, saved->role == SH_PARAM_O || strstr(saved->name, "down_proj") ||
-                                         strstr(saved->name, "mlp.c_proj") || strstr(saved->name, "4h_to_h"));
+                                         strstr(saved->name, "out_proj") || strstr(saved->name, "mlp.c_proj") ||
+                                         strstr(saved->name, "4h_to_h"));
 }
 
-/* Blocks have either a dense feed-forward part or experts. */
+/* Blocks have either a dense feed-forward part or experts, and either attention or the gated delta rule. */
 static int blocks_with(const struct row *row, int role)
 {
     bool dense = role == SH_PARAM_GATE || role == SH_PARAM_UP || role == SH_PARAM_DOWN;
-    int experts = 0;
+    int experts = 0, delta = 0;
 
-    for (int i = 0; i < LAYERS; i++)
+    for (int i = 0; i < LAYERS; i++) {
         experts += sh_family_has_experts(&row->m.model, i);
+        delta += sh_family_has_delta(&row->m.model, i);
+    }
+    if (role < SH_PARAM_GATE || role >= SH_PARAM_DELTA_QKV)
+        return role < SH_PARAM_GATE ? LAYERS - delta : delta;
     return role >= SH_PARAM_LINEARS ? experts : dense ? LAYERS - experts : LAYERS;
 }
 
@@ -246,7 +261,7 @@ static void each_parameter_has_the_role_of_its_name(void **state)
         }
         assert_int_equal(count[SH_PARAM_EMBED], 1);
         assert_int_equal(count[SH_PARAM_HEAD], !row->m.model.tie_word_embeddings);
-        assert_int_equal(count[SH_PARAM_LORA_A], rank ? 2 * LAYERS : 0);
+        assert_int_equal(count[SH_PARAM_LORA_A], rank ? 2 * blocks_with(row, SH_PARAM_O) : 0);
         assert_int_equal(count[SH_PARAM_ROUTER_BIAS], row->m.model.router_bias ? blocks_with(row, SH_PARAM_ROUTER) : 0);
         for (int i = 0; i < SH_PARAM_PRODUCTS; i++)
             assert_int_equal(count[i],

@@ -27,6 +27,10 @@ enum { WORLD = 2 };
 #define EXPERTS "model.n_experts=4 model.n_experts_per_token=2 model.expert_ffn_dim=8"
 #define STAGED "parallelism.sharding_strategy=shard_optim model.tie_word_embeddings=false"
 #define MOE "model.family=qwen2_moe " EXPERTS
+#define SIZES_OF_DELTA                                                                                     \
+    "model.linear_key_heads=1 model.linear_value_heads=2 model.linear_key_dim=4 model.linear_value_dim=4 " \
+    "model.linear_conv_size=3"
+#define DELTA "model.family=qwen3_5_text " SIZES_OF_DELTA
 
 #define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
 #define NVME "offload.nvme_path=/elsewhere offload.optimizer=nvme"
@@ -186,6 +190,11 @@ static const struct row state[] = {
     {"model.layer_types", "sliding,full", "model.attention_window=8"},
     {"model.rope_local_base_freq", "100", "model.attention_window=8"},
     {"model.query_pre_attn_scalar", "20", NULL},
+    {"model.linear_key_heads", "2", DELTA},
+    {"model.linear_value_heads", "4", DELTA},
+    {"model.linear_key_dim", "8", DELTA},
+    {"model.linear_value_dim", "16", DELTA},
+    {"model.linear_conv_size", "4", DELTA},
     {"model.attention_softcap", "50", NULL},
     {"model.logits_softcap", "30", NULL},
     {"model.embedding_multiplier", "12", NULL},
@@ -417,6 +426,7 @@ static const char *need_of(const char *change)
     static const struct {
         const char *change, *needs;
     } rows[] = {
+        {"model.family=qwen3_5_text", SIZES_OF_DELTA},
         {"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
         {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
         {"offload.gradients=nvme", "offload.nvme_path=/elsewhere"},

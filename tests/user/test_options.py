@@ -37,6 +37,8 @@ MOE = {'model.family': 'qwen2_moe', 'model.n_experts': 4, 'model.n_experts_per_t
 STAGED = {'parallelism.sharding_strategy': 'shard_optim', 'model.tie_word_embeddings': False, 'model.n_layers': 3}
 SPREAD = {'parallelism.expert_parallel_degree': 4}
 GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
+DELTA = {'model.family': 'qwen3_5_text', 'model.linear_key_heads': 2, 'model.linear_value_heads': 4, 'model.linear_key_dim': 4,
+         'model.linear_value_dim': 4, 'model.linear_conv_size': 4}
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
@@ -101,6 +103,11 @@ ROWS = {
     'model.window_first_layer': Row(1, 'plan', needs=WINDOW),
     'model.full_attention_interval': Row(2, 'plan', needs=WINDOW),
     'model.rope_local_base_freq': Row(100, 'plan', needs=WINDOW),
+    'model.linear_key_heads': Row(1, 'plan', needs=DELTA),
+    'model.linear_value_heads': Row(2, 'plan', needs=DELTA),
+    'model.linear_key_dim': Row(8, 'plan', needs=DELTA),
+    'model.linear_value_dim': Row(8, 'plan', needs=DELTA),
+    'model.linear_conv_size': Row(3, 'plan', needs=DELTA),
     'model.query_pre_attn_scalar': Row(20, 'steps'),
     'model.attention_softcap': Row(0.5, 'plan'),
     'model.logits_softcap': Row(0.5, 'plan'),

@@ -1,4 +1,5 @@
-/* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts, norms of heads on several ranks. src/plan/request.c refuses a run that would
+/* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts, norms of heads on several ranks,
+ * the gated delta rule with what belongs to it. src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -18,3 +19,13 @@ ON_CPUS(sink_bwd)
 ON_CPUS(expert_bias)
 ON_CPUS(expert_bias_bwd)
 ON_CPUS(qk_means)
+ON_CPUS(short_conv)
+ON_CPUS(short_conv_bwd)
+ON_CPUS(gated_delta)
+ON_CPUS(gated_delta_bwd)
+ON_CPUS(gated_norm)
+ON_CPUS(gated_norm_bwd)
+ON_CPUS(gate)
+ON_CPUS(gate_bwd)
+ON_CPUS(split_gate)
+ON_CPUS(join_gate)

@@ -821,6 +821,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_codes,
         check_gathers,
         sh_config_check_batches,
+        sh_config_check_delta,
         sh_config_check_context,
         sh_config_check_leaves,
         sh_config_check_leaves_of_ranks,

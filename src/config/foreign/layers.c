@@ -64,6 +64,16 @@ static sh_rc check_old(struct sh_config_state *state, const int value[OLD_KEYS])
     return SH_OK;
 }
 
+/* A family whose blocks have more than windows and positions says so itself. */
+static void give_default(struct sh_config_state *state)
+{
+    struct sh_model *m = &state->cfg.model;
+    const char *plain = sh_family_of(m->family)->layer_types;
+
+    if (plain && !m->layer_types[0])
+        snprintf(m->layer_types, sizeof m->layer_types, "%s", plain);
+}
+
 static sh_rc check_text(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
@@ -71,10 +81,11 @@ static sh_rc check_text(struct sh_config_state *state)
 
     if (m->layer_types[0] == '\0' || sh_layers_check(m->layer_types, bad, sizeof bad))
         return SH_OK;
-    return sh_config_refuse(state, main_key,
-                            "'%s' is none of full, sliding, full_nope and sliding_nope, nor a number of them such as "
-                            "3*sliding",
-                            sh_config_text_shown(bad, shown));
+    return sh_config_refuse(
+        state, main_key,
+        "'%s' is none of full, sliding, full_nope, sliding_nope and linear, nor a number of them such as "
+        "3*sliding",
+        sh_config_text_shown(bad, shown));
 }
 
 /* Blocks that are alike need no text, unless the family has another default. */
@@ -85,7 +96,7 @@ static bool is_plain(const struct sh_model *m, const unsigned char *kinds)
     for (int i = 0; i < m->n_layers; i++)
         if (kinds[i] != plain)
             return false;
-    return sh_family_of(m->family)->no_rope_layer_interval == 0;
+    return sh_family_of(m->family)->no_rope_layer_interval == 0 && !sh_family_of(m->family)->layer_types;
 }
 
 static sh_rc print_kinds(struct sh_config_state *state, const int value[OLD_KEYS], bool decide, unsigned char *kinds)
@@ -96,9 +107,8 @@ static sh_rc print_kinds(struct sh_config_state *state, const int value[OLD_KEYS
         kinds[i] = decide ? kind_of(m, value, i) : (unsigned char)sh_layers_kind(m, i);
     for (int i = 0; i < m->n_layers && decide && !value[NOPE]; i++) /* keys of windows say nothing of positions */
         kinds[i] |= sh_layers_kind(m, i) & SH_LAYER_NOPE;
-    if (is_plain(m, kinds))
-        m->layer_types[0] = '\0';
-    else if (!sh_layers_print(kinds, m->n_layers, m->layer_types, sizeof m->layer_types))
+    memset(m->layer_types, 0, sizeof m->layer_types); /* equal texts are equal bytes */
+    if (!is_plain(m, kinds) && !sh_layers_print(kinds, m->n_layers, m->layer_types, sizeof m->layer_types))
         return sh_config_refuse(state, main_key, "the runs of its %d blocks are longer than %zu bytes", m->n_layers,
                                 sizeof m->layer_types - 1);
     return SH_OK;
@@ -111,6 +121,7 @@ sh_rc sh_config_alias_layers(struct sh_config_state *state)
     unsigned char *kinds;
     sh_rc rc;
 
+    give_default(state);
     SH_TRY(check_text(state));
     SH_TRY(old_values(state, value, &decide));
     SH_TRY(check_old(state, value));

@@ -11,6 +11,7 @@
 #define NO_ROPE "no_rope_layers"
 #define TYPES "layer_types"
 #define PATTERN "sliding_window_pattern"
+#define INTERVAL "full_attention_interval"
 
 /* ---- rotary positions ---- */
 
@@ -74,6 +75,45 @@ static sh_rc check_types(const struct sh_hf_reader *r, const json_t *list)
                                                    "[%zu] is not computed here; full_attention and sliding_attention "
                                                    "are",
                                                    r->place, i);
+    return SH_OK;
+}
+
+/* ---- blocks without attention ---- */
+
+static long long interval_of(const struct sh_hf_reader *r)
+{
+    json_t *said = sh_hf_find(r->root, INTERVAL);
+
+    return said ? json_integer_value(said) : strtoll(r->f->interval, NULL, 10);
+}
+
+static bool is_linear(const struct sh_hf_reader *r, long long i)
+{
+    json_t *list = sh_hf_find(r->root, TYPES);
+
+    if (!r->f->interval)
+        return false;
+    return list ? is_word(json_array_get(list, (size_t)i), "linear_attention") : (i + 1) % interval_of(r) != 0;
+}
+
+static sh_rc check_linear(const struct sh_hf_reader *r)
+{
+    json_t *list = sh_hf_find(r->root, TYPES), *value;
+    size_t i;
+
+    if (!r->f->interval)
+        return SH_OK;
+    if (!list && interval_of(r) < 1)
+        return sh_fail(SH_E_USAGE, "%s: " INTERVAL " must be a whole number from 1 on", r->place);
+    if (list && (!json_is_array(list) || (long long)json_array_size(list) < sh_hf_whole(r, SH_HF_LAYERS)))
+        return sh_fail(SH_E_USAGE, "%s: " TYPES " must have a word for each block", r->place);
+    json_array_foreach(list, i, value)
+    {
+        if (!is_word(value, "linear_attention") && !is_word(value, "full_attention"))
+            return sh_fail(SH_E_USAGE,
+                           "%s: " TYPES "[%zu] is not computed here; full_attention and linear_attention are", r->place,
+                           i);
+    }
     return SH_OK;
 }
 
@@ -193,9 +233,10 @@ static sh_rc give_kinds(const struct sh_hf_reader *r, bool window)
     bool fits;
 
     for (long long i = 0; i < n; i++)
-        kinds[i] = (window && slides(r, i) ? SH_LAYER_SLIDING : 0) | (has_none(r, i) ? SH_LAYER_NOPE : 0);
+        kinds[i] = (window && slides(r, i) ? SH_LAYER_SLIDING : 0) | (has_none(r, i) ? SH_LAYER_NOPE : 0) |
+                   (is_linear(r, i) ? SH_LAYER_LINEAR : 0);
     fits = sh_layers_print(kinds, (int)n, text, sizeof text);
-    if (!strcmp(text, window ? "sliding" : "full") && !r->f->key[SH_HF_NO_ROPE][0])
+    if (!strcmp(text, window ? "sliding" : "full") && !r->f->key[SH_HF_NO_ROPE][0] && !r->f->interval)
         text[0] = '\0';
     free(kinds);
     if (fits)
@@ -211,6 +252,7 @@ sh_rc sh_hf_blocks_read(const struct sh_hf_reader *r)
 
     SH_TRY(check_positions(r));
     SH_TRY(check_pattern(r));
+    SH_TRY(check_linear(r));
     SH_TRY(window_of(r, json_object_get(r->root, "sliding_window"), &window));
     if (window == 0)
         SH_TRY(check_local(r));
@@ -235,6 +277,8 @@ const char *sh_hf_blocks_window_key(int i)
 
 bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key)
 {
+    if (f->interval && (strcmp(key, TYPES) == 0 || strcmp(key, INTERVAL) == 0))
+        return true;
     if (f->pattern && (strcmp(key, TYPES) == 0 || (!f->lists_only && strcmp(key, PATTERN) == 0)))
         return true;
     for (int i = 0; f->window && i < (f->layer_types ? WINDOW_KEYS : 1); i++)

@@ -16,6 +16,7 @@ enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
     SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_SCALAR, SH_HF_EXPERTS, SH_HF_CHOSEN,
     SH_HF_EXPERT_FFN, SH_HF_SHARED_FFN, SH_HF_ROUTE_NORM, SH_HF_MOE_EVERY, SH_HF_FIRST_DENSE,
+    SH_HF_LINEAR_KEYS, SH_HF_LINEAR_VALUES, SH_HF_LINEAR_KEY_DIM, SH_HF_LINEAR_VALUE_DIM, SH_HF_LINEAR_CONV,
     SH_HF_EMBED_BY, SH_HF_RESIDUAL_BY, SH_HF_LOGITS_BY, SH_HF_SCORES_CAP, SH_HF_LOGITS_CAP,
     SH_HF_THETA, SH_HF_VALUES
 };
@@ -47,13 +48,15 @@ struct sh_hf_family {
                                          or not given */
     bool scores_by;                   /* the key of SH_HF_SCALAR is the factor on scores, 1 / root of our value */
     bool logits_by;                   /* the key of SH_HF_LOGITS_BY is the factor on logits, 1 / our value */
-    const char *window;      /* sliding_window if that key is absent, "" for none; NULL: the class has no such key */
-    bool layer_types;        /* a window only with use_sliding_window, and in the blocks that layer_types names */
-    const char *pattern;     /* sliding_window_pattern if that key is absent; it says which blocks have no window if
+    const char *window;   /* sliding_window if that key is absent, "" for none; NULL: the class has no such key */
+    bool layer_types;     /* a window only with use_sliding_window, and in the blocks that layer_types names */
+    const char *pattern;  /* sliding_window_pattern if that key is absent; it says which blocks have no window if
                                 layer_types does not; NULL: the class has no such key */
-    bool lists_only;         /* it has no such key all the same, nor rope_local_base_freq */
-    bool full_nope;          /* with a window, blocks without it have no positions */
-    bool window_set;         /* the class cannot compute without a window */
+    bool lists_only;      /* it has no such key all the same, nor rope_local_base_freq */
+    bool full_nope;       /* with a window, blocks without it have no positions */
+    const char *interval; /* full_attention_interval if that key is absent: only every so many blocks have attention if
+                                layer_types does not say which; NULL: all have */
+    bool window_set;      /* the class cannot compute without a window */
     const char *local_theta; /* rope_local_base_freq if that key is absent, for blocks with a window; NULL: all blocks
                                 have the same frequencies */
     const char *partial;     /* top-level key for the rotated part of a head, outside rope_parameters; NULL: none */

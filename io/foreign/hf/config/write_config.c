@@ -258,6 +258,18 @@ static void put_pattern(struct writer *w)
     fprintf(w->out, "%d", full + 1);
 }
 
+/* Classes some of whose blocks have no attention. */
+static void put_linear(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    if (!w->f->interval)
+        return;
+    begin(w, "layer_types");
+    for (int i = 0; i < m->n_layers; i++)
+        fprintf(w->out, "%s\"%s\"", i ? ", " : "[", sh_family_has_delta(m, i) ? "linear_attention" : "full_attention");
+    fputc(']', w->out);
+}
+
 static void put_window(struct writer *w)
 {
     if (!w->f->window)
@@ -395,6 +407,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_expert_blocks(w);
     put_balance(w);
     put_window(w);
+    put_linear(w);
     put_must(w);
     put_rope(w);
     put_dropouts(w);

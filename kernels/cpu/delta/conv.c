@@ -1,0 +1,196 @@
+/* Short convolution over time with SiLU. A thread has some columns of a sequence and goes over its rows, so that the
+ * rows that it looks back at are still in the L1 cache. Floor: x read once and y written once; backward twice that.
+ *
+ * Scratch: w as f32 [W,C]; in the backward a sum for each sequence and weight in f64, and these are added in order. */
+#include "kernels/delta.h"
+
+#include "kernels/cpu/base/math.h"
+#include "kernels/cpu/base/stage.h"
+#include "kernels/cpu/cpu.h"
+
+#include <string.h>
+
+/* Columns of a piece; the longest convolution that the configuration allows. */
+enum { COLS = 256, TAPS = 8 };
+
+struct piece {
+    const struct sh_operand *x, *docs;
+    const float *w; /* [W] rows, C apart */
+    int64_t b, at, n, T, C, W;
+};
+
+static int64_t pieces(int64_t C)
+{
+    return (C + COLS - 1) / COLS;
+}
+
+static struct piece piece_of(const struct sh_op_call *call, int first, int64_t i)
+{
+    const struct sh_operand *x = &call->in[first];
+    int64_t C = x->dim[2], at = i % pieces(C) * COLS;
+
+    return (struct piece){.x = x,
+                          .docs = &call->in[first + 2],
+                          .w = (const float *)call->work + at,
+                          .b = i / pieces(C),
+                          .at = at,
+                          .n = C - at < COLS ? C - at : COLS,
+                          .T = x->dim[1],
+                          .C = C,
+                          .W = call->in[first + 1].dim[2]};
+}
+
+int64_t sh_cpu_short_conv_work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return sh_cpu_round64(sh_cpu_elems(&call->in[1]) * 4);
+}
+
+int64_t sh_cpu_short_conv_bwd_work_bytes(const struct sh_op_call *call, int threads)
+{
+    (void)threads;
+    return sh_cpu_round64(sh_cpu_elems(&call->in[2]) * 4) + call->in[1].dim[0] * sh_cpu_elems(&call->in[2]) * 8;
+}
+
+/* [C,1,W] to [W,C] in f32. */
+static void load_weights(const struct sh_op_call *call, const struct sh_operand *w)
+{
+    float *to = call->work;
+    int64_t C = w->dim[0], W = w->dim[2];
+
+    for (int64_t c = 0; c < C; c++) {
+        float room[TAPS];
+        const float *from = sh_cpu_stage_in(w, c * W, W, room);
+
+        for (int64_t j = 0; j < W; j++)
+            to[j * C + c] = from[j];
+    }
+}
+
+static const float *row(const struct piece *p, int64_t t, float *room)
+{
+    return sh_cpu_stage_in(p->x, (p->b * p->T + t) * p->C + p->at, p->n, room);
+}
+
+SH_CLONES static void add_product(float *restrict to, const float *restrict a, const float *restrict b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += a[i] * b[i];
+}
+
+SH_CLONES static void add_to_sums(double *restrict to, const float *restrict a, const float *restrict b, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += (double)a[i] * (double)b[i];
+}
+
+/* The sums of row t. */
+static void convolve(const struct piece *p, int64_t t, float *sum)
+{
+    int64_t first = sh_delta_first(p->docs, p->b, t);
+
+    memset(sum, 0, (size_t)p->n * sizeof *sum);
+    for (int64_t j = 0; j < p->W; j++) {
+        int64_t from = t - (p->W - 1) + j;
+        float room[COLS];
+
+        if (from >= first)
+            add_product(sum, p->w + j * p->C, row(p, from, room), p->n);
+    }
+}
+
+SH_CLONES static void silu(float *restrict y, const float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * sh_sigmoidf(x[i]);
+}
+
+/* d = dy silu'(x) */
+SH_CLONES static void silu_back(float *restrict d, const float *restrict dy, const float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float s = sh_sigmoidf(x[i]);
+
+        d[i] = dy[i] * s * (1 + x[i] * (1 - s));
+    }
+}
+
+sh_rc sh_cpu_short_conv(const struct sh_op_call *call)
+{
+    const struct sh_operand *y = &call->out[0];
+    int64_t n = call->in[0].dim[0] * pieces(call->in[0].dim[2]);
+
+    load_weights(call, &call->in[1]);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        struct piece p = piece_of(call, 0, i);
+
+        for (int64_t t = 0; t < p.T; t++) {
+            int64_t at = (p.b * p.T + t) * p.C + p.at;
+            float sum[COLS], room[COLS], *to = sh_cpu_stage_out(y, at, p.n, room);
+
+            convolve(&p, t, sum);
+            silu(to, sum, p.n);
+            sh_cpu_stage_put(y, at, p.n, to);
+        }
+    }
+    return SH_OK;
+}
+
+/* From the last row on. d keeps the derivatives by the sums of the newest W rows, that of row t at t mod W. */
+static void piece_back(const struct sh_op_call *call, const struct piece *p, double *dw)
+{
+    float d[TAPS][COLS];
+
+    for (int64_t t = p->T - 1; t >= 0; t--) {
+        int64_t at = (p->b * p->T + t) * p->C + p->at, first = sh_delta_first(p->docs, p->b, t);
+        float sum[COLS], room[COLS], dx_room[COLS], *dx = sh_cpu_stage_out(&call->out[0], at, p->n, dx_room);
+
+        convolve(p, t, sum);
+        silu_back(d[t % p->W], sh_cpu_stage_in(&call->in[0], at, p->n, room), sum, p->n);
+        memset(dx, 0, (size_t)p->n * sizeof *dx);
+        for (int64_t j = 0; j < p->W; j++) {
+            int64_t back = p->W - 1 - j;
+
+            if (t - back >= first && call->out[1].data)
+                add_to_sums(dw + j * p->C, d[t % p->W], row(p, t - back, room), p->n);
+            if (t + back < p->T && sh_delta_first(p->docs, p->b, t + back) <= t)
+                add_product(dx, p->w + j * p->C, d[(t + back) % p->W], p->n);
+        }
+        sh_cpu_stage_put(&call->out[0], at, p->n, dx);
+    }
+}
+
+static void sum_weights(const struct sh_op_call *call, const double *sums)
+{
+    const struct sh_operand *dw = &call->out[1];
+    int64_t B = call->in[1].dim[0], C = dw->dim[0], W = dw->dim[2];
+    float *to = dw->data;
+
+    for (int64_t i = 0; i < C * W; i++) {
+        double sum = sh_op_adds(call, 1) ? (double)to[i] : 0;
+
+        for (int64_t b = 0; b < B; b++)
+            sum += sums[(b * W + i % W) * C + i / W];
+        to[i] = (float)sum;
+    }
+}
+
+sh_rc sh_cpu_short_conv_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *w = &call->in[2];
+    int64_t elems = sh_cpu_elems(w), B = call->in[1].dim[0], n = B * pieces(w->dim[0]);
+    double *sums = (double *)((char *)call->work + sh_cpu_round64(elems * 4));
+
+    load_weights(call, w);
+    memset(sums, 0, (size_t)(B * elems) * sizeof *sums);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        struct piece p = piece_of(call, 1, i);
+
+        piece_back(call, &p, sums + p.b * elems + p.at);
+    }
+    if (call->out[1].data)
+        sum_weights(call, sums);
+    return SH_OK;
+}
