@@ -25,6 +25,8 @@ MESHES = {
     'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
     'no_shard over 4': (4, {'parallelism.sharding_strategy': 'no_shard'}),
 }
+DELTA = {'model.family': 'qwen3_5_text', 'model.linear_key_heads': 1, 'model.linear_value_heads': 2, 'model.linear_key_dim': 4,
+         'model.linear_value_dim': 6, 'model.linear_conv_size': 3}
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'tokens')
 
 
@@ -52,7 +54,7 @@ def write_documents(name, seed, count, masked, tokenizer=0, words=tiny.COMMON['m
 
 
 def config(kind, changes):
-    data = {'rows': {'training.dataset_path': masked}, 'mix': {'data.mix': {masked: 0.6, plain: 0.4}}}[kind]
+    data = {'rows': {'training.dataset_path': masked}, 'delta': {'training.dataset_path': masked, **DELTA}, 'mix': {'data.mix': {masked: 0.6, plain: 0.4}}}[kind]
     model = tiny.MODELS['gpt2' if kind == 'rows' else 'llama']
     return {'job.dump_folder': 'out', **model, **CONFIG, **data, **changes}
 
@@ -164,7 +166,7 @@ def named_tokenizer(folder, words):
 if __name__ == '__main__':
     job.need_launcher()
     masked, plain = write_documents('masked.bin', 1, 90, True), write_documents('plain.bin', 2, 50, False)
-    one = {kind: train(f'one-{kind}', kind, 1, {}) for kind in ('rows', 'mix')}
+    one = {kind: train(f'one-{kind}', kind, 1, {}) for kind in ('rows', 'delta', 'mix')}
     sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in one for mesh in MESHES),
                             *((f'{kind}: resumed', case_resume, kind) for kind in one), ('plan', case_plan),
                             ('eval', case_eval), ('another tokenizer', case_other_tokenizer)]))
