@@ -48,6 +48,8 @@ static const struct sh_attr_field qk_means_attrs[] = {
     LETTER(qk, k_width, 'J'), FIELD(qk, plus_one), FIELD(qk, ranks), {0}};
 static const struct sh_attr_field regroup_attrs[] = {
     LETTER(regroup, heads, 'H'), LETTER(regroup, head_dim, 'D'), FIELD(regroup, inverse), {0}};
+static const struct sh_attr_field latent_attrs[] = {
+    LETTER(latent, heads, 'H'), LETTER(latent, plain, 'P'), LETTER(latent, turned, 'R'), LETTER(latent, value, 'V'), {0}};
 static const struct sh_attr_field split_attrs[] = {
     LETTER(split, ranks, 'P'), LETTER(split, heads, 'H'), LETTER(split, kv_here, 'J'), LETTER(split, kv_heads, 'K'),
     LETTER(split, head_dim, 'D'), {0}};
@@ -367,6 +369,16 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
     [SH_OP_JOIN_GATE] = {.shape = "qkv [N,HD+2KD] act, gate [N,HD] act -> x [N,2HD+2KD] act", .attrs = kv_attrs, APART},
     [SH_OP_ENCODE] = {.shape = "a [64b] float -> codes [b,68] u8", .flops = "384b", APART},
     [SH_OP_DECODE] = {.shape = "codes [b,68] u8 -> w [64b] float", .flops = "128b", APART},
+    [SH_OP_LATENT_HEADS] =
+        {.shape = "q [N,HP+HR] act, kv [N,HP+HV] act, turned [N,R] act -> qkv [N,3HP+3HR] act",
+         .forward = true, .attrs = latent_attrs, APART},
+    [SH_OP_LATENT_HEADS_BWD] =
+        {.shape = "dqkv [N,3HP+3HR] act -> dq [N,HP+HR] act opt, dkv [N,HP+HV] act opt, dturned [N,R] act opt",
+         .flops = "NHR:dturned", .attrs = latent_attrs, APART},
+    [SH_OP_LATENT_VALUES] =
+        {.shape = "o [N,HP+HR] act -> y [N,HV] act",
+         .forward = true, .backward = SH_OP_LATENT_VALUES_BWD, .attrs = latent_attrs, APART},
+    [SH_OP_LATENT_VALUES_BWD] = {.shape = "dy [N,HV] act -> do [N,HP+HR] act", .attrs = latent_attrs, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

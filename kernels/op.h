@@ -104,6 +104,11 @@
  * SWIGLU_ROWS* with attr->rows.limit L and alpha are those of gpt-oss: gate and up are neighbours, element by element,
  * and h = min(gate, L) sigmoid(alpha min(gate, L)) (up between -L and L, plus 1). `more` is added to dweight.
  *
+ * Latent attention makes keys and values from a short vector of each row. A query has P elements without a position and
+ * then R that are turned; kv has P elements of a key and V of a value for each head; the R of a key that are turned are
+ * one vector for all heads. LATENT_HEADS puts the R turned elements of queries and keys first, where ROPE expects them,
+ * and fills values with zeros up to P + R, which is at least V; so attention itself has one width of heads.
+ *
  * Every kernel is deterministic: the same inputs give the same bits with any number of threads. The only exception is
  * ATTENTION_BWD when attr->attn.any_order is set. */
 #ifndef SH_KERNELS_OP_H
@@ -240,7 +245,11 @@ extern "C" {
     KERNEL(GATE, gate)                      /* y = x sigmoid(z) */                                                    \
     KERNEL(GATE_BWD, gate_bwd)                                                                                        \
     KERNEL(SPLIT_GATE, split_gate)          /* rows of q and gate head by head, then k, v: gates apart from the others */ \
-    KERNEL(JOIN_GATE, join_gate)            /* back */
+    KERNEL(JOIN_GATE, join_gate)            /* back */ \
+    KERNEL(LATENT_HEADS, latent_heads)      /* queries, keys and values as attention reads them; see above */         \
+    KERNEL(LATENT_HEADS_BWD, latent_heads_bwd) /* dturned: the sum over heads, rounded once */                        \
+    KERNEL(LATENT_VALUES, latent_values)    /* the first V elements of each head */                                   \
+    KERNEL(LATENT_VALUES_BWD, latent_values_bwd) /* back; the others are 0 */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -362,6 +371,9 @@ struct sh_op_attr {
             int heads, head_dim;
             bool inverse;
         } regroup;                                 /* REGROUP */
+        struct {
+            int heads, plain, turned, value;       /* H, P, R, V */
+        } latent;                                  /* LATENT_* */
         struct {
             int ranks, heads, kv_here;             /* P; of a rank: H and J, which is K / P or 1, or 0 without K */
             int kv_heads, head_dim;                /* K; D */

@@ -241,3 +241,91 @@ sh_rc sh_ref_sink_bwd(const struct sh_op_call *call)
     }
     return SH_OK;
 }
+
+/* Where the elements of a row are that latent attention moves. */
+struct latent {
+    int64_t H, P, R, V, D;
+};
+
+static struct latent latent_of(const struct sh_op_call *call)
+{
+    int64_t P = call->attr->latent.plain, R = call->attr->latent.turned;
+
+    return (struct latent){call->attr->latent.heads, P, R, call->attr->latent.value, P + R};
+}
+
+/* Element d of head h of a row: of queries (part 0), keys (1) or values (2) of qkv. */
+static int64_t qkv_at(const struct latent *l, int64_t row, int part, int64_t h, int64_t d)
+{
+    return ((row * 3 + part) * l->H + h) * l->D + d;
+}
+
+/* The turned elements come first in qkv, and last in q. */
+static int64_t latent_query_at(const struct latent *l, int64_t row, int64_t h, int64_t d)
+{
+    return (row * l->H + h) * l->D + (d < l->R ? l->P + d : d - l->R);
+}
+
+static int64_t kv_at(const struct latent *l, int64_t row, int64_t h, int64_t d)
+{
+    return (row * l->H + h) * (l->P + l->V) + d;
+}
+
+sh_rc sh_ref_latent_heads(const struct sh_op_call *call)
+{
+    const struct sh_operand *q = &call->in[0], *kv = &call->in[1], *turned = &call->in[2], *qkv = &call->out[0];
+    struct latent l = latent_of(call);
+
+    for (int64_t i = 0; i < q->dim[0] * l.H * l.D; i++) {
+        int64_t row = i / (l.H * l.D), h = i / l.D % l.H, d = i % l.D;
+        double key = d < l.R ? sh_ref_get(turned, row * l.R + d) : sh_ref_get(kv, kv_at(&l, row, h, d - l.R));
+
+        sh_ref_set(qkv, qkv_at(&l, row, 0, h, d), sh_ref_get(q, latent_query_at(&l, row, h, d)));
+        sh_ref_set(qkv, qkv_at(&l, row, 1, h, d), key);
+        sh_ref_set(qkv, qkv_at(&l, row, 2, h, d), d < l.V ? sh_ref_get(kv, kv_at(&l, row, h, l.P + d)) : 0);
+    }
+    return SH_OK;
+}
+
+/* What is absent is not written. */
+sh_rc sh_ref_latent_heads_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dqkv = &call->in[0];
+    struct latent l = latent_of(call);
+    int64_t rows = dqkv->dim[0];
+
+    for (int64_t i = 0; call->out[0].data && i < rows * l.H * l.D; i++) {
+        int64_t row = i / (l.H * l.D), h = i / l.D % l.H, d = i % l.D;
+        sh_ref_set(&call->out[0], latent_query_at(&l, row, h, d), sh_ref_get(dqkv, qkv_at(&l, row, 0, h, d)));
+    }
+    for (int64_t i = 0; call->out[1].data && i < rows * l.H * (l.P + l.V); i++) {
+        int64_t row = i / (l.H * (l.P + l.V)), h = i / (l.P + l.V) % l.H, d = i % (l.P + l.V);
+        int64_t from = d < l.P ? qkv_at(&l, row, 1, h, l.R + d) : qkv_at(&l, row, 2, h, d - l.P);
+        sh_ref_set(&call->out[1], i, sh_ref_get(dqkv, from));
+    }
+    for (int64_t i = 0; call->out[2].data && i < rows * l.R; i++) {
+        double sum = 0;
+        for (int64_t h = 0; h < l.H; h++)
+            sum += sh_ref_get(dqkv, qkv_at(&l, i / l.R, 1, h, i % l.R));
+        sh_ref_set(&call->out[2], i, sum);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ref_latent_values(const struct sh_op_call *call)
+{
+    struct latent l = latent_of(call);
+
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
+        sh_ref_set(&call->out[0], i, sh_ref_get(&call->in[0], i / l.V * l.D + i % l.V));
+    return SH_OK;
+}
+
+sh_rc sh_ref_latent_values_bwd(const struct sh_op_call *call)
+{
+    struct latent l = latent_of(call);
+
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
+        sh_ref_set(&call->out[0], i, i % l.D < l.V ? sh_ref_get(&call->in[0], i / l.D * l.V + i % l.D) : 0);
+    return SH_OK;
+}

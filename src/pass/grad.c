@@ -454,6 +454,19 @@ static void gated_norm_rule(struct grad *g)
     heads_rule(g, SH_OP_GATED_NORM_BWD, 1, 0);
 }
 
+/* Of a frozen product without adapters nothing is asked. */
+static void latent_heads_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_LATENT_HEADS_BWD);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < 3; i++)
+        op.out[i] = wanted(g, g->fwd.in[i]) ? fresh(g, g->fwd.in[i]) : SH_NONE;
+    sh_program_add_op(g->p, &op);
+    for (int i = 0; i < 3; i++)
+        give(g, g->fwd.in[i], op.out[i]);
+}
+
 /* The choice itself passes no gradient; that of the weights goes through the router's product. */
 static void route_rule(struct grad *g)
 {
@@ -687,6 +700,7 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_SHORT_CONV] = short_conv_rule,
     [SH_OP_GATED_DELTA] = gated_delta_rule,
     [SH_OP_GATED_NORM] = gated_norm_rule,
+    [SH_OP_LATENT_HEADS] = latent_heads_rule,
     [SH_OP_QK_NORM] = qk_norm_rule,
     [SH_OP_SCALE] = scale_rule,
     [SH_OP_REGROUP] = regroup_rule,

@@ -1,5 +1,5 @@
-/* What gpt-oss and glm4 have and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
- * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates; rotary positions of neighbours. Gradients of the reference are
+/* What gpt-oss, glm4 and deepseek_v3 have and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
+ * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates; rotary positions of neighbours; heads from latent vectors. Gradients of the reference are
  * compared with finite differences. */
 #include "tests/op/agree.h"
 #include "tests/op/gradient.h"
@@ -518,6 +518,119 @@ static void routers_with_biases(void **state)
     optest_end(&backward);
 }
 
+/* ---- latent attention ---- */
+
+struct latent {
+    int rows, H, P, R, V;
+};
+static const struct latent latents[] = {
+    {1, 1, 1, 2, 1}, {5, 3, 8, 4, 6}, {3, 2, 128, 64, 128}, {2, 5, 0, 6, 6}, {2, 1, 3, 1100, 2}};
+enum { LATENTS = sizeof latents / sizeof *latents };
+
+static void begin_latent(struct optest *t, enum sh_op_kind kind, const struct latent *l)
+{
+    optest_begin(t, kind);
+    t->attr.latent.heads = l->H;
+    t->attr.latent.plain = l->P;
+    t->attr.latent.turned = l->R;
+    t->attr.latent.value = l->V;
+}
+
+static void begin_latent_heads(struct optest *t, enum sh_dtype act, const struct latent *l)
+{
+    begin_latent(t, SH_OP_LATENT_HEADS, l);
+    optest_in(t, 0, act, DIMS(l->rows, l->H * (l->P + l->R)));
+    optest_in(t, 1, act, DIMS(l->rows, l->H * (l->P + l->V)));
+    optest_in(t, 2, act, DIMS(l->rows, l->R));
+    optest_out(t, 0, act, DIMS(l->rows, 3 * l->H * (l->P + l->R)));
+}
+
+/* outs: bit i: output i is wanted. */
+static void begin_latent_heads_bwd(struct optest *t, enum sh_dtype act, const struct latent *l, unsigned outs)
+{
+    const int width[] = {l->H * (l->P + l->R), l->H * (l->P + l->V), l->R};
+
+    begin_latent(t, SH_OP_LATENT_HEADS_BWD, l);
+    optest_in(t, 0, act, DIMS(l->rows, 3 * l->H * (l->P + l->R)));
+    for (int i = 0; i < 3; i++)
+        if (outs & 1u << i)
+            optest_out(t, i, act, DIMS(l->rows, width[i]));
+}
+
+static void begin_latent_values(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, const struct latent *l)
+{
+    const int width[] = {l->H * (l->P + l->R), l->H * l->V};
+    int back = kind == SH_OP_LATENT_VALUES_BWD;
+
+    begin_latent(t, kind, l);
+    optest_in(t, 0, act, DIMS(l->rows, width[back]));
+    optest_out(t, 0, act, DIMS(l->rows, width[!back]));
+}
+
+/* What is only moved has equal bits. */
+static void latent_heads(void **state)
+{
+    (void)state;
+    optest_seed(70);
+    for (int i = 0; i < LATENTS * ACTS; i++) {
+        const struct latent *l = &latents[i / ACTS];
+        enum sh_dtype act = acts[i % ACTS];
+        const struct sh_bound made[] = {{0, 0}, {0, 0}, sh_bound_sum(act, l->H)};
+        struct optest t;
+
+        begin_latent_heads(&t, act, l);
+        agree(&t, 1, made, -1, -1);
+        optest_end(&t);
+        begin_latent_heads_bwd(&t, act, l, 7);
+        agree(&t, 3, made, -1, -1);
+        optest_end(&t);
+        begin_latent_heads_bwd(&t, act, l, 1);
+        agree(&t, 1, made, -1, -1);
+        optest_end(&t);
+        for (int back = 0; back < 2; back++) {
+            begin_latent_values(&t, back ? SH_OP_LATENT_VALUES_BWD : SH_OP_LATENT_VALUES, act, l);
+            agree(&t, 1, made, -1, -1);
+            optest_end(&t);
+        }
+    }
+}
+
+/* Two heads with P = 1, R = 2, V = 1, by hand. */
+static void latent_by_hand(void **state)
+{
+    static const double q[] = {1, 2, 3, 4, 5, 6}, kv[] = {10, 11, 12, 13}, turned[] = {20, 21};
+    static const double qkv[] = {2, 3, 1, 5, 6, 4, 20, 21, 10, 20, 21, 12, 11, 0, 0, 13, 0, 0};
+    struct optest t;
+
+    (void)state;
+    begin_latent_heads(&t, SH_F32, &(struct latent){1, 2, 1, 2, 1});
+    for (int i = 0; i < 6; i++)
+        optest_set(&t.call.in[0], i, q[i]);
+    for (int i = 0; i < 4; i++)
+        optest_set(&t.call.in[1], i, kv[i]);
+    for (int i = 0; i < 2; i++)
+        optest_set(&t.call.in[2], i, turned[i]);
+    optest_run(&t, &sh_kernels_cpu, 1);
+    for (int i = 0; i < 18; i++)
+        assert_true(optest_get(&t.call.out[0], i) == qkv[i]);
+    optest_end(&t);
+}
+
+static void latent_gradient(void **state)
+{
+    const struct latent l = {3, 3, 2, 4, 5};
+
+    (void)state;
+    optest_seed(71);
+    begin_latent_heads(&forward, SH_F64, &l);
+    begin_latent_heads_bwd(&backward, SH_F64, &l, 7);
+    optest_run(&backward, &sh_kernels_ref, 1);
+    for (int i = 0; i < 3; i++)
+        check_gradient(&forward.call.in[i], &backward.call.out[i], objective_of_forward);
+    optest_end(&forward);
+    optest_end(&backward);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -532,6 +645,9 @@ int main(void)
         cmocka_unit_test(turned_products),
         cmocka_unit_test(routers_with_biases),
         cmocka_unit_test(pairs_turn),
+        cmocka_unit_test(latent_heads),
+        cmocka_unit_test(latent_by_hand),
+        cmocka_unit_test(latent_gradient),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -190,6 +190,26 @@ static void regroup_by_hand(void **state)
     pair_end(&f, &b);
 }
 
+/* Two heads of three elements, of which two are values. */
+static void latent_values_gradient(void **state)
+{
+    struct optest f, b;
+    const struct sh_operand *g[SH_OP_MAX_OUT] = {&b.call.in[0]};
+    (void)state;
+    pair_begin(&f, SH_OP_LATENT_VALUES, &b, SH_OP_LATENT_VALUES_BWD);
+    f.attr.latent.heads = b.attr.latent.heads = 2;
+    f.attr.latent.plain = b.attr.latent.plain = 1;
+    f.attr.latent.turned = b.attr.latent.turned = 2;
+    f.attr.latent.value = b.attr.latent.value = 2;
+    optest_in(&f, 0, SH_F64, DIMS(3, 6));
+    optest_out(&f, 0, SH_F64, DIMS(3, 4));
+    optest_in(&b, 0, SH_F64, DIMS(3, 4));
+    optest_out(&b, 0, SH_F64, DIMS(3, 6));
+    optest_run(&b, &sh_kernels_ref, 1);
+    check_gradient(&f, g, 0, &b.call.out[0]);
+    pair_end(&f, &b);
+}
+
 /* Two sequences of a row; two ranks with a query head each, and a copy of the one key-value head: only their copies
  * differ, and are added. */
 static void heads_by_hand(void **state)
@@ -722,6 +742,7 @@ int main(void)
         cmocka_unit_test(norm),
         cmocka_unit_test(qk_norm),
         cmocka_unit_test(regroup_by_hand),
+        cmocka_unit_test(latent_values_gradient),
         cmocka_unit_test(heads_by_hand),
         cmocka_unit_test(pieces_by_hand),
         cmocka_unit_test(linear),

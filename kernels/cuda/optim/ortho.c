@@ -1,5 +1,5 @@
 /* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts, norms of heads on several ranks,
- * the gated delta rule with what belongs to it. src/plan/request.c refuses a run that would
+ * the gated delta rule with what belongs to it, heads from latent vectors. src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -29,3 +29,7 @@ ON_CPUS(gate)
 ON_CPUS(gate_bwd)
 ON_CPUS(split_gate)
 ON_CPUS(join_gate)
+ON_CPUS(latent_heads)
+ON_CPUS(latent_heads_bwd)
+ON_CPUS(latent_values)
+ON_CPUS(latent_values_bwd)
