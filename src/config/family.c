@@ -80,6 +80,10 @@ const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role 
                                                   [SH_PARAM_GATE] = f->gate,
                                                   [SH_PARAM_UP] = f->up,
                                                   [SH_PARAM_DOWN] = f->down,
+                                                  [SH_PARAM_Q_A] = f->q_a,
+                                                  [SH_PARAM_Q_B] = f->q_b,
+                                                  [SH_PARAM_KV_A] = f->kv_a,
+                                                  [SH_PARAM_KV_B] = f->kv_b,
                                                   [SH_PARAM_ROUTER] = f->router,
                                                   [SH_PARAM_EXPERT_UP] = f->expert_up,
                                                   [SH_PARAM_EXPERT_DOWN] = f->expert_down,
@@ -101,12 +105,17 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     const struct sh_family *f = sh_family_of(m->family);
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
-    int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim, heads = m->linear_value_heads;
-    int64_t values = heads * m->linear_value_dim, asked = f->attention_gate ? 2 * q : q;
-    const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k ? asked : q + 2 * kv},
+    int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim, asked = f->attention_gate ? 2 * q : q;
+    int64_t plain = m->head_dim - m->rotary_dim, values = (int64_t)m->n_heads * m->v_head_dim; /* of latent attention */
+    int64_t heads = m->linear_value_heads, made = heads * m->linear_value_dim; /* of the gated delta rule */
+    const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k || f->kv_a ? asked : q + 2 * kv},
                                                 [SH_PARAM_K] = {m->dim, kv},
                                                 [SH_PARAM_V] = {m->dim, kv},
-                                                [SH_PARAM_O] = {q, m->dim},
+                                                [SH_PARAM_O] = {f->kv_a ? values : q, m->dim},
+                                                [SH_PARAM_Q_A] = {m->dim, m->q_lora_rank},
+                                                [SH_PARAM_Q_B] = {m->q_lora_rank, q},
+                                                [SH_PARAM_KV_A] = {m->dim, m->kv_lora_rank + m->rotary_dim},
+                                                [SH_PARAM_KV_B] = {m->kv_lora_rank, m->n_heads * plain + values},
                                                 [SH_PARAM_GATE] = {m->dim, ffn},
                                                 [SH_PARAM_UP] = {m->dim, up},
                                                 [SH_PARAM_DOWN] = {ffn, m->dim},
@@ -118,10 +127,10 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
                                                 [SH_PARAM_SHARED_DOWN] = {shared, m->dim},
                                                 [SH_PARAM_SHARED_WEIGHT] = {m->dim, 1},
                                                 [SH_PARAM_DELTA_QKV] = {m->dim, sh_family_delta_columns(m)},
-                                                [SH_PARAM_DELTA_Z] = {m->dim, values},
+                                                [SH_PARAM_DELTA_Z] = {m->dim, made},
                                                 [SH_PARAM_DELTA_B] = {m->dim, heads},
                                                 [SH_PARAM_DELTA_A] = {m->dim, heads},
-                                                [SH_PARAM_DELTA_O] = {values, m->dim}};
+                                                [SH_PARAM_DELTA_O] = {made, m->dim}};
     *in = dims[which][0];
     *out = dims[which][1];
 }
@@ -135,6 +144,10 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
     case SH_PARAM_K:
     case SH_PARAM_V: return f->qkv_bias || m->attention_bias;
     case SH_PARAM_O: return f->o_bias || m->attention_bias;
+    case SH_PARAM_Q_A:
+    case SH_PARAM_Q_B:
+    case SH_PARAM_KV_A:
+    case SH_PARAM_KV_B: return false;
     case SH_PARAM_ROUTER:
     case SH_PARAM_EXPERT_UP:
     case SH_PARAM_EXPERT_DOWN: return f->expert_bias;
@@ -187,7 +200,11 @@ static bool has_product(const struct sh_model *m, int role)
     }
     if (!sh_family_linear_name(sh_family_of(m->family), role))
         return false;
-    if (role < SH_PARAM_GATE)
+    if (role == SH_PARAM_Q && m->q_lora_rank)
+        return false;
+    if (role == SH_PARAM_Q_A || role == SH_PARAM_Q_B)
+        return m->q_lora_rank;
+    if (role < SH_PARAM_GATE || role == SH_PARAM_KV_A || role == SH_PARAM_KV_B)
         return attention;
     if (role >= SH_PARAM_DELTA_QKV)
         return delta;

@@ -47,10 +47,12 @@ struct sh_family {
      * first. up NULL: no block is without experts. */
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *q, *k, *v, *o, *gate, *up, *down;
-    const char *q_norm, *k_norm; /* NULL: none */
-    const char *sinks;           /* the module that has a number for each head in its softmax; NULL: none */
-    bool attention_gate;         /* q has a gate behind each head's query, for what that head makes */
-    const char *delta;           /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
+    const char *q_norm, *k_norm; /* of queries and keys, or with kv_a of latent vectors; NULL: none */
+    /* Latent attention, with q for queries without a latent vector; NULL: none. */
+    const char *q_a, *q_b, *kv_a, *kv_b;
+    const char *sinks;   /* the module that has a number for each head in its softmax; NULL: none */
+    bool attention_gate; /* q has a gate behind each head's query, for what that head makes */
+    const char *delta;   /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
     const char *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_o, *delta_conv, *delta_norm; /* and those in it */
     const char *norm[2];  /* of the attention branch and of the feed-forward branch; second NULL: one for both */
     const char *after[2]; /* norms of the branches' outputs, in addition; NULL: none */

@@ -186,6 +186,39 @@ static const struct sh_model presets[] = {
      .init_std = 0.02},
     {.name = "gemma2-2b", GEMMA2_BASE, .n_layers = 26, .dim = 2304, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 9216},
     {.name = "gemma2-9b", GEMMA2_BASE, .n_layers = 42, .dim = 3584, .n_heads = 16, .n_kv_heads = 8, .ffn_dim = 14336},
+    {.name = "deepseek-v3",
+     .family = SH_FAMILY_DEEPSEEK_V3,
+     .n_layers = 61,
+     .dim = 7168,
+     .n_heads = 128,
+     .n_kv_heads = 128,
+     .head_dim = 192,
+     .rotary_dim = 64,
+     .q_lora_rank = 1536,
+     .kv_lora_rank = 512,
+     .v_head_dim = 128,
+     .ffn_dim = 18432,
+     .n_experts = 256,
+     .n_experts_per_token = 8,
+     .expert_ffn_dim = 2048,
+     .shared_ffn_dim = 2048,
+     .first_dense_layers = 3,
+     .router = SH_ROUTER_SIGMOID,
+     .router_bias = true,
+     .route_norm = true,
+     .route_scale = 2.5,
+     .route_groups = 8,
+     .route_top_groups = 4,
+     .vocab_size = 129280,
+     .max_seq_len = 163840,
+     .norm_eps = 1e-6,
+     PLAIN_ROPE,
+     .rope_type = SH_ROPE_YARN,
+     .rope_factor = 40,
+     .rope_original_max_len = 4096,
+     .rope_attention_factor = 1,
+     .rope_mscale_all_dim = 1,
+     .init_std = 0.02},
 };
 enum { PRESETS = sizeof presets / sizeof presets[0], DEFAULT_SEQ_LEN = 2048 };
 
@@ -198,7 +231,7 @@ const char *sh_config_preset_name(int i)
 /* The message lists all presets: there are few. */
 static sh_rc no_such_preset(struct sh_config_state *state)
 {
-    char shown[SH_CONFIG_SHOWN], all[256] = "";
+    char shown[SH_CONFIG_SHOWN], all[512] = "";
     const char *names[PRESETS];
     for (int i = 0; i < PRESETS; i++) {
         names[i] = presets[i].name;

@@ -13,6 +13,10 @@ enum sh_param_role {
     SH_PARAM_GATE,
     SH_PARAM_UP,
     SH_PARAM_DOWN,
+    SH_PARAM_Q_A, /* of latent attention: from the stream to vectors of queries, of keys and values, and from these to heads */
+    SH_PARAM_Q_B,
+    SH_PARAM_KV_A,
+    SH_PARAM_KV_B,
     SH_PARAM_LINEARS,                   /* number of linear products; a set of them has bits 1 << role */
     SH_PARAM_ROUTER = SH_PARAM_LINEARS, /* the products of a block with experts */
     SH_PARAM_EXPERT_UP,                 /* holds the gate too */

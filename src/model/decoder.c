@@ -52,7 +52,20 @@ struct stack {
     int n;
 };
 
-enum { IN, OUT, ROUTER = 0, EXPERT_UP, EXPERT_DOWN, SHARED_UP, SHARED_DOWN, SHARED_WEIGHT, STACKS };
+enum {
+    IN,
+    OUT,
+    Q_LATENT,
+    KV_LATENT,
+    KV_HEADS,
+    ROUTER = 0,
+    EXPERT_UP,
+    EXPERT_DOWN,
+    SHARED_UP,
+    SHARED_DOWN,
+    SHARED_WEIGHT,
+    STACKS
+};
 enum { DELTA_QKV, DELTA_Z, DELTA_BA, DELTA_OUT };
 
 struct branch {
@@ -260,6 +273,15 @@ static void declare_qk_norm(struct decoder *d, struct branch *b)
     b->k_norm = declare_norm_of_heads(d, d->f->k_norm, k);
 }
 
+/* As wide as the latent vectors. */
+static void declare_latent_norms(struct decoder *d, struct branch *b)
+{
+    int64_t q = d->m->q_lora_rank, kv = d->m->kv_lora_rank;
+
+    b->q_norm = q ? declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q) : SH_NONE;
+    b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &kv);
+}
+
 /* Of this rank's heads. */
 static void declare_sink(struct decoder *d, struct branch *b)
 {
@@ -380,9 +402,20 @@ int sh_model_window(const struct sh_model *m, int block)
     return sh_layers_kind(m, block) & SH_LAYER_SLIDING ? m->attention_window : 0;
 }
 
-static int attention(struct decoder *d, int x, const struct branch *b)
+/* [N,(H+2K)D] -> [N,HD] */
+static int attend(struct decoder *d, int qkv, const struct branch *b)
 {
     struct sh_emit_heads heads = d->heads;
+
+    heads.window = sh_model_window(d->m, d->e.block);
+    heads.sink = b->sink;
+    if (has_rope(d))
+        qkv = sh_emit_rope(&d->e, qkv, heads.window ? d->rope_local : d->rope, &d->heads);
+    return d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
+}
+
+static int attention(struct decoder *d, int x, const struct branch *b)
+{
     int qkv = linear(d, x, b->stack[IN]), gate = SH_NONE; /* [N,(H+2K)D] */
 
     if (d->f->attention_gate)
@@ -391,14 +424,31 @@ static int attention(struct decoder *d, int x, const struct branch *b)
         qkv = sh_emit_regroup(&d->e, qkv, &d->heads);
     if (d->f->q_norm)
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
-    heads.window = sh_model_window(d->m, d->e.block);
-    heads.sink = b->sink;
-    if (has_rope(d))
-        qkv = sh_emit_rope(&d->e, qkv, heads.window ? d->rope_local : d->rope, &d->heads);
-    qkv = d->e.cache ? sh_emit_attention_cache(&d->e, qkv, &heads) : sh_emit_attention(&d->e, qkv, &heads);
+    qkv = attend(d, qkv, b);
     if (gate != SH_NONE)
         qkv = sh_emit_gate(&d->e, qkv, gate);
     return linear(d, qkv, b->stack[OUT]);
+}
+
+/* Norms of latent vectors do not follow model.norm_eps in transformers. */
+static int norm_latent(struct decoder *d, int x, int w)
+{
+    return sh_emit_norm(&d->e, x, w, SH_NONE, (struct sh_emit_norm){.rms = true, .eps = 1e-6F});
+}
+
+static int latent_attention(struct decoder *d, int x, const struct branch *b)
+{
+    const struct sh_model *m = d->m;
+    const struct sh_emit_latent sizes = {m->n_heads, m->head_dim - m->rotary_dim, m->rotary_dim, m->v_head_dim};
+    int q = x, kv[2], qkv;
+
+    if (m->q_lora_rank)
+        q = norm_latent(d, linear(d, x, b->stack[Q_LATENT]), b->q_norm);
+    q = linear(d, q, b->stack[IN]);
+    sh_emit_split(&d->e, linear(d, x, b->stack[KV_LATENT]), m->kv_lora_rank, kv);
+    kv[0] = linear(d, norm_latent(d, kv[0], b->k_norm), b->stack[KV_HEADS]);
+    qkv = sh_emit_latent_heads(&d->e, q, kv[0], kv[1], &sizes);
+    return linear(d, sh_emit_latent_values(&d->e, attend(d, qkv, b), &sizes), b->stack[OUT]);
 }
 
 static bool has_delta(const struct decoder *d)
@@ -448,7 +498,8 @@ static int own_feed_forward(struct decoder *d, int x, const struct branch *b)
     return sh_ffn_emit(&d->e, d->m, &b->own, norm_kind(d), x);
 }
 
-/* The expert that every token has is the only one of its router, so its weight is its score. [N,C] -> [N,C] */
+/* The expert that every token has: a feed-forward layer or, if something weighs it, the only one of its router, so that
+ * its weight is its score. [N,C] -> [N,C] */
 static int shared_expert(struct decoder *d, int x, const struct branch *b)
 {
     const struct sh_emit_route one = {.experts = 1, .chosen = 1, .sigmoid = true, .scale = 1};
@@ -456,6 +507,9 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
 
     if (b->stack[SHARED_UP].w == SH_NONE)
         return SH_NONE;
+    if (!d->f->shared_weight)
+        return linear(d, sh_emit_pointwise(&d->e, SH_OP_SWIGLU, linear(d, x, b->stack[SHARED_UP])),
+                      b->stack[SHARED_DOWN]);
     to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, SH_NONE, SH_NONE, &one);
     return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), 0, 0, &to), b->stack[SHARED_DOWN]);
 }
@@ -506,6 +560,16 @@ static bool has_shared(const struct decoder *d)
     return d->m->shared_ffn_dim && has_experts(d);
 }
 
+static bool has_latent_queries(const struct decoder *d)
+{
+    return d->m->q_lora_rank;
+}
+
+static bool is_latent(const struct decoder *d)
+{
+    return d->f->kv_a;
+}
+
 #define EXPERTS                                    \
     {SH_PARAM_ROUTER, 1}, {SH_PARAM_EXPERT_UP, 1}, \
     {                                              \
@@ -524,6 +588,12 @@ static const struct part *part_of(const struct decoder *d, int branch)
             {{.fits = has_delta,
               .stack = {{SH_PARAM_DELTA_QKV, 1}, {SH_PARAM_DELTA_Z, 1}, {SH_PARAM_DELTA_B, 2}, {SH_PARAM_DELTA_O, 1}},
               .emit = gated_delta},
+             {.fits = has_latent_queries,
+              .stack = {{SH_PARAM_Q_B, 1}, {SH_PARAM_O, 1}, {SH_PARAM_Q_A, 1}, {SH_PARAM_KV_A, 1}, {SH_PARAM_KV_B, 1}},
+              .emit = latent_attention},
+             {.fits = is_latent,
+              .stack = {{SH_PARAM_Q, 1}, {SH_PARAM_O, 1}, {0}, {SH_PARAM_KV_A, 1}, {SH_PARAM_KV_B, 1}},
+              .emit = latent_attention},
              {.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
         [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}, .emit = experts},
                           {.fits = has_experts, .stack = {EXPERTS}, .emit = experts},
@@ -571,11 +641,13 @@ static struct branch declare_branch(struct decoder *d, int which)
     for (int i = 0; i < STACKS; i++) {
         if (!has_matrices_of_experts(&b, i))
             b.stack[i] = declare_stack(d, b.part->stack[i]);
-        if (b.part->stack[i].n && b.part->stack[i].first == SH_PARAM_Q)
+        if (b.part->stack[i].n && b.part->stack[i].first == SH_PARAM_Q && !d->f->kv_a)
             declare_qk_norm(d, &b);
     }
     if (b.part->emit == own_feed_forward)
         sh_ffn_declare(&d->e, d->m, &b.own);
+    if (which == ATTENTION && d->f->kv_a)
+        declare_latent_norms(d, &b);
     if (which == ATTENTION && has_delta(d))
         declare_delta(d, &b);
     else if (which == ATTENTION)
@@ -849,6 +921,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                                   .document_tokens = b->document_tokens,
                                   .pairs = sh_family_of(m->family)->rope_pairs,
                                   .scalar = m->query_pre_attn_scalar,
+                                  .sharper = sh_model_sharper(m),
                                   .cap = (float)m->attention_softcap},
                         .delta = {.key_heads = m->linear_key_heads,
                                   .heads = m->linear_value_heads,

@@ -54,6 +54,12 @@ static double keys_of_squares(const struct sh_op *op, const struct sh_model_batc
     return documents_of(b) > 0 ? fmin(square, 2 * keys_seen(op, b)) : square;
 }
 
+/* Values of latent attention are filled with zeros, which nobody asked for. */
+static double part_of_values(const struct sh_model *m)
+{
+    return m->v_head_dim ? (double)m->v_head_dim / m->head_dim : 1;
+}
+
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
 {
     return sh_model_flops_of(m, &(struct sh_model_batch){.seq = seq});
@@ -81,7 +87,7 @@ struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct s
         }
         if (op->kind != SH_OP_ATTENTION)
             continue;
-        row = 12.0 * (double)p->tensors[op->out[0]].dim[2];
+        row = 6.0 * (double)p->tensors[op->out[0]].dim[2] * (1 + part_of_values(m));
         f.attention_causal += row * keys_seen(op, b);
         f.attention_full += row * keys_of_squares(op, b);
     }

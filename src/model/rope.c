@@ -41,6 +41,14 @@ static double yarn_scale(const struct sh_model *m)
     return m->rope_attention_factor > 0 ? m->rope_attention_factor : 0.1 * log(m->rope_factor) + 1;
 }
 
+/* The square, as queries and keys are multiplied by the number each. */
+float sh_model_sharper(const struct sh_model *m)
+{
+    double by = 0.1 * m->rope_mscale_all_dim * log(m->rope_factor) + 1;
+
+    return m->rope_mscale_all_dim != 0 ? (float)(by * by) : 0;
+}
+
 /* The lists are single precision in transformers. */
 static void take_list(const struct sh_model *m, int length, struct sh_emit_rope *r)
 {

@@ -8,6 +8,9 @@
 /* How many elements of a head are rotated. */
 int sh_model_rotary_dim(const struct sh_model *m);
 
+/* What DeepSeek multiplies scores by if positions are stretched; 0: nothing. */
+float sh_model_sharper(const struct sh_model *m);
+
 /*   length  of sequences, or of the cache; it decides which list of longrope applies */
 struct sh_emit_rope sh_model_rope(const struct sh_model *m, int length);
 struct sh_emit_rope

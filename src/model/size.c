@@ -26,6 +26,14 @@ static int64_t heads_width(const struct sh_model *m)
     return (int64_t)m->n_heads * m->head_dim;
 }
 
+/* Elements of the matrices of a block between latent vectors and heads. */
+static int64_t latent_params(const struct sh_model *m)
+{
+    int64_t kv = sh_size_mul(m->kv_lora_rank, heads_width(m) + (int64_t)m->n_heads * m->v_head_dim);
+
+    return sh_size_add(sh_size_mul(m->q_lora_rank, heads_width(m)), kv);
+}
+
 /* Kernels index a token's row with int. */
 static sh_rc check_heads(const struct sh_model *m)
 {
@@ -54,8 +62,10 @@ static sh_rc check_params(const struct sh_model *m)
 {
     int64_t experts = sh_size_mul(m->n_experts, 3 * (int64_t)m->expert_ffn_dim + 1);
     int64_t dense = sh_size_add(3 * ((int64_t)m->ffn_dim + m->shared_ffn_dim), sh_ffn_params(m) / m->dim);
-    int64_t widths = sh_size_add(sh_size_add(qkv_width(m) + heads_width(m) + delta_width(m) + 9, dense), experts);
-    int64_t blocks = sh_size_mul(sh_size_mul(m->dim, widths), m->n_layers);
+    int64_t latent = (int64_t)m->q_lora_rank + m->kv_lora_rank;
+    int64_t others = sh_size_add(qkv_width(m) + heads_width(m) + delta_width(m) + latent + 9, dense);
+    int64_t block = sh_size_add(sh_size_mul(m->dim, sh_size_add(others, experts)), latent_params(m));
+    int64_t blocks = sh_size_mul(block, m->n_layers);
     int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len);
 
     if (sh_size_add(blocks, tables) <= MOST_PARAMS)

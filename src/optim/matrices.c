@@ -64,7 +64,7 @@ static int split(const struct sh_model *m, enum sh_param_role role, int64_t rows
     const struct sh_family *f = sh_family_of(m->family);
     bool apart = how == SH_MUON_SPLIT_HEADS, gated = role == SH_PARAM_EXPERT_UP || has_gate(m, rows);
 
-    if (how != SH_MUON_SPLIT_NONE && role == SH_PARAM_Q && !f->k)
+    if (how != SH_MUON_SPLIT_NONE && role == SH_PARAM_Q && !f->k && !f->kv_a)
         return split_qkv(m, f->qkv_by_head, apart, out);
     if (apart && (role == SH_PARAM_Q || role == SH_PARAM_K || role == SH_PARAM_V)) {
         out[0] = heads_of(0, (int)(rows / m->head_dim), m->head_dim, m->head_dim, true);

@@ -313,6 +313,54 @@ int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     return op.out[0];
 }
 
+/* As queries of one element each, and half as many keys and values. */
+void sh_emit_split(struct sh_emit *e, int x, int64_t left, int out[2])
+{
+    struct sh_op op = make_op(e, SH_OP_SPLIT_KV);
+    int64_t rows = tensor(e, x)->dim[0], right = tensor(e, x)->dim[1] - left;
+
+    op.attr.attn.heads = (int)left;
+    op.attr.attn.kv_heads = (int)right / 2;
+    op.attr.attn.head_dim = 1;
+    op.in[0] = x;
+    out[0] = op.out[0] = activation(e, 2, DIMS(rows, left), "latent");
+    out[1] = op.out[1] = activation(e, 2, DIMS(rows, right), "key of all heads");
+    sh_program_add_op(e->p, &op);
+}
+
+static struct sh_op latent_op(struct sh_emit *e, enum sh_op_kind kind, const struct sh_emit_latent *l)
+{
+    struct sh_op op = make_op(e, kind);
+
+    op.attr.latent.heads = l->heads;
+    op.attr.latent.plain = l->plain;
+    op.attr.latent.turned = l->turned;
+    op.attr.latent.value = l->value;
+    return op;
+}
+
+int sh_emit_latent_heads(struct sh_emit *e, int q, int kv, int turned, const struct sh_emit_latent *l)
+{
+    struct sh_op op = latent_op(e, SH_OP_LATENT_HEADS, l);
+
+    op.in[0] = q;
+    op.in[1] = kv;
+    op.in[2] = turned;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, q)->dim[0], 3 * tensor(e, q)->dim[1]), "heads");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_latent_values(struct sh_emit *e, int o, const struct sh_emit_latent *l)
+{
+    struct sh_op op = latent_op(e, SH_OP_LATENT_VALUES, l);
+
+    op.in[0] = o;
+    op.out[0] = activation(e, 2, DIMS(tensor(e, o)->dim[0], (int64_t)l->heads * l->value), "values");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
 /* rstd [B*T,G] of the G groups of a row is kept for the backward, like a norm's. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how)
 {
@@ -344,6 +392,8 @@ static void set_heads(struct sh_op *op, const struct sh_emit_heads *h)
     op->attr.attn.kv_heads = h->kv_heads;
     op->attr.attn.head_dim = h->head_dim;
     op->attr.attn.scale = 1.0f / sqrtf((float)(h->scalar ? h->scalar : h->head_dim));
+    if (h->sharper != 0)
+        op->attr.attn.scale *= h->sharper;
     op->attr.attn.cap = h->cap;
 }
 

@@ -70,6 +70,7 @@ struct sh_emit_heads {
     bool any_order;              /* see struct sh_op_attr */
     int window, document_tokens; /* the same */
     int scalar;                  /* scores are divided by its square root; 0: head_dim */
+    float sharper;               /* and multiplied by this; 0: 1 */
     float cap;                   /* soft cap on scores; 0: none */
     bool pairs;                  /* as in struct sh_op_attr */
     int sink;                    /* [heads], one more score of each head; SH_NONE: none */
@@ -86,6 +87,16 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
 /* Reorder the columns of a product that are grouped by head (its q, its k, its v) as the other operations expect them:
  * all q, all k, all v. */
 int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
+
+/* A row of two parts, of which the second is of even width. [N,left + R] -> [N,left], [N,R] */
+void sh_emit_split(struct sh_emit *e, int x, int64_t left, int out[2]);
+/* Heads from latent vectors (kernels/op.h), with `plain` and `turned` elements of a query, and `value` of a value. */
+struct sh_emit_latent {
+    int heads, plain, turned, value;
+};
+/* q [N,H(P+R)], kv [N,H(P+V)], turned [N,R] -> [N,3H(P+R)] */
+int sh_emit_latent_heads(struct sh_emit *e, int q, int kv, int turned, const struct sh_emit_latent *l);
+int sh_emit_latent_values(struct sh_emit *e, int o, const struct sh_emit_latent *l); /* [N,H(P+R)] -> [N,HV] */
 
 /* Normalize queries and keys in groups as wide as wq and wk: [N,(H+2K)D] -> same. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);

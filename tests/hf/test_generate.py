@@ -73,6 +73,12 @@ MODELS = {
     'gpt_oss': (transformers.GptOssConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=24, num_local_experts=5, num_experts_per_tok=2, **IDS, rope_parameters={
             'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 128, 'truncate': False})),
+    'deepseek_v3': (transformers.DeepseekV3Config, dict(
+        SIZES, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
+        n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,
+        first_k_dense_replace=1, num_nextn_predict_layers=0, **IDS, rope_parameters={
+            'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 128, 'mscale': 1.0,
+            'mscale_all_dim': 1.0})),
     'smollm3': (transformers.SmolLM3Config, dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, **IDS)),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',

@@ -48,6 +48,9 @@ MODELS = {
     'Mixtral': dict(KV, num_local_experts=5, num_experts_per_tok=2),
     'Qwen2Moe': dict(KV, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40, shared_expert_intermediate_size=40),
     'Qwen3Moe': dict(KV, head_dim=24, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=40),
+    'DeepseekV3': dict(SIZES, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12,
+                       v_head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_group=4, topk_group=2,
+                       first_k_dense_replace=1, num_nextn_predict_layers=0),
     'SeedOss': dict(KV, head_dim=24, attention_dropout=0.0, residual_dropout=0.0),
 }
 

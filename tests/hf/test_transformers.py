@@ -59,6 +59,9 @@ OSS = dict(GROUPED, head_dim=24, sliding_window=9, num_local_experts=6, num_expe
 # The norm of what a head makes is steep where a query meets no key: the class computes that in float32 whatever its type.
 DELTA = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
              rms_norm_eps=0.1)
+DEEPSEEK = dict(NEOX, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
+                n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,
+                first_k_dense_replace=1, num_nextn_predict_layers=0)
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
@@ -187,6 +190,12 @@ MODELS = {
     'ministral3': (transformers.Ministral3Config, dict(GROUPED, head_dim=24, rope_parameters=MINISTRAL)),
     'ministral3, tied, a window': (transformers.Ministral3Config, dict(
         GROUPED, head_dim=16, tie_word_embeddings=True, sliding_window=9, rope_parameters=MINISTRAL)),
+    'deepseek_v3': (transformers.DeepseekV3Config, dict(
+        DEEPSEEK, rope_parameters=dict(YARN, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0))),
+    'deepseek_v3, tied, queries from the stream, no dense block': (transformers.DeepseekV3Config, dict(
+        DEEPSEEK, q_lora_rank=None, v_head_dim=20, n_group=1, topk_group=1, n_shared_experts=1, first_k_dense_replace=0,
+        norm_topk_prob=False, routed_scaling_factor=1.0, tie_word_embeddings=True,
+        rope_parameters=dict(YARN, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.4))),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -205,6 +214,9 @@ def draw(model):
                 p.uniform_(around - 0.5, around + 0.5)
             else:
                 p.normal_(0, 0.2)
+        for name, b in model.named_buffers():
+            if name.endswith('e_score_correction_bias'):
+                b.normal_(0, 0.1)
 
 
 def make(name, dtype, folder, **options):
@@ -396,6 +408,26 @@ def case_first_length():
     return ['a sequence of 49 tokens is taken']
 
 
+def case_further_words():
+    """Tensors of a block after the last, which predicts a second word, are named and left out; others are refused."""
+    make('deepseek_v3', torch.float32, 'more-hf')
+    tensors = load_file('more-hf/model.safetensors')
+    more = {'model.layers.3.eh_proj.weight': torch.zeros(64, 128), 'model.layers.3.input_layernorm.weight': torch.ones(64)}
+    wrong = []
+    for name, extra, words in (('more', more, '2 tensors of blocks after the last one are left out'),
+                               ('other', {'model.layers.2.eh_proj.weight': torch.zeros(2)}, 'is not a tensor of this model')):
+        save_file({**tensors, **extra}, 'more-hf/model.safetensors')
+        shutil.rmtree(name, ignore_errors=True)
+        try:
+            said = job.launch('ckpt', 'import', 'more-hf', '-o', name)[1]
+        except job.Failed as refused:
+            said = str(refused)
+        wrong += [] if words in said else [f'{said}, expected {words}']
+    shutil.rmtree('more-out', ignore_errors=True)
+    job.sherd('ckpt', 'export', 'more', '-o', 'more-out')
+    return wrong + check_loading('more-out')
+
+
 EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'cohere': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
@@ -409,6 +441,8 @@ def meaning(config):
     values = {key: getattr(config, field) for key, field in FIELDS.items()}
     values['model.n_kv_heads'] = getattr(config, 'num_key_value_heads', heads)
     values['model.head_dim'] = getattr(config, 'head_dim', None) or config.hidden_size // heads
+    if latent(config):
+        values |= latent(config)
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
     if hasattr(config, 'num_experts_per_tok'):
         values |= experts(config)
@@ -434,7 +468,7 @@ def meaning(config):
         longer = config.max_position_embeddings / rope.get('original_max_position_embeddings', 1)
         values['model.rope_factor'] = (rope.get('factor') or max(longer, 1)) if scaled else 0
         values['model.rope_original_max_len'] = rope.get('original_max_position_embeddings', 0) if scaled else 0
-        part = int(values['model.head_dim'] * rope.get('partial_rotary_factor', 1))
+        part = config.qk_rope_head_dim if latent(config) else int(values['model.head_dim'] * rope.get('partial_rotary_factor', 1))
         values['model.rotary_dim'] = 0 if part == values['model.head_dim'] else part
         values['model.rope_beta_fast'] = rope.get('beta_fast', 32)
         for length in 'short', 'long':
@@ -445,18 +479,33 @@ def meaning(config):
     return values
 
 
+def latent(config):
+    """The numbers of latent attention and its router."""
+    if config.model_type != 'deepseek_v3':
+        return {}
+    scaled = config.rope_parameters['rope_type'] == 'yarn'
+    return {'model.head_dim': config.qk_nope_head_dim + config.qk_rope_head_dim, 'model.q_lora_rank': config.q_lora_rank or 0,
+            'model.kv_lora_rank': config.kv_lora_rank, 'model.v_head_dim': config.v_head_dim, 'model.router_bias': True,
+            'model.route_scale': config.routed_scaling_factor, 'model.route_groups': config.n_group,
+            'model.route_top_groups': config.topk_group,
+            'model.rope_mscale_all_dim': config.rope_parameters.get('mscale_all_dim', 0) if scaled else 0}
+
+
 def experts(config):
     alone = config.model_type in ('mixtral', 'olmoe', 'granitemoe', 'gpt_oss')  # no other feed-forward layers
     return {'model.n_experts': config.num_local_experts if hasattr(config, 'num_local_experts') else config.num_experts,
             'model.n_experts_per_token': config.num_experts_per_tok,
             'model.expert_ffn_dim': config.intermediate_size if alone else config.moe_intermediate_size,
-            'model.shared_ffn_dim': getattr(config, 'shared_expert_intermediate_size', 0),
+            'model.shared_ffn_dim': (config.n_shared_experts * config.moe_intermediate_size if latent(config)
+                                     else getattr(config, 'shared_expert_intermediate_size', 0)),
             'model.route_norm': getattr(config, 'norm_topk_prob', True),
             **({'model.ffn_dim': (8 * config.hidden_size // 3 + 63) // 64 * 64} if alone else {})}
 
 
 def dense(config):
     """Blocks without experts."""
+    if latent(config):
+        return list(range(config.first_k_dense_replace))
     return [i for i in range(config.num_hidden_layers) if (i + 1) % getattr(config, 'decoder_sparse_step', 1) or i in (
         getattr(config, 'mlp_only_layers', None) or [])]
 
@@ -575,4 +624,5 @@ if __name__ == '__main__':
         + [(f'{name}: export', case_export, name) for name in MODELS]
         + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
            for name in MODELS for spelling in (dict, older)]
-        + [('gpt_oss: experts in MXFP4', case_mxfp4), ('ministral3: no longer texts', case_first_length)]))
+        + [('gpt_oss: experts in MXFP4', case_mxfp4), ('ministral3: no longer texts', case_first_length),
+           ('deepseek_v3: blocks after the last', case_further_words)]))

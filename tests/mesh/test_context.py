@@ -37,6 +37,7 @@ GATHER = {'parallelism.context_parallel_method': 'gather'}
 KINDS['sinks'] = {key: value for key, value in KINDS['experts'].items()
                   if key not in ('model.ffn_dim', 'model.first_dense_layers', 'model.shared_ffn_dim')}
 KINDS['sinks'] |= {'model.family': 'gpt_oss', 'model.attention_window': 5, 'model.layer_types': 'sliding,full'}
+KINDS['latent'] = {key: value for key, value in {**KINDS['experts'], **tiny.LATENT}.items() if value is not None}
 TENSOR = {'parallelism.tensor_parallel_degree': 2}
 INLINE = {**APART, **cut.INLINE}
 TWICE = {'mesh.replicate': 2, 'mesh.shard': 2}
@@ -62,6 +63,8 @@ MESHES = {
     'gathered, 4 of 4, no_shard': on('three heads', 'no_shard', 4, 4, APART),
     'gathered, 2 of 4, sinks': on('sinks', 'full_shard', 4, 2, SELECTIVE),
     'gathered, 2 of 4, three heads of half of each matrix': on('six heads', 'full_shard', 4, 2, ONE, TENSOR),
+    'latent attention, 4 of 4': on('latent', 'full_shard', 4, 4, FULL),
+    'gathered, 2 of 2, latent attention': on('latent', 'shard_grad_op', 2, 2, GATHER, SELECTIVE),
     'adapters, 2 of 4': on('adapters', 'full_shard', 4, 2, SELECTIVE),
     'adapters in four bits, 4 of 4': on('adapters in four bits', 'full_shard', 4, 4, APART),
     'experts on each rank': on('experts', 'full_shard', 2, 2, ONE),

@@ -68,6 +68,8 @@ MESHES = {
     'no_shard, 2 of 2, even': on('no_shard', 2, 2, 'kept', EVEN, {CAPACITY: 1}),
     'gpt_oss, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', OSS, {CAPACITY: 1}),
     'gpt_oss, full_shard, 4 of 4, apart, selective': on('full_shard', 4, 4, 'selective', OSS, APART, {CAPACITY: 1}),
+    'deepseek_v3, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', tiny.LATENT, {CAPACITY: 1}),
+    'deepseek_v3, shard_optim, 2 of 4, apart, selective': on('shard_optim', 4, 2, 'selective', tiny.LATENT, APART, NARROW),
     'no_shard, 2 of 2, twice': on('no_shard', 4, 2, 'kept', {'mesh.ranks_per_node': 2}, WHOLE, INLINE),
 }
 EMULATED = b'SHERD_EMULATED_GPUS' in pathlib.Path(os.environ['SHERD']).read_bytes()

@@ -43,6 +43,12 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
 #define NORM1 V("input_layernorm.weight", 12)
 #define NORM2 V("post_attention_layernorm.weight", 12)
 
+#define LATENT                                                                                                        \
+    .n_layers = LAYERS, .dim = DIM, .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = HEAD_DIM, .ffn_dim = FFN,      \
+    .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ, .rope_theta = 100, .init_std = 0.3, .norm_eps = 1e-5, EXPERTS, \
+    .family = SH_FAMILY_DEEPSEEK_V3, .rotary_dim = 2, .kv_lora_rank = 5, .v_head_dim = 3
+#define LATENT_KV W("self_attn.kv_a_proj_with_mqa", 7, 12) W("self_attn.kv_b_proj", 15, 5)
+
 /* The tensors of block 0, in file order. */
 /* clang-format off */
 static const struct row {
@@ -146,6 +152,15 @@ static const struct row {
      NORM1 W("linear_attn.in_proj_qkv", 14, 12) W("linear_attn.in_proj_z", 6, 12) W("linear_attn.in_proj_b", 2, 12)
          W("linear_attn.in_proj_a", 2, 12) W("linear_attn.out_proj", 12, 6) " linear_attn.conv1d.weight[14,1,4]"
          V("linear_attn.A_log", 2) V("linear_attn.dt_bias", 2) V("linear_attn.norm.weight", 3) NORM2 MLP DOWN, 1},
+    {{"deepseek_v3", {LATENT, .q_lora_rank = 7, .first_dense_layers = 1, .shared_ffn_dim = 6,
+                      .route_scale = 2.5, .router = SH_ROUTER_SIGMOID, .router_bias = true}, false}, "DeepseekV3ForCausalLM",
+     NORM1 W("self_attn.q_b_proj", 12, 7) W("self_attn.o_proj", 12, 9) W("self_attn.q_a_proj", 7, 12) LATENT_KV
+         V("self_attn.q_a_layernorm.weight", 7) V("self_attn.kv_a_layernorm.weight", 5) NORM2 MLP DOWN, 2},
+    {{"deepseek_v3, queries from the stream",
+      {LATENT, .rope_factor = 4, .rope_type = SH_ROPE_YARN, .rope_original_max_len = 2, .rope_beta_fast = 32,
+       .rope_beta_slow = 1, .rope_attention_factor = 1, .rope_mscale_all_dim = 1}, false}, "DeepseekV3ForCausalLM",
+     NORM1 W("self_attn.q_proj", 12, 12) W("self_attn.o_proj", 12, 9) LATENT_KV V("self_attn.kv_a_layernorm.weight", 5) NORM2
+         ROUTER MOE, 2},
     {{"olmoe", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_OLMOE}, false}, "OlmoeForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 12) V("self_attn.k_norm.weight", 4) O NORM2 ROUTER MOE, 2},
 };
@@ -226,9 +241,11 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
                                          strstr(saved->name, "4h_to_h"));
 }
 
-/* Blocks have either a dense feed-forward part or experts, and either attention or the gated delta rule. */
+/* Blocks have either a dense feed-forward part or experts, and either attention, with queries from the stream or from a
+ * latent vector, or the gated delta rule. */
 static int blocks_with(const struct row *row, int role)
 {
+    bool latent = row->m.model.q_lora_rank;
     bool dense = role == SH_PARAM_GATE || role == SH_PARAM_UP || role == SH_PARAM_DOWN;
     int experts = 0, delta = 0;
 
@@ -236,8 +253,14 @@ static int blocks_with(const struct row *row, int role)
         experts += sh_family_has_experts(&row->m.model, i);
         delta += sh_family_has_delta(&row->m.model, i);
     }
-    if (role < SH_PARAM_GATE || role >= SH_PARAM_DELTA_QKV)
-        return role < SH_PARAM_GATE ? LAYERS - delta : delta;
+    if (latent ? role == SH_PARAM_Q : role == SH_PARAM_Q_A || role == SH_PARAM_Q_B)
+        return 0;
+    if (role >= SH_PARAM_SHARED_GATE && !row->m.model.shared_ffn_dim)
+        return 0;
+    if (role >= SH_PARAM_DELTA_QKV)
+        return delta;
+    if (role < SH_PARAM_GATE || (role >= SH_PARAM_Q_A && role <= SH_PARAM_KV_B))
+        return LAYERS - delta;
     return role >= SH_PARAM_LINEARS ? experts : dense ? LAYERS - experts : LAYERS;
 }
 
@@ -261,7 +284,8 @@ static void each_parameter_has_the_role_of_its_name(void **state)
         }
         assert_int_equal(count[SH_PARAM_EMBED], 1);
         assert_int_equal(count[SH_PARAM_HEAD], !row->m.model.tie_word_embeddings);
-        assert_int_equal(count[SH_PARAM_LORA_A], rank ? 2 * blocks_with(row, SH_PARAM_O) : 0);
+        assert_int_equal(count[SH_PARAM_LORA_A],
+                         rank ? blocks_with(row, SH_PARAM_Q) + blocks_with(row, SH_PARAM_O) : 0);
         assert_int_equal(count[SH_PARAM_ROUTER_BIAS], row->m.model.router_bias ? blocks_with(row, SH_PARAM_ROUTER) : 0);
         for (int i = 0; i < SH_PARAM_PRODUCTS; i++)
             assert_int_equal(count[i],

@@ -257,12 +257,20 @@ static void adapters_of_families(void **state)
         b.model.family = families[i];
         if (sh_family_of(b.model.family)->delta)
             give_delta(&b.model);
-        if (sh_family_of(b.model.family)->one_width)
+        if (sh_family_of(b.model.family)->one_width || sh_family_of(b.model.family)->kv_a)
             b.model.n_kv_heads = b.model.n_heads;
+        if (sh_family_of(b.model.family)->kv_a) {
+            b.model.q_lora_rank = 7;
+            b.model.kv_lora_rank = 6;
+            b.model.rotary_dim = 2;
+            b.model.v_head_dim = 3;
+        }
         b.model.n_experts = b.model.n_experts_per_token = 2;
         b.model.expert_ffn_dim = 6;
         b.model.shared_ffn_dim = sh_family_of(b.model.family)->shared_up ? 10 : 0;
         b.batch.adapters = (struct sh_adapters){.rank = 2, .scale = 0.75f, .targets = ~0u};
+        check_build(&b, 1);
+        b.batch.adapters.targets = 1u << SH_PARAM_KV_B | 1u << SH_PARAM_O; /* frozen queries, and a frozen turned key */
         check_build(&b, 1);
     }
 }

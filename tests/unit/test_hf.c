@@ -31,6 +31,12 @@
 #define NEOX "{\"model_type\":\"gpt_neox\"," SIZES
 #define GEMMA "{\"model_type\":\"gemma\",\"num_key_value_heads\":2," SIZES
 #define GEMMA2 "{\"model_type\":\"gemma2\",\"num_key_value_heads\":2," SIZES
+#define DEEPSEEK                                                                                                          \
+    "{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":6,\"kv_lora_rank\":5,\"qk_rope_head_dim\":4,\"n_shared_experts\":2," \
+    "\"num_key_value_heads\":4,\"moe_intermediate_size\":12,\"first_k_dense_replace\":1," SIZES
+#define DEEPSEEK_YARN                                                                                          \
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"mscale\":0.5," \
+    "\"mscale_all_dim\":0.5}}"
 #define GEMMA3 "{\"model_type\":\"gemma3_text\",\"num_key_value_heads\":2," SIZES
 #define PHI3 "{\"model_type\":\"phi3\"," SIZES
 #define GRANITE "{\"model_type\":\"granite\"," SIZES
@@ -161,7 +167,22 @@ static const struct {
     {LLAMA ",\"auto_map\":{\"AutoModel\":\"x.Y\"}}", "model.hf_ignore=auto_map", "model.dim", "16"},
     {LLAMA ",\"quantization_config\":{\"bits\":4}}", NULL, NULL, "only bitsandbytes nf4"},
     {"{\"model_type\":\"mamba\"}", NULL, NULL, "model_type mamba: it has no attention"},
-    {"{\"model_type\":\"deepseek_v3\"}", NULL, NULL, "experts"},
+    {"{\"model_type\":\"deepseek_v3\"}", NULL, "model.head_dim", "192"},
+    {"{\"model_type\":\"deepseek_v3\"}", NULL, "model.router", "sigmoid"},
+    {DEEPSEEK "}", NULL, "model.rotary_dim", "4"},
+    {DEEPSEEK "}", NULL, "model.shared_ffn_dim", "24"},
+    {DEEPSEEK "}", NULL, "model.first_dense_layers", "1"},
+    {"{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":null}", NULL, "model.q_lora_rank", "0"},
+    {DEEPSEEK ",\"num_nextn_predict_layers\":1}", NULL, "model.n_layers", "2"},
+    {DEEPSEEK "," DEEPSEEK_YARN, NULL, "model.rope_attention_factor", "1"},
+    {DEEPSEEK "," DEEPSEEK_YARN, NULL, "model.rope_mscale_all_dim", "0.5"},
+    {LLAMA "," DEEPSEEK_YARN, NULL, "model.rope_mscale_all_dim", "0"},
+    {DEEPSEEK ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}", NULL, NULL, "default and yarn are computed here"},
+    {DEEPSEEK ",\"rope_interleave\":false}", NULL, NULL, "rope_interleave must be true"},
+    {DEEPSEEK ",\"attention_bias\":true}", NULL, NULL, "attention_bias must be false"},
+    {DEEPSEEK ",\"scoring_func\":\"softmax\"}", NULL, NULL, "scoring_func must be sigmoid"},
+    {DEEPSEEK ",\"topk_method\":\"greedy\"}", NULL, NULL, "topk_method must be noaux_tc"},
+    {"{\"model_type\":\"deepseek_v3\",\"n_shared_experts\":-1}", NULL, NULL, "n_shared_experts must be a whole number from 0"},
     {"{\"model_type\":\"lama\"}", NULL, NULL, "model_type lama is not known here; nearest is llama"},
     {"{\"model_type\":\"\\u001b[2J\"}", NULL, NULL, "is not known here"},
     {"{\"vocab_size\":3}", NULL, NULL, "it has no model_type"},

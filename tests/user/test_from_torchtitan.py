@@ -95,6 +95,8 @@ LEFT_OUT = {
     'objective.name=reverse_kl': 'learns by the forward divergence', 'objective.name=gkd': 'learns by the forward divergence',
     'objective.name=grpo': 'nothing generates answers', 'objective.name=online_dpo': 'nothing generates answers',
     'objective.name=orpo': 'a word of objective.loss_type', 'model.attn_logit_softcapping=50': 'model.attention_softcap',
+    'model.qk_rope_head_dim=64': 'model.rotary_dim', 'model.routed_scaling_factor=2.5': 'model.route_scale',
+    'model.n_routed_experts=8': 'model.n_experts', 'model.first_k_dense_replace=3': 'model.first_dense_layers',
     'model.blocks=x': 'model.family names the blocks', 'lr_groups=x': 'optimizer.groups',
 }
 

@@ -39,6 +39,7 @@ SPREAD = {'parallelism.expert_parallel_degree': 4}
 GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
 DELTA = {'model.family': 'qwen3_5_text', 'model.linear_key_heads': 2, 'model.linear_value_heads': 4, 'model.linear_key_dim': 4,
          'model.linear_value_dim': 4, 'model.linear_conv_size': 4}
+LATENT = {**MOE, 'model.family': 'deepseek_v3', 'model.n_kv_heads': None, 'model.rotary_dim': 2, 'model.kv_lora_rank': 6, 'model.v_head_dim': 3}
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
@@ -111,6 +112,10 @@ ROWS = {
     'model.query_pre_attn_scalar': Row(20, 'steps'),
     'model.attention_softcap': Row(0.5, 'plan'),
     'model.logits_softcap': Row(0.5, 'plan'),
+    'model.q_lora_rank': Row(5, 'plan', needs=LATENT),
+    'model.kv_lora_rank': Row(5, 'plan', needs=LATENT),
+    'model.v_head_dim': Row(2, 'plan', needs=LATENT),
+    'model.rope_mscale_all_dim': Row(2, 'steps', needs={**YARN, **LATENT}),
     'model.embedding_multiplier': Row(12, 'plan'),
     'model.residual_multiplier': Row(0.22, 'plan'),
     'model.logits_scaling': Row(8, 'plan'),

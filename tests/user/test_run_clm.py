@@ -185,7 +185,7 @@ REFUSED = [
     ('--model_name model --model_type gpt2', '--model_name and --model_type each give the whole model'),
     ('--model.hf=model --model_type gpt2', '--model.hf and --model_type each give the whole model'),
     ('--model_type gpt3 --max_steps 3', '--model_type: model_type gpt3 is not known here; nearest is gpt2'),
-    ('--model_type deepseek_v3 --max_steps 3', 'its feed-forward layers are experts'),
+    ('--model_type mamba --max_steps 3', 'it has no attention, but a state space'),
     ('--model_name model --max_steps 3 --lora_r 2 --lora_target_parameters mlp.experts.down_proj',
      '--lora_target_parameters: lora.target_parameters: llama has no experts'),
     ('--model_name model --config_overrides n_embd=64', 'changes the sizes of a --model_type'),

@@ -79,16 +79,21 @@ static json_t *number(double x)
     return x == floor(x) && fabs(x) < 1e15 ? json_integer((json_int_t)x) : json_real(x);
 }
 
-/* Where PEFT 0.21 opens a model whose dense parts were once the modules of its experts, it takes adapters of modules of
- * these names for adapters of the stacks (utils/transformers_weight_conversion.py). Of our families only this one has
- * such dense parts. */
+/* Where PEFT 0.21 opens a model whose experts were once modules, it takes adapters of modules of their names for adapters
+ * of the stacks (utils/transformers_weight_conversion.py). Two of our families have such names outside of experts. */
 static sh_rc check_dense(const struct sh_config *cfg)
 {
     const unsigned dense = 1u << SH_PARAM_GATE | 1u << SH_PARAM_UP | 1u << SH_PARAM_DOWN;
-    if (cfg->model.family != SH_FAMILY_QWEN3_MOE || !(targets_of(cfg) & dense))
+    const unsigned shared = 1u << SH_PARAM_SHARED_GATE | 1u << SH_PARAM_SHARED_UP | 1u << SH_PARAM_SHARED_DOWN;
+    unsigned taken = cfg->model.family == SH_FAMILY_QWEN3_MOE     ? dense
+                     : cfg->model.family == SH_FAMILY_DEEPSEEK_V3 ? dense | shared
+                                                                  : 0;
+    if (!(targets_of(cfg) & taken))
         return SH_OK;
-    return sh_fail(SH_E_USAGE, "PEFT takes adapters of gate_proj, up_proj and down_proj in blocks of qwen3_moe without "
-                               "experts for those of experts; --merge -o DIR writes the model with them");
+    return sh_fail(SH_E_USAGE,
+                   "PEFT takes adapters of gate_proj, up_proj and down_proj of a %s outside of experts for those of "
+                   "experts; --merge -o DIR writes the model with them",
+                   sh_family_of(cfg->model.family)->name);
 }
 
 /* PEFT computes the same scale as this run from r, lora_alpha and use_rslora. */

@@ -1,10 +1,12 @@
 #include "io/foreign/hf/names.h"
 
 #include "io/foreign/hf/config/family.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +18,7 @@ struct matcher {
     const struct sh_ckpt_set *set;
     const struct sh_hf_spread *spread;
     const char *prefix, *head;
+    bool more;  /* blocks after the model's last are left out */
     bool bare;  /* no name in the folder has the prefix */
     bool *used; /* [index->n] */
 };
@@ -144,16 +147,43 @@ static sh_rc take_head(const struct matcher *m, const struct sh_st_entry *head, 
     return SH_OK;
 }
 
+/* The number of the block that a tensor is of; -1: it is of none. */
+static int block_of(const struct matcher *m, const char *name)
+{
+    int block;
+    return sscanf(has_prefix(name, m->prefix) ? name + strlen(m->prefix) : name, "layers.%d.", &block) == 1 ? block
+                                                                                                            : -1;
+}
+
+static int last_block(const struct matcher *m)
+{
+    int last = -1;
+    for (int i = 0; i < m->spread->n; i++)
+        if (block_of(m, m->spread->part[i].name) > last)
+            last = block_of(m, m->spread->part[i].name);
+    return last;
+}
+
 /* Check the tensors that the model did not ask for: buffers are fine, the output matrix of a tied model is compared
- * later, and the rest is refused. */
+ * later, blocks that predict further words are named and left out, and the rest is refused. */
 static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
 {
+    int last = last_block(m), later = 0;
     for (int64_t i = 0; i < m->index->n; i++) {
         const struct sh_st_entry *e = &m->index->entry[i];
         if (m->used[i] || is_buffer(e->name))
             continue;
+        if (m->more && last >= 0 && block_of(m, e->name) > last) {
+            later++;
+            continue;
+        }
         SH_TRY(strcmp(e->name, m->head) == 0 ? take_head(m, e, out) : unexpected(m, e));
     }
+    if (later)
+        sh_log_info(
+            "%s: %d tensors of blocks after the last one are left out: they predict further words, which is not "
+            "computed here",
+            m->folder, later);
     return SH_OK;
 }
 
@@ -183,6 +213,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
                         .spread = &match.spread,
                         .prefix = f->prefix,
                         .head = f->head ? f->head : "lm_head.weight",
+                        .more = f->latent,
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* The folder of a base class has no prefix on any name. */
     m.bare = is_bare(&m);

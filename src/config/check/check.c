@@ -43,6 +43,43 @@ static sh_rc check_rotary(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Latent attention has widths of its own, and no other attention has them. */
+static sh_rc check_latent(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+    const struct sh_family *f = sh_family_of(m->family);
+    const struct {
+        const char *key;
+        double value;
+        bool needed;
+    } rows[] = {{"model.kv_lora_rank", m->kv_lora_rank, true},
+                {"model.v_head_dim", m->v_head_dim, true},
+                {"model.q_lora_rank", m->q_lora_rank, false},
+                {"model.rope_mscale_all_dim", m->rope_mscale_all_dim, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (!f->kv_a && rows[i].value != 0)
+            return sh_config_refuse(state, rows[i].key,
+                                    "%s has no latent attention; leave it out, or give model.family=deepseek_v3",
+                                    f->name);
+        if (f->kv_a && rows[i].needed && rows[i].value == 0)
+            return sh_config_refuse(state, rows[i].key, "needed with model.family=%s; give it", f->name);
+    }
+    if (!f->kv_a)
+        return SH_OK;
+    if (m->rotary_dim == 0)
+        return sh_config_refuse(state, "model.rotary_dim", "needed with model.family=%s; give it", f->name);
+    if (m->v_head_dim > m->head_dim)
+        return sh_config_refuse(state, "model.v_head_dim", "%d is more than model.head_dim %d", m->v_head_dim,
+                                m->head_dim);
+    if (m->n_kv_heads != m->n_heads)
+        return sh_config_refuse(state, "model.n_kv_heads", "%s needs as many as model.n_heads, %d, not %d", f->name,
+                                m->n_heads, m->n_kv_heads);
+    if (m->rope_mscale_all_dim != 0 && (m->rope_factor == 0 || m->rope_type != SH_ROPE_YARN))
+        return sh_config_refuse(state, "model.rope_mscale_all_dim",
+                                "has no effect without model.rope_type=yarn and model.rope_factor; leave it out");
+    return SH_OK;
+}
+
 /* Keys for features that the family does not have. */
 static sh_rc check_family(struct sh_config_state *state)
 {
@@ -799,6 +836,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_heads,
         check_rotary,
         check_family,
+        check_latent,
         sh_config_check_experts,
         sh_config_check_ffn,
         check_window,

@@ -35,7 +35,7 @@ static sh_rc check_none(struct sh_config_state *state)
         if (keys[i].value != 0)
             return sh_config_refuse(state, keys[i].key,
                                     "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
-                                    "qwen3_moe, olmoe or granitemoe",
+                                    "qwen3_moe, olmoe, granitemoe or deepseek_v3",
                                     sh_family_of(c->model.family)->name);
     return SH_OK;
 }
@@ -59,7 +59,8 @@ static sh_rc check_sizes(struct sh_config_state *state)
                                 m->n_experts_per_token, m->n_experts, m->n_experts);
     if (m->shared_ffn_dim && !f->shared_up)
         return sh_config_refuse(state, "model.shared_ffn_dim",
-                                "%s has no shared expert; leave it out, or give model.family=qwen2_moe", f->name);
+                                "%s has no shared expert; leave it out, or give model.family=qwen2_moe or deepseek_v3",
+                                f->name);
     return SH_OK;
 }
 

@@ -50,6 +50,9 @@ static const char *bar_of(const struct sh_config *c)
         bool there;
         const char *what;
     } rows[] = {
+        {f->kv_a,
+         "cuts heads, whose keys and values have a latent vector in common here; leave it out, and give experts to "
+         "ranks by parallelism.expert_parallel_degree"},
         {f->router && c->training.reproducible == SH_REPRODUCIBLE_MESH,
          "gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of "
          "them out"},

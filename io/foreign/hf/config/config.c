@@ -32,7 +32,10 @@ static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",     [SH_HF
                                               [SH_HF_MOE_EVERY] = "0",    [SH_HF_FIRST_DENSE] = "0",
                                               [SH_HF_EMBED_BY] = "0",     [SH_HF_RESIDUAL_BY] = "0",
                                               [SH_HF_LOGITS_BY] = "0",    [SH_HF_SCORES_CAP] = "0",
-                                              [SH_HF_LOGITS_CAP] = "0"};
+                                              [SH_HF_LOGITS_CAP] = "0",   [SH_HF_Q_RANK] = "0",
+                                              [SH_HF_KV_RANK] = "0",      [SH_HF_VALUE_DIM] = "0",
+                                              [SH_HF_ROUTE_SCALE] = "0",  [SH_HF_GROUPS] = "0",
+                                              [SH_HF_TOP_GROUPS] = "0"};
 
 /* Some families have two spellings of a value; the first one found wins. An absent value has the default of the
  * family's class, as in transformers. */
@@ -111,6 +114,31 @@ static sh_rc read_caps(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+/* Numbers that are counted otherwise here: a head's elements together, and the widths of all shared experts. What is out
+ * of range is refused with its key later. */
+static sh_rc read_latent(struct sh_hf_reader *r)
+{
+    enum { MOST = 1 << 20 };
+    const int of[] = {SH_HF_TURNED_DIM, SH_HF_PLAIN_DIM, SH_HF_SHARED, SH_HF_EXPERT_FFN};
+    long long n[4];
+
+    if (!r->f->latent)
+        return SH_OK;
+    for (int i = 0; i < 4; i++) {
+        n[i] = sh_hf_whole(r, of[i]);
+        if (n[i] < 0 || n[i] > MOST)
+            return sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 0 to %d", r->place, r->f->key[of[i]][0],
+                           MOST);
+    }
+    if (json_is_null(json_object_get(r->root, r->f->key[SH_HF_Q_RANK][0])))
+        strcpy(r->value[SH_HF_Q_RANK], "0");
+    snprintf(r->value[SH_HF_HEAD_DIM], sizeof r->value[0], "%lld", n[0] + n[1]);
+    snprintf(r->value[SH_HF_SHARED_FFN], sizeof r->value[0], "%lld", n[2] * n[3]);
+    snprintf(r->value[SH_HF_FIRST_DENSE], sizeof r->value[0], "%s", r->value[SH_HF_FIRST_EXPERTS]);
+    SH_TRY(r->give(r->to, "model.router", "sigmoid"));
+    return r->give(r->to, "model.router_bias", "true");
+}
+
 /* "=" as a default means that the value follows from others; see derive(). rope_theta is set with the other rotary
  * keys. */
 static sh_rc give_values(struct sh_hf_reader *r)
@@ -122,6 +150,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
     SH_TRY(read_logits_scaling(r));
     SH_TRY(read_caps(r));
     SH_TRY(sh_hf_experts_read(r));
+    SH_TRY(read_latent(r));
     SH_TRY(r->give(r->to, "model.family", r->f->family));
     for (int v = 0; v < SH_HF_THETA; v++)
         if (r->value[v][0] &&

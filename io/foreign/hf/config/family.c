@@ -31,6 +31,8 @@
     [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "2048", [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02",                   \
     [SH_HF_THETA] = "10000", [SH_HF_SCALAR] = "1", [SH_HF_EMBED_BY] = "1", [SH_HF_RESIDUAL_BY] = "1",                   \
     [SH_HF_LOGITS_BY] = "1"
+/* Two spellings of how many blocks predict further words. */
+#define MTP "num_nextn_predict_layers", "num_mtp_layers"
 #define NOT_YET(what) .refused = what " is not computed here"
 
 /* Defaults are those of the configuration classes of transformers 5.23; tests/hf compares them one key at a time. */
@@ -429,6 +431,38 @@ static const struct sh_hf_family rows[] = {
      .dropout = {"attention_dropout"},
      .plain = {"mamba_ssm_dtype"}}, /* of a state that is kept for generation */
     {.type = "qwen3_5", .refused = "it reads images too; a folder of qwen3_5_text has the language model alone"},
+    {.type = "deepseek_v3",
+     .family = "deepseek_v3",
+     .prefix = "model.",
+     .key = {[SH_HF_LAYERS] = {"num_hidden_layers"}, [SH_HF_DIM] = {"hidden_size"}, [SH_HF_HEADS] = {"num_attention_heads"},
+             [SH_HF_KV_HEADS] = {"num_key_value_heads"}, [SH_HF_FFN] = {"intermediate_size"}, [SH_HF_VOCAB] = {"vocab_size"},
+             [SH_HF_POSITIONS] = {"max_position_embeddings"}, [SH_HF_INIT] = {"initializer_range"},
+             [SH_HF_TIED] = {"tie_word_embeddings"}, [SH_HF_THETA] = {"rope_theta"}, RMS_EPS,
+             [SH_HF_EXPERTS] = {"n_routed_experts", "num_local_experts"}, [SH_HF_CHOSEN] = {"num_experts_per_tok"},
+             [SH_HF_EXPERT_FFN] = {"moe_intermediate_size"}, [SH_HF_ROUTE_NORM] = {"norm_topk_prob"},
+             [SH_HF_Q_RANK] = {"q_lora_rank"}, [SH_HF_KV_RANK] = {"kv_lora_rank"}, [SH_HF_TURNED_DIM] = {"qk_rope_head_dim"},
+             [SH_HF_PLAIN_DIM] = {"qk_nope_head_dim"}, [SH_HF_VALUE_DIM] = {"v_head_dim"},
+             [SH_HF_ROUTE_SCALE] = {"routed_scaling_factor"}, [SH_HF_GROUPS] = {"n_group"},
+             [SH_HF_TOP_GROUPS] = {"topk_group"}, [SH_HF_SHARED] = {"n_shared_experts"},
+             [SH_HF_FIRST_EXPERTS] = {"first_k_dense_replace"}},
+     .absent = {[SH_HF_LAYERS] = "61", [SH_HF_DIM] = "7168", [SH_HF_HEADS] = "128", [SH_HF_KV_HEADS] = "128",
+                [SH_HF_FFN] = "18432", [SH_HF_VOCAB] = "129280", [SH_HF_POSITIONS] = "4096", [SH_HF_EPS] = "1e-6",
+                [SH_HF_INIT] = "0.02", [SH_HF_THETA] = "10000", [SH_HF_EXPERTS] = "256", [SH_HF_CHOSEN] = "8",
+                [SH_HF_EXPERT_FFN] = "2048", [SH_HF_ROUTE_NORM] = "true", [SH_HF_Q_RANK] = "1536",
+                [SH_HF_KV_RANK] = "512", [SH_HF_TURNED_DIM] = "64", [SH_HF_PLAIN_DIM] = "128", [SH_HF_VALUE_DIM] = "128",
+                [SH_HF_ROUTE_SCALE] = "2.5", [SH_HF_GROUPS] = "8", [SH_HF_TOP_GROUPS] = "4", [SH_HF_SHARED] = "1",
+                [SH_HF_FIRST_EXPERTS] = "3"},
+     .latent = true,
+     .form = QWEN_FORM,
+     .must = {SILU,
+              {"rope_interleave", {"true"}, "neighbours turn together here"},
+              {"attention_bias", {"false"}, "latent attention has no biases here"},
+              {"scoring_func", {"sigmoid"}, "scores of experts are sigmoids here"},
+              {"topk_method", {"noaux_tc"}, "experts are chosen with biases here"},
+              {"moe_layer_freq", {"1"}, "all blocks after the first ones have experts here"}},
+     .dropout = {"attention_dropout"},
+     /* The class reads none of these but the last two, which are left out; head_dim and qk_head_dim follow from others. */
+     .plain = {BALANCE, "aux_loss_alpha", "seq_aux", "ep_size", "pretraining_tp", "head_dim", "qk_head_dim", MTP}},
     {.type = "gemma3", .refused = "it reads images too; a folder of gemma3_text has the language model alone"},
     {.type = "qwen2_vl", .refused = "it reads images too"},
     {.type = "qwen2_5_vl", .refused = "it reads images too"},
@@ -442,7 +476,6 @@ static const struct sh_hf_family rows[] = {
     {.type = "mamba2", .refused = "it has no attention, but a state space"},
     {.type = "falcon_h1", .refused = "some of its blocks have a state space"},
     {.type = "qwen3_next", .refused = "some of its blocks have no attention"},
-    {.type = "deepseek_v3", .refused = "its feed-forward layers are experts"},
 };
 /* clang-format on */
 
@@ -481,6 +514,12 @@ const char *sh_hf_family_key(int value)
         [SH_HF_LOGITS_BY] = "model.logits_scaling",
         [SH_HF_SCORES_CAP] = "model.attention_softcap",
         [SH_HF_LOGITS_CAP] = "model.logits_softcap",
+        [SH_HF_Q_RANK] = "model.q_lora_rank",
+        [SH_HF_KV_RANK] = "model.kv_lora_rank",
+        [SH_HF_VALUE_DIM] = "model.v_head_dim",
+        [SH_HF_ROUTE_SCALE] = "model.route_scale",
+        [SH_HF_GROUPS] = "model.route_groups",
+        [SH_HF_TOP_GROUPS] = "model.route_top_groups",
         [SH_HF_THETA] = "model.rope_theta",
     };
     return keys[value];

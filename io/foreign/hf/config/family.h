@@ -18,6 +18,8 @@ enum sh_hf_value {
     SH_HF_EXPERT_FFN, SH_HF_SHARED_FFN, SH_HF_ROUTE_NORM, SH_HF_MOE_EVERY, SH_HF_FIRST_DENSE,
     SH_HF_LINEAR_KEYS, SH_HF_LINEAR_VALUES, SH_HF_LINEAR_KEY_DIM, SH_HF_LINEAR_VALUE_DIM, SH_HF_LINEAR_CONV,
     SH_HF_EMBED_BY, SH_HF_RESIDUAL_BY, SH_HF_LOGITS_BY, SH_HF_SCORES_CAP, SH_HF_LOGITS_CAP,
+    SH_HF_Q_RANK, SH_HF_KV_RANK, SH_HF_TURNED_DIM, SH_HF_PLAIN_DIM, SH_HF_VALUE_DIM, SH_HF_ROUTE_SCALE, SH_HF_GROUPS,
+    SH_HF_TOP_GROUPS, SH_HF_SHARED, SH_HF_FIRST_EXPERTS,
     SH_HF_THETA, SH_HF_VALUES
 };
 /* clang-format on */
@@ -66,14 +68,16 @@ struct sh_hf_family {
     const char *length;
     bool rope_given;  /* its rotary positions are not plain by default, so a file must have them */
     const char *beta; /* llama_4_scaling_beta, which must be there, in yarn; NULL: the class has no such number */
-    bool mxfp4;       /* its experts may be packed (io/foreign/hf/mxfp4.h) */
+    bool latent; /* latent attention, a router by sigmoid with biases, and blocks after the last that predict further
+                         words, which are left out */
+    bool mxfp4;  /* its experts may be packed (io/foreign/hf/mxfp4.h) */
     struct sh_hf_form form[SH_HF_FORMS];
     struct sh_hf_must must[6];
     const char *dropout[4]; /* dropout keys of the class; written as 0 if there is no source */
-    const char *plain[8];   /* keys without effect on the mathematics, in addition to those of all classes */
+    const char *plain[10];  /* keys without effect on the mathematics, in addition to those of all classes */
 };
 
-/* Return the key of `model` for a value; NULL: it becomes a part of model.layer_types. */
+/* Return the key of `model` for a value; NULL: it becomes a part of another value. */
 const char *sh_hf_family_key(int value);
 
 /* Return the row of a model_type, NULL if there is none. */

@@ -113,6 +113,9 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
     if (r->f->length && rope->type->bit != LONG && rope->type != &types[0])
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s: for %s there are default and longrope", r->place, rope->where,
                        name, r->f->type);
+    if (r->f->latent && rope->type->bit != YARN && rope->type != &types[0])
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s: for %s default and yarn are computed here", r->place,
+                       rope->where, name, r->f->type);
     if (r->f->local_theta && rope->type->bit == LONG)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here for %s", r->place, rope->where, name,
                        r->f->type);
@@ -132,6 +135,8 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " is not computed here for %s", r->place, r->f->type);
     if ((said && !json_is_number(said)) || part < 0 || part > 1)
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " must be a number from 0 to 1", r->place);
+    if (r->f->latent) /* which counts them */
+        return r->give(r->to, "model.rotary_dim", r->value[SH_HF_TURNED_DIM]);
     if (part == 0) /* no key, and the class has no default */
         part = 1;
     snprintf(text, sizeof text, "%d", part == 1 || head > 65536 ? 0 : (int)(head * part));
@@ -280,9 +285,22 @@ static sh_rc give_list(struct sh_hf_reader *r, const struct rope *rope, const st
     return rc;
 }
 
+/* Other classes use it in the quotient alone. */
+static sh_rc give_sharper(struct sh_hf_reader *r, const struct rope *rope)
+{
+    json_t *value = r->f->latent && rope->type->bit == YARN ? sh_hf_find(rope->object, "mscale_all_dim") : NULL;
+    char text[64] = "0";
+
+    if (value)
+        SH_TRY(sh_hf_text_of(r, "mscale_all_dim", value, text));
+    return r->give(r->to, "model.rope_mscale_all_dim", text);
+}
+
 static sh_rc give_numbers(struct sh_hf_reader *r, const struct rope *rope)
 {
     char text[64];
+
+    SH_TRY(give_sharper(r, rope));
 
     for (int i = 0; i < NUMBERS; i++) {
         snprintf(text, sizeof text, "%s", numbers[i].off);
@@ -463,7 +481,7 @@ double sh_hf_rope_part(const struct sh_config *cfg)
 {
     double head = cfg->model.head_dim, part = cfg->model.rotary_dim / head;
 
-    if (cfg->model.rotary_dim == 0)
+    if (cfg->model.rotary_dim == 0 || sh_family_of(cfg->model.family)->kv_a)
         return 1;
     return (int)(part * head) < cfg->model.rotary_dim ? nextafter(part, 2) : part;
 }
@@ -482,6 +500,20 @@ static void print_lists(const struct sh_model *m, FILE *out)
         fputs("], ", out);
     }
     free(value);
+}
+
+/* Both numbers of DeepSeek, of which other readers take the quotient as the factor on cos and sin. */
+static void print_sharper(const struct sh_model *m, FILE *out)
+{
+    double b = m->rope_mscale_all_dim, length = 0.1 * log(m->rope_factor);
+    double factor = m->rope_attention_factor > 0 ? m->rope_attention_factor : length + 1;
+    double a = factor == 1 || length == 0 ? b : (factor * (b * length + 1) - 1) / length;
+
+    if (b == 0)
+        return;
+    fprintf(out, "\"mscale_all_dim\": %.17g, ", b);
+    if (a > 0)
+        fprintf(out, "\"mscale\": %.17g, ", a);
 }
 
 char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
@@ -504,6 +536,7 @@ char *sh_hf_rope_print(const struct sh_config *cfg, const json_t *source)
     }
     if (m->rope_type == SH_ROPE_LONG)
         print_lists(m, f);
+    print_sharper(m, f);
     if (sh_hf_family_to_write(sh_family_of(m->family)->name, &row) == SH_OK && row->beta)
         fprintf(f, "\"" BETA "\": %s, ", row->beta);
     if (sh_config_get(cfg, "model.rope_type", &type) == SH_OK) {

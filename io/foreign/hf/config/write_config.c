@@ -55,7 +55,7 @@ static void put_key(struct writer *w, const char *theirs, const char *ours, bool
 static bool is_put_apart(int v)
 {
     return v == SH_HF_NO_ROPE || v == SH_HF_SCALAR || v == SH_HF_MOE_EVERY || v == SH_HF_FIRST_DENSE ||
-           (v >= SH_HF_EMBED_BY && v <= SH_HF_LOGITS_CAP);
+           (v >= SH_HF_EMBED_BY && v < SH_HF_THETA);
 }
 
 /* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
@@ -115,6 +115,37 @@ static void put_caps(struct writer *w)
         else if (key)
             put_key(w, key, sh_hf_family_key(v), true);
     }
+}
+
+/* The numbers of latent attention and its router. Blocks that predict further words are not in the folder. */
+static void put_latent(struct writer *w)
+{
+    const struct sh_model *m = &w->cfg->model;
+    const struct {
+        int v, number;
+    } rows[] = {{SH_HF_KV_RANK, m->kv_lora_rank},
+                {SH_HF_TURNED_DIM, m->rotary_dim},
+                {SH_HF_PLAIN_DIM, m->head_dim - m->rotary_dim},
+                {SH_HF_VALUE_DIM, m->v_head_dim},
+                {SH_HF_GROUPS, m->route_groups ? m->route_groups : 1},
+                {SH_HF_TOP_GROUPS, m->route_groups ? m->route_top_groups : 1},
+                {SH_HF_SHARED, m->shared_ffn_dim / (m->expert_ffn_dim ? m->expert_ffn_dim : 1)},
+                {SH_HF_FIRST_EXPERTS, m->first_dense_layers}};
+    if (!w->f->latent)
+        return;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        begin(w, w->f->key[rows[i].v][0]);
+        fprintf(w->out, "%d", rows[i].number);
+    }
+    if (m->q_lora_rank)
+        put_key(w, "q_lora_rank", "model.q_lora_rank", false);
+    else
+        put_raw(w, "q_lora_rank", "null");
+    if (m->route_scale != 0)
+        put_key(w, w->f->key[SH_HF_ROUTE_SCALE][0], "model.route_scale", true);
+    else
+        put_raw(w, w->f->key[SH_HF_ROUTE_SCALE][0], "1.0");
+    put_raw(w, "num_nextn_predict_layers", "0");
 }
 
 /* The first block of which `bit` is `value`; the number of blocks if there is none. */
@@ -403,6 +434,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_scalar(w);
     put_multipliers(w);
     put_caps(w);
+    put_latent(w);
     put_positions(w);
     put_expert_blocks(w);
     put_balance(w);
@@ -452,7 +484,7 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
             "model.rope_type: transformers' %s has a factor on queries by the length before yarn, so the model is "
             "not exported without model.rope_type=yarn and model.rope_factor",
             name);
-    if (m->rotary_dim && !f->partial && f->key[SH_HF_THETA][0])
+    if (m->rotary_dim && !f->partial && !f->latent && f->key[SH_HF_THETA][0])
         return sh_fail(SH_E_USAGE, "model.rotary_dim: transformers' %s turns whole heads, so the model is not exported",
                        name);
     return SH_OK;
@@ -465,12 +497,17 @@ static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_famil
         bool differs;
         const char *key, *theirs;
     } rows[] = {
-        {m->router != SH_ROUTER_SOFTMAX, "router", "has softmax over all experts"},
+        {m->router != SH_ROUTER_SOFTMAX && !f->latent, "router", "has softmax over all experts"},
+        {m->router != SH_ROUTER_SIGMOID && f->latent, "router", "has a sigmoid of each expert"},
+        {!m->router_bias && f->latent, "router_bias", "has biases for the choice of experts"},
+        {m->moe_every > 1 && f->latent, "moe_every", "has experts in all blocks after the first ones"},
+        {f->latent && (m->shared_ffn_dim == 0 || m->shared_ffn_dim % m->expert_ffn_dim != 0), "shared_ffn_dim",
+         "has shared experts as wide as the others"},
         {m->route_norm != (f->absent[SH_HF_ROUTE_NORM] != NULL) && !f->key[SH_HF_ROUTE_NORM][0], "route_norm",
          "divides scores by their sum"},
-        {m->route_scale != 0 && m->route_scale != 1, "route_scale", "has no factor on scores"},
-        {m->router_bias, "router_bias", "has no biases for the choice of experts"},
-        {m->route_groups != 0, "route_groups", "has no groups of experts"},
+        {m->route_scale != 0 && m->route_scale != 1 && !f->latent, "route_scale", "has no factor on scores"},
+        {m->router_bias && !f->latent, "router_bias", "has no biases for the choice of experts"},
+        {m->route_groups != 0 && !f->latent, "route_groups", "has no groups of experts"},
         {m->shared_ffn_dim == 0 && f->key[SH_HF_SHARED_FFN][0], "shared_ffn_dim", "has an expert that every token has"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
