@@ -626,7 +626,7 @@ static void latent_gradient(void **state)
     begin_latent_heads_bwd(&backward, SH_F64, &l, 7);
     optest_run(&backward, &sh_kernels_ref, 1);
     for (int i = 0; i < 3; i++)
-        check_gradient(&forward.call.in[i], &backward.call.out[i], objective_of_forward);
+        gradient_check(&forward.call.in[i], &backward.call.out[i], objective_of_forward);
     optest_end(&forward);
     optest_end(&backward);
 }

@@ -156,7 +156,7 @@ static void run_up(const struct thin *t)
             int64_t n = sh_panel_least(ACROSS, cols - c);
             for (int64_t i = 0; i < n; i++)
                 sh_panel_multiply(t->packed, t->small + (c + i) * steps * STEP, t->sums + i * STEP, steps, false);
-            sh_panel_emit_squares(g, t->sums, row, c * SIDE, n);
+            sh_panel_emit_band(g, t->sums, row, c * SIDE, n);
         }
     }
 }

@@ -123,7 +123,7 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
     }
 }
 
-void sh_panel_emit_squares(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
+void sh_panel_emit_band(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
 {
     if (streams(g, row, col, squares)) {
         stream(g, sums, row, col, squares);
