@@ -15,12 +15,11 @@
 /* clang-format on */
 
 /* The text was read when the configuration was checked. */
-static struct sh_ffn read(const struct sh_model *m)
+static struct sh_ffn statements_of(const struct sh_model *m)
 {
     struct sh_ffn f;
 
-    sh_config_ffn(m->ffn, &f);
-    return f;
+    return sh_config_ffn(m->ffn, &f) == SH_OK ? f : (struct sh_ffn){0};
 }
 
 /* Of rows [N,F], or of any shape. */
@@ -89,7 +88,7 @@ static sh_rc check_operation(const struct sh_ffn_step *s, int64_t columns)
 
 sh_rc sh_ffn_check(const struct sh_model *m)
 {
-    struct sh_ffn f = read(m);
+    struct sh_ffn f = statements_of(m);
     int64_t columns[SH_FFN_STEPS + 1];
 
     list_columns(&f, m, columns);
@@ -116,7 +115,7 @@ sh_rc sh_ffn_check(const struct sh_model *m)
 
 int64_t sh_ffn_widths(const struct sh_model *m)
 {
-    struct sh_ffn f = read(m);
+    struct sh_ffn f = statements_of(m);
     int64_t columns[SH_FFN_STEPS + 1], sum = 0;
 
     list_columns(&f, m, columns);
@@ -127,7 +126,7 @@ int64_t sh_ffn_widths(const struct sh_model *m)
 
 int64_t sh_ffn_params(const struct sh_model *m)
 {
-    struct sh_ffn f = read(m);
+    struct sh_ffn f = statements_of(m);
     int64_t columns[SH_FFN_STEPS + 1], sum = 0;
 
     list_columns(&f, m, columns);
@@ -161,7 +160,7 @@ static int declare(struct sh_emit *e, const struct sh_model *m, const char *name
 void sh_ffn_declare(struct sh_emit *e, const struct sh_model *m, struct sh_ffn_weights *out)
 {
     const struct sh_family *f = sh_family_of(m->family);
-    struct sh_ffn ffn = read(m);
+    struct sh_ffn ffn = statements_of(m);
     int64_t columns[SH_FFN_STEPS + 1];
 
     list_columns(&ffn, m, columns);
@@ -190,7 +189,7 @@ static enum sh_op_kind stand_in(const struct sh_emit *e, const struct sh_model *
 int sh_ffn_emit(struct sh_emit *e, const struct sh_model *m, const struct sh_ffn_weights *w, struct sh_emit_norm how,
                 int x)
 {
-    struct sh_ffn f = read(m);
+    struct sh_ffn f = statements_of(m);
     int value[SH_FFN_STEPS + 1] = {x};
 
     for (int i = 0; i < f.n; i++) {

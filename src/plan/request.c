@@ -314,11 +314,12 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
                        "model.family=%s: sinks of attention and biases of experts have kernels for CPUs only, but the "
                        "job runs on GPUs; give training.device=cpu",
                        sh_family_of(cfg->model.family)->name);
-    if (gpu && sh_layers_any(&cfg->model, SH_LAYER_LINEAR))
-        return sh_fail(SH_E_USAGE,
-                       "model.family=%s: the gated delta rule has kernels for CPUs only (SHORT_CONV, GATED_DELTA, "
-                       "GATED_NORM, GATE), but the job runs on GPUs; give training.device=cpu",
-                       sh_family_of(cfg->model.family)->name);
+    if (gpu && sh_family_of(cfg->model.family)->attention_gate)
+        return sh_fail(
+            SH_E_USAGE,
+            "model.family=%s: the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
+            "GATED_DELTA, GATED_NORM, GATE), but the job runs on GPUs; give training.device=cpu",
+            sh_family_of(cfg->model.family)->name);
     if (gpu && sh_family_of(cfg->model.family)->rope_pairs)
         return sh_fail(
             SH_E_USAGE,

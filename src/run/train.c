@@ -368,7 +368,8 @@ static void say_adapters(const struct sh_run *r)
     char *checkpoints = sh_run_checkpoint_folder(r);
 
     sh_log_info("the adapters for PEFT: sherd ckpt export %s --adapter %s/adapter", checkpoints, r->folder);
-    sh_log_info("the whole model with them: sherd ckpt export %s --merge -o %s/merged", checkpoints, r->folder);
+    if (!r->cfg.model.num_labels) /* which --merge refuses */
+        sh_log_info("the whole model with them: sherd ckpt export %s --merge -o %s/merged", checkpoints, r->folder);
     free(checkpoints);
 }
 

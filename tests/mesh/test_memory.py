@@ -161,7 +161,7 @@ def case_example(path):
     text = path.read_text()
     ranks = re.search(r'context_parallel_degree: (\d+)', text)
     model = [] if '\nmodel:' in text else ['--model.name=debug', '--model.max_seq_len=2048']
-    job.sherd('plan', path, '--ranks', ranks[1] if ranks else 1, '--mesh.ranks_per_node=1', '--memory.limit_bytes=10TB', *model)
+    job.sherd('plan', path, '--ranks', ranks[1] if ranks else 1, '--mesh.ranks_per_node=1', '--memory.limit_bytes=20TB', *model)
     return []
 
 

@@ -255,10 +255,10 @@ static int blocks_with(const struct row *row, int role)
     }
     if (latent ? role == SH_PARAM_Q : role == SH_PARAM_Q_A || role == SH_PARAM_Q_B)
         return 0;
-    if (role >= SH_PARAM_SHARED_GATE && !row->m.model.shared_ffn_dim)
-        return 0;
     if (role >= SH_PARAM_DELTA_QKV)
         return delta;
+    if (role >= SH_PARAM_SHARED_GATE && !row->m.model.shared_ffn_dim)
+        return 0;
     if (role < SH_PARAM_GATE || (role >= SH_PARAM_Q_A && role <= SH_PARAM_KV_B))
         return LAYERS - delta;
     return role >= SH_PARAM_LINEARS ? experts : dense ? LAYERS - experts : LAYERS;

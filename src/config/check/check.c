@@ -116,7 +116,8 @@ static sh_rc check_window(struct sh_config_state *state)
     const struct sh_model *m = &state->cfg.model;
     if (m->attention_window == 0 && sh_layers_any(m, SH_LAYER_SLIDING))
         return sh_config_refuse(state, "model.layer_types", "blocks with a window need model.attention_window");
-    if (m->attention_window && typed_layers(state) && !sh_layers_any(m, SH_LAYER_SLIDING))
+    if (m->attention_window && (typed_layers(state) || sh_family_of(m->family)->delta) &&
+        !sh_layers_any(m, SH_LAYER_SLIDING))
         return sh_config_refuse(state, "model.attention_window", "model.layer_types has no block with a window");
     if (m->rope_local_base_freq != 0 && m->attention_window == 0)
         return sh_config_refuse(state, "model.rope_local_base_freq", "needs model.attention_window");

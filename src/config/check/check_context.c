@@ -3,6 +3,7 @@
 
 #include "src/base/number/size.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/config/read/place.h"
 
 #include <stdio.h>
@@ -31,9 +32,15 @@ bool sh_config_gathers(const struct sh_config *c)
 }
 
 /* And as many rows. */
-bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
+static bool shares_sequences(const struct sh_config *c, int degree)
 {
     return shares_heads(c, degree, 1) && c->training.seq_len % degree == 0;
+}
+
+/* Blocks that need whole sequences are refused in check_delta.c. */
+bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
+{
+    return degree == 1 || (shares_sequences(c, degree) && !sh_layers_any(&c->model, SH_LAYER_LINEAR));
 }
 
 /* Ranks have a piece of each half of a sequence. */
@@ -73,10 +80,10 @@ sh_rc sh_config_check_context(struct sh_config_state *state)
                                 "ulysses cuts heads over ranks, but the attention of %s has a vector of sinks of all "
                                 "heads; give gather",
                                 sh_family_of(c->model.family)->name);
-    if (sh_config_cuts_sequences(c, degree))
+    if (shares_sequences(c, degree))
         return SH_OK;
     for (int d = 1; d <= c->model.n_heads && at < (int)sizeof fits - 12; d++)
-        if (sh_config_cuts_sequences(c, d))
+        if (shares_sequences(c, d))
             at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
     return sh_config_refuse(state, key,
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d and training.seq_len %d "

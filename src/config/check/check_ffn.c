@@ -48,5 +48,7 @@ sh_rc sh_config_check_ffn(struct sh_config_state *state)
     if (rc != SH_OK)
         return sh_fail_prefix(rc,
                               "%smodel.ffn: ", sh_config_place_prefix(sh_config_place_of(state, "model.ffn"), prefix));
+    if (!f.n && state->cfg.model.ffn[0])
+        return sh_config_refuse(state, "model.ffn", "has no statement; leave it out");
     return f.n ? check_others(state, &f) : SH_OK;
 }

@@ -2,6 +2,7 @@
 #include "src/config/check/check.h"
 #include "src/base/number/size.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/config/read/place.h"
 
 #include <stdio.h>
@@ -70,11 +71,17 @@ static const char *bar_of(const struct sh_config *c)
     return NULL;
 }
 
+/* Those of some parts are whole on each rank: check_delta.c and check_ffn.c say so. */
+static bool has_whole_parts(const struct sh_config *c)
+{
+    return c->model.ffn[0] || sh_layers_any(&c->model, SH_LAYER_LINEAR);
+}
+
 bool sh_config_cuts_matrices(const struct sh_config *c)
 {
     int degree = c->parallelism.tensor_parallel_degree;
 
-    return degree == 1 || (cuts_matrices(c, degree) && !bar_of(c));
+    return degree == 1 || (cuts_matrices(c, degree) && !bar_of(c) && !has_whole_parts(c));
 }
 
 sh_rc sh_config_check_tensor(struct sh_config_state *state)

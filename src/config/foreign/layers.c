@@ -56,6 +56,12 @@ static sh_rc check_old(struct sh_config_state *state, const int value[OLD_KEYS])
     const struct sh_model *m = &state->cfg.model;
     const struct sh_family *f = sh_family_of(m->family);
 
+    for (int i = FIRST; i <= INTERVAL && f->delta; i++)
+        if (value[i])
+            return sh_config_refuse(state, old_keys[i],
+                                    "model.layer_types says which blocks of %s have attention; give "
+                                    "that, for instance 3*linear,full",
+                                    f->name);
     for (int i = FIRST; i <= INTERVAL; i++)
         if (value[i] && !m->attention_window)
             return sh_config_refuse(state, old_keys[i], "needs model.attention_window");
