@@ -92,7 +92,7 @@ static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
 static struct sh_price price_of_coll(const struct sh_cost_request *r, const struct sh_op *op,
                                      const struct sh_coll_place *at)
 {
-    int times = op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences ? op->attr.exchange.sequences : 1;
+    int times = sh_program_exchanges(op);
     struct sh_price price = sh_price_coll(r->machine, &r->faster, op->kind, at, sh_coll_whole(r->p, op) / times);
 
     price.seconds *= times;

@@ -230,13 +230,13 @@ void sh_exec_destroy(struct sh_exec *e)
     free(e);
 }
 
-/* Each sequence is an exchange of its own. Those of a stream are complete in their order, so the last one's ticket counts.
- * */
+/* Each sequence is an exchange of its own, with a ticket of its own, which follow each other. Those of a stream are complete
+ * in their order; the last one's ticket is kept. */
 static sh_rc start_sequences(struct sh_exec *e, const struct sh_op *op, struct sh_coll coll, int64_t *ticket)
 {
     int64_t bytes = coll.count * sh_comm_group_size(e->comm, coll.group) * sh_dtype_bytes(coll.dtype);
 
-    for (int s = 0; s < op->attr.exchange.sequences; s++) {
+    for (int s = 0; s < sh_program_exchanges(op); s++) {
         SH_TRY(sh_comm_start(e->comm, &coll, ticket));
         coll.send = (const char *)coll.send + bytes;
         coll.recv = (char *)coll.recv + bytes;
@@ -265,7 +265,7 @@ static sh_rc start(struct sh_exec *e, const struct sh_section *s, int i)
     /* Positions in `after` and `waits_for` count from the section's first operation, tickets from the program's. */
     if (op->attr.after != SH_NONE)
         coll.after = e->tickets[s->first_op + op->attr.after];
-    if (op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences)
+    if (sh_program_exchanges(op) > 1)
         return start_sequences(e, op, coll, &e->tickets[i]);
     return sh_comm_start(e->comm, &coll, &e->tickets[i]);
 }
@@ -290,6 +290,14 @@ static sh_rc wait_for_move(struct sh_exec *e, int move)
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "step %lld, %s: ", (long long)e->step, e->labels[move]);
 }
 
+/* What comes back through memory of the host does so for each ticket. */
+static sh_rc join_all(struct sh_exec *e, const struct sh_op *op, int64_t last)
+{
+    for (int64_t ticket = last - sh_program_exchanges(op) + 1; ticket <= last; ticket++)
+        SH_TRY(sh_comm_join(e->comm, ticket, e->queue));
+    return SH_OK;
+}
+
 /* Two ways to wait. A GPU's queue is made to wait for the collective, and the host continues; without a queue the host
  * waits. */
 static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
@@ -299,7 +307,7 @@ static sh_rc wait(struct sh_exec *e, const struct sh_section *s, int i)
 
     if (sh_op_info(e->p->ops[waited].kind)->moves)
         return wait_for_move(e, waited);
-    return e->queue ? sh_comm_join(e->comm, ticket, e->queue) : sh_comm_wait(e->comm, ticket);
+    return e->queue ? join_all(e, &e->p->ops[waited], ticket) : sh_comm_wait(e->comm, ticket);
 }
 
 /* On a device the failure may be that of an earlier operation. */

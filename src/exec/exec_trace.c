@@ -84,7 +84,7 @@ void sh_exec_trace_end(struct sh_exec_trace *t, int i)
 static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_trace_timed *timed, bool *known)
 {
     const struct sh_op *op = &t->p->ops[timed->op];
-    struct sh_coll_record r;
+    struct sh_coll_record r, first;
 
     /* The record is complete only after the collective; one that was pushed out of the ring since is left out of the
      * trace, like one that had nothing to do. */
@@ -93,6 +93,8 @@ static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_
     *known = sh_comm_record(t->comm, ticket, &r);
     if (!*known)
         return SH_OK;
+    if (sh_program_exchanges(op) > 1 && sh_comm_record(t->comm, ticket - sh_program_exchanges(op) + 1, &first))
+        r.start_ns = first.start_ns;
     timed->begin_ns = r.start_ns;
     timed->end_ns = r.end_ns;
     timed->bytes =

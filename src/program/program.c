@@ -401,6 +401,11 @@ bool sh_program_counts_rows(const struct sh_op *op)
     return op->kind == SH_OP_ALL_TO_ALL && op->in[1] != SH_NONE;
 }
 
+int sh_program_exchanges(const struct sh_op *op)
+{
+    return op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences ? op->attr.exchange.sequences : 1;
+}
+
 const int64_t *sh_program_cuts(const struct sh_program *p, const struct sh_op *op)
 {
     return op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.cuts ? p->cuts + op->attr.exchange.first_cut : NULL;
@@ -417,9 +422,7 @@ int64_t sh_program_part_elems(const struct sh_program *p, const struct sh_op *op
     }
     if (sh_program_cuts(p, op)) /* the chunk, which is equal on all ranks */
         return sh_tensor_elems(&p->tensors[op->attr.exchange.back ? op->out[0] : op->in[0]]);
-    if (op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sequences)
-        elems /= op->attr.exchange.sequences;
-    return op->kind == SH_OP_ALL_TO_ALL ? elems / ranks : elems;
+    return op->kind == SH_OP_ALL_TO_ALL ? elems / sh_program_exchanges(op) / ranks : elems;
 }
 
 /* A view of a view is a view of the root, at an offset in bytes. */

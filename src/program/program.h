@@ -411,6 +411,8 @@ static inline int sh_program_result(const struct sh_op *op)
 }
 /* Whether it is an ALL_TO_ALL of counted rows: an operation before it says how many each rank has for each. */
 bool sh_program_counts_rows(const struct sh_op *op);
+/* How many exchanges an ALL_TO_ALL is: one for each sequence, if it says so. 1 for others. */
+int sh_program_exchanges(const struct sh_op *op);
 /* The cuts of an ALL_TO_ALL between equal chunks and other parts, one more than ranks; NULL: it is another. */
 const int64_t *sh_program_cuts(const struct sh_program *p, const struct sh_op *op);
 /* Elements of one rank's part of a collective over `ranks` ranks: what it gives to a gather, or to each other rank, or

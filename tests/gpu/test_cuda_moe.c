@@ -182,7 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {MOE_TESTS, cmocka_unit_test(grouped_experts)};
 
-    setenv("SHERD_EMULATED_LT_VERSION", "130401", 1); /* with grouped products */
+    setenv("SHERD_EMULATED_LT_VERSION", "130601", 1); /* with grouped products */
 
     if (!optest_device_there())
         return 0;

@@ -113,7 +113,7 @@ def refused():
 
 # Widths that tensor cores take; a version of cuBLASLt that has grouped products.
 EXPERTS = {**EVEN, 'training.mixed_precision_param': 'bfloat16'}
-GROUPED = 130401
+GROUPED = 130601
 
 
 def by_experts(folder):
@@ -128,7 +128,7 @@ def losses(folder):
 
 OLD = r'this cuBLASLt has no grouped products, or wrong ones; a kernel of Sherd computes it'
 WAYS = {'own': ({'LT_VERSION': GROUPED, 'LT_REFUSE': 'grouped none'}, r'cuBLASLt has no kernel for it; a kernel of Sherd', '0'),
-        'old': ({'LT_VERSION': 130200}, OLD, '0'),
+        'old': ({'LT_VERSION': 130600}, OLD, '0'),
         'broken': ({'LT_VERSION': 130800}, OLD, '0'),
         'grouped': ({'LT_VERSION': GROUPED, 'LT_FASTEST': 1}, r'^products of \d+ shapes measured', '2')}
 

@@ -323,7 +323,8 @@ def main():
               ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi),
               ('experts', '1x1', 'float32', {}), ('experts', '2x2', 'float32', {'moe.z_loss_coeff': 0.1}),
               ('experts', '1x2', 'bfloat16', EVEN), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi}),
-              ('llama', 'halves', 'float32', {'model.n_heads': 4}), ('gpt2', 'gathered halves', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
+              ('llama', 'halves', 'float32', {'model.n_heads': 4}), ('llama', 'halves', 'float32', {'model.n_heads': 4, 'training.local_batch_size': 2, **mpi}),
+              ('gpt2', 'gathered halves', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
               ('llama', 'gathered halves', 'bfloat16', {'model.head_dim': 32})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND

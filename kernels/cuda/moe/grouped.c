@@ -23,7 +23,7 @@ enum { AVERAGE_DEPTH = 13, AVERAGE_ROWS = 14, AVERAGE_COLUMNS = 15 }; /* CUBLASL
 /* What an answer depends on. */
 struct shape {
     int64_t M, O, I, E, groups;
-    int32_t kind, add, aligned;
+    int32_t kind, add, aligned, none; /* no padding: shapes are compared as bytes */
 };
 
 /* Answer 0 is Sherd's own kernel, the others are cuBLASLt's. */
@@ -220,13 +220,14 @@ static cublasStatus_t ask_library(const struct sh_cublaslt_functions *lt, cublas
     return status;
 }
 
-/* Versions whose grouped products are right. 13.2 has wrong gradients of weights where a group is empty, and 13.7.0 to
- * 13.8.0 corrupt data (Transformer Engine, cublaslt_grouped_gemm.cu and pull request 2765). */
+/* Versions whose grouped products are right. 13.2 has wrong gradients of weights where a group is empty, 13.4.0 and
+ * later hang on Hopper if products share a workspace (release notes of CUDA 13.3), and 13.7.0 to 13.8.0 corrupt data
+ * (Transformer Engine, cublaslt_grouped_gemm.cu and pull request 2765). */
 static bool has_grouped(const struct sh_cublaslt_functions *lt)
 {
     size_t version = lt->GetVersion();
 
-    return lt->GroupedMatrixLayoutCreate && version >= 130300 && (version < 130700 || version >= 130801);
+    return lt->GroupedMatrixLayoutCreate && version >= 130601 && (version < 130700 || version >= 130801);
 }
 
 static cublasStatus_t fill_in(const struct sh_cublaslt_functions *lt, cublasLtHandle_t handle, struct choice *x)

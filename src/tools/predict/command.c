@@ -498,7 +498,7 @@ static void add_section(const struct sh_predict *l, const struct sh_section *s, 
 
         if (op->kind != kind || op->attr.group != group)
             continue;
-        sum->calls += s->repeat;
+        sum->calls += s->repeat * sh_program_exchanges(op);
         sum->bytes += s->repeat * received(l, op);
     }
 }

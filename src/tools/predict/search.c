@@ -288,7 +288,8 @@ static sh_rc try_mode(struct state *st, int mode, struct sh_search_found *f)
     int *shards = st->too_small ? too_small_for(st, f, mode) : NULL, kept = kept_by(f->strategy);
     sh_rc rc;
 
-    for (int k = 0; shards && k <= kept; k++)
+    /* With the parameters whole, a rank's own part of them lies in these: shard_optim may need less than full_shard. */
+    for (int k = kept == 2 ? 2 : 0; shards && k <= kept; k++)
         if (shards[k] >= f->shard)
             return SH_E_MEMORY;
     f->bytes = 0;
