@@ -376,6 +376,8 @@ static const struct
                      "c.yaml:1: model.full_attention_interval: model.layer_types says which blocks of qwen3_5_text have attention; give that, for instance 3*linear,full"},
                     {"model: {name: debug, family: qwen3_5_text, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, linear_value_dim: 4, linear_conv_size: 4, attention_window: 8}\n",
                      "c.yaml:1: model.attention_window: model.layer_types has no block with a window"},
+                    {"model: {name: debug, family: qwen3_5_text, layer_types: full, linear_value_dim: 4}\n",
+                     "c.yaml:1: model.linear_value_dim: no block of the model has the gated delta rule; leave it out"},
                     {"model: {name: debug, ffn: ';'}\n", "c.yaml:1: model.ffn: has no statement; leave it out"},
                     {"model: {name: debug, linear_conv_size: 4}\n",
                      "c.yaml:1: model.linear_conv_size: no block of the model has the gated delta rule; leave it out"},

@@ -92,8 +92,11 @@ static sh_rc check_dense(const struct sh_config *cfg)
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "PEFT takes adapters of gate_proj, up_proj and down_proj of a %s outside of experts for those of "
-                   "experts; --merge -o DIR writes the model with them",
-                   sh_family_of(cfg->model.family)->name);
+                   "experts; %s",
+                   sh_family_of(cfg->model.family)->name,
+                   cfg->model.num_labels ? "and --merge leaves out the matrix of labels, so leave them out of "
+                                           "lora.target_modules"
+                                         : "--merge -o DIR writes the model with them");
 }
 
 /* PEFT computes the same scale as this run from r, lora_alpha and use_rslora. */

@@ -6,6 +6,14 @@
 #include "src/config/layers.h"
 #include "src/config/read/place.h"
 
+/* Whether a user gave it: a folder may have sizes of blocks that it has none of. */
+static bool is_typed(struct sh_config_state *state, const char *key)
+{
+    enum sh_config_source source = sh_config_place_of(state, key)->source;
+
+    return source == SH_SOURCE_FILE || source == SH_SOURCE_OPTION;
+}
+
 /* The keys that say how large they are. */
 static sh_rc check_sizes(struct sh_config_state *state, bool family, bool has)
 {
@@ -22,7 +30,7 @@ static sh_rc check_sizes(struct sh_config_state *state, bool family, bool has)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (has && rows[i].value == 0)
             return sh_config_refuse(state, rows[i].key, "blocks with the gated delta rule need it");
-        if (!family && rows[i].value != 0)
+        if (rows[i].value != 0 && (!family || (!has && is_typed(state, rows[i].key))))
             return sh_config_refuse(state, rows[i].key, "no block of the model has the gated delta rule; leave it out");
     }
     if (has && m->linear_value_heads % m->linear_key_heads)

@@ -143,7 +143,7 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
     bool value = makes_value(c);
     const struct bar rows[] = {
         {!sh_family_of(c->model.family)->labels, "model.num_labels",
-         "transformers has no class for labels of this model.family; leave it out"},
+         "there is no class for labels of this model.family here; leave it out"},
         {c->model.num_labels == 1 && !value, "objective.name",
          "model.num_labels=1 makes a value of a text; give objective.name=regression, which learns numbers, or reward, "
          "which learns from pairs of answers"},

@@ -427,7 +427,8 @@ static const struct sh_hf_family rows[] = {
                 [SH_HF_LINEAR_VALUES] = "32", [SH_HF_LINEAR_KEY_DIM] = "128", [SH_HF_LINEAR_VALUE_DIM] = "128",
                 [SH_HF_LINEAR_CONV] = "4"},
      .interval = "4",
-     .must = {SILU},
+     .images = true,
+     .must = {SILU, {"attn_output_gate", {"true"}, "what attention makes has a gate here"}},
      .dropout = {"attention_dropout"},
      .plain = {"mamba_ssm_dtype"}}, /* of a state that is kept for generation */
     {.type = "qwen3_5", .refused = "it reads images too; a folder of qwen3_5_text has the language model alone"},

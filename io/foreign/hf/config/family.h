@@ -59,6 +59,7 @@ struct sh_hf_family {
     const char *interval; /* full_attention_interval if that key is absent: only every so many blocks have attention if
                                 layer_types does not say which; NULL: all have */
     bool window_set;      /* the class cannot compute without a window */
+    bool images; /* the language model of one that reads images: rope_parameters may say how these have positions */
     const char *local_theta; /* rope_local_base_freq if that key is absent, for blocks with a window; NULL: all blocks
                                 have the same frequencies */
     const char *partial;     /* top-level key for the rotated part of a head, outside rope_parameters; NULL: none */

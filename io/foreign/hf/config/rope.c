@@ -184,6 +184,8 @@ static sh_rc check_keys(const struct sh_hf_reader *r, const struct rope *rope)
     {
         bool known = strcmp(key, "rope_type") == 0 || strcmp(key, "type") == 0 || strcmp(key, "rope_theta") == 0 ||
                      strcmp(key, PARTIAL) == 0;
+        /* The three positions of a word are equal without images, so it does not matter which turns what. */
+        known |= r->f->images && (strcmp(key, "mrope_section") == 0 || strcmp(key, "mrope_interleaved") == 0);
         known |= r->f->beta && (strcmp(key, BETA) == 0 || strcmp(key, "max_position_embeddings") == 0);
         if (!known && !is_number_of(rope->type, key) && !sh_hf_plain_value(value))
             return sh_fail(SH_E_USAGE, "%s: %s.%s is not computed here", r->place, rope->where,
