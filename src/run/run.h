@@ -57,6 +57,7 @@ struct sh_run {
     struct sh_kept *kept;        /* near checkpoints, or NULL */
     const char *of_state;        /* loads take this state of a checkpoint for the parameters; NULL: the parameters */
     bool has_mean;               /* the mean of the parameters was loaded with them */
+    bool passing;                /* whoever opened the run deletes its folder: nobody is sent there */
     bool unsaved;                /* the state came from memory: no file of this step is known to be there */
     struct sh_ckpt_lock *lock;   /* of the checkpoint folder while training; rank 0 only, else NULL */
 };

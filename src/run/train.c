@@ -421,7 +421,8 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     sh_routers_open(&t.routers, r);
     SH_TRY_OUT(loop(&t));
-    say_done(r);
+    if (!r->passing)
+        say_done(r);
 out:
     sh_mesh_end_within(r->cfg.comm.train_timeout_seconds, rc);
     sh_kept_close(r);

@@ -132,8 +132,9 @@ static sh_rc write_file(struct sh_tracing *t, struct sh_run *r)
     SH_TRY_OUT(sh_agree(r->mesh->rank == 0 ? sh_new_file_commit(&file) : SH_OK));
     if (n < sh_mesh_ranks(&r->mesh->shape))
         snprintf(some, sizeof some, ", ranks 0 to %d of %d", n - 1, sh_mesh_ranks(&r->mesh->shape));
-    sh_log_info("trace of the steps up to %lld%s in %s: open it in ui.perfetto.dev or chrome://tracing",
-                (long long)r->step, some, name);
+    if (!r->passing)
+        sh_log_info("trace of the steps up to %lld%s in %s: open it in ui.perfetto.dev or chrome://tracing",
+                    (long long)r->step, some, name);
 out:
     sh_new_file_abandon(&file);
     return rc;

@@ -12,14 +12,16 @@
 #define SH_BENCH_MOST_FILE (1ll << 50)
 
 struct sh_bench_options {
-    const char *folder;  /* files are written to a new folder in it, deleted at the end; NULL: no folder (tier) */
-    int repeat;          /* rounds; rows that are compared are all measured in each round */
-    int64_t max_bytes;   /* comm: the largest operand; 0: 1 GiB, or what fits the memory */
-    int64_t bytes;       /* tier: of a rank's file, or of each transfer between a GPU and its host */
-    int64_t seconds;     /* tier: the longest time spent on writing the file before it is measured */
-    const char *json;    /* (optional) file for the results */
-    const char *machine; /* (optional) machine file to which the results are added as points */
-    const char *compare; /* (optional) results of an earlier run, to compare with */
+    const char *folder;      /* files are written to a new folder in it, deleted at the end; NULL: no folder (tier) */
+    int repeat;              /* rounds; rows that are compared are all measured in each round */
+    int64_t max_bytes;       /* comm: the largest operand; 0: 1 GiB, or what fits the memory */
+    int64_t bytes;           /* tier: of a rank's file, or of each transfer between a GPU and its host */
+    int64_t seconds;         /* tier: the longest time spent on writing the file before it is measured */
+    const char *json;        /* (optional) file for the results */
+    const char *machine;     /* (optional) machine file to which the results are added as points */
+    const char *compare;     /* (optional) results of an earlier run, to compare with */
+    const char *const *keys; /* given on the command line, "section.key=value"; lent */
+    int n_keys;
 };
 
 /* Checkpoints: a state of the configured model's size, with arbitrary numbers, is saved from all ranks by each I/O

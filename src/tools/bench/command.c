@@ -114,7 +114,9 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
                                          .seconds = seconds,
                                          .machine = sh_cmd_option(cmd, args, "--machine"),
                                          .json = sh_cmd_option(cmd, args, "--json"),
-                                         .compare = sh_cmd_option(cmd, args, "--compare")};
+                                         .compare = sh_cmd_option(cmd, args, "--compare"),
+                                         .keys = args->overrides,
+                                         .n_keys = args->n_overrides};
     return SH_OK;
 }
 

@@ -70,6 +70,34 @@ void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps)
     cfg->metrics.progress = false;
 }
 
+/* An alias has no value of its own; whatever it sets is left alone. */
+static bool same_value(const char *name, const struct sh_config *a, const struct sh_config *b)
+{
+    char *one = NULL, *other = NULL;
+    bool same = sh_config_get(a, name, &one) != SH_OK || sh_config_get(b, name, &other) != SH_OK || !strcmp(one, other);
+
+    free(one);
+    free(other);
+    return same;
+}
+
+sh_rc sh_bench_refuse_replaced(const char *kind, const struct sh_bench_options *options, const struct sh_config *asked,
+                               const struct sh_config *cfg)
+{
+    for (int i = 0; i < options->n_keys; i++) {
+        char *name = sh_strdup(sh_config_argument_pair(options->keys[i]));
+        sh_rc rc;
+
+        name[strcspn(name, "=")] = '\0';
+        rc = same_value(name, asked, cfg)
+                 ? SH_OK
+                 : sh_fail(SH_E_USAGE, "sherd bench %s sets %s itself: leave it out", kind, name);
+        free(name);
+        SH_TRY(rc);
+    }
+    return SH_OK;
+}
+
 sh_rc sh_bench_write_tokens(const struct sh_config *cfg, int64_t n, int64_t period)
 {
     uint32_t *tokens = sh_calloc((size_t)n, sizeof *tokens);

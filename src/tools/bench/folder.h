@@ -3,6 +3,7 @@
 #define SH_BENCH_FOLDER_H
 
 #include "src/config/config.h"
+#include "src/tools/bench/bench.h"
 
 /* Make a new folder in `folder`, so that no existing file is touched, and set cfg->job.dump_folder to it. Collective,
  * agreed. Errors: SH_E_DATA. */
@@ -16,6 +17,11 @@ void sh_bench_folder_delete(const struct sh_config *cfg);
 
 /* Leave of a run nothing but so many steps, on a file of tokens in the folder, and a rate without a warm-up. Local. */
 void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps);
+
+/* Refuse a key of the command line that has another value in `cfg`, because the benchmark `kind` sets it itself. Those
+ * of a file are of the runs that it was made for. Local. Errors: SH_E_USAGE. */
+sh_rc sh_bench_refuse_replaced(const char *kind, const struct sh_bench_options *options, const struct sh_config *asked,
+                               const struct sh_config *cfg);
 
 /* Write that file: arbitrary tokens, the same again after `period` of them; 0: never. Local. Errors: SH_E_DATA. */
 sh_rc sh_bench_write_tokens(const struct sh_config *cfg, int64_t n, int64_t period);

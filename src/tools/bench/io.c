@@ -325,7 +325,9 @@ sh_rc sh_bench_io(const struct sh_config *asked, const struct sh_bench_options *
     prepare(&cfg);
     SH_TRY_OUT(sh_agree(sh_bench_check("io", options)));
     SH_TRY_OUT(sh_bench_folder_make(&cfg, options->folder));
-    rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
+    rc = sh_agree(sh_bench_refuse_replaced("io", options, asked, &cfg));
+    if (rc == SH_OK)
+        rc = sh_run_open(&cfg, SH_TO_TRAIN, &b->r);
     if (rc == SH_OK) {
         b->plain = sh_path_join(cfg.job.dump_folder, "plain");
         /* The step of a run that has just started. */

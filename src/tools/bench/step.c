@@ -258,9 +258,13 @@ sh_rc sh_bench_step(const struct sh_config *asked, const struct sh_bench_options
     SH_TRY(sh_agree(sh_bench_check("step", options)));
     SH_TRY(sh_bench_folder_make(&cfg, options->folder));
     prepare(&cfg, options);
-    rc = sh_run_open(&cfg, SH_TO_TRAIN, &b.r);
+    rc = sh_agree(sh_bench_refuse_replaced("step", options, asked, &cfg));
     if (rc == SH_OK)
+        rc = sh_run_open(&cfg, SH_TO_TRAIN, &b.r);
+    if (rc == SH_OK) {
+        b.r->passing = true;
         rc = measure(&b, &cfg);
+    }
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         delete_file(&cfg, (int)i);
     sh_run_close(b.r);

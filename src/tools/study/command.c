@@ -137,6 +137,7 @@ static sh_rc measure(const struct sh_config *cfg, struct sh_coords *found)
     if (rc == SH_OK)
         rc = sh_run_open(cfg, SH_TO_TRAIN, &r);
     if (rc == SH_OK) {
+        r->passing = true;
         sh_coords_begin(found, r);
         rc = sh_run_train(r);
         sh_coords_end(found);
