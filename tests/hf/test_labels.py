@@ -54,6 +54,8 @@ MODELS = {
     'SeedOss': dict(KV, head_dim=24, attention_dropout=0.0, residual_dropout=0.0),
 }
 
+DENSE = {'Qwen3Moe': dict(num_labels=LABELS, mlp_only_layers=[0])}  # as DeepseekV3 is
+
 
 def draw_texts(seed, count):
     draw = random.Random(seed)
@@ -196,8 +198,32 @@ def case_adapters(name, kind):
     there = precise(peft.PeftModel.from_pretrained(open_base(folder / 'begin'), folder / 'end'))
     with torch.no_grad():
         expected, found = (m(**padded(texts)).logits for m in (model, there))
-    off = float((expected - found).abs().max())
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '--merge', '-o', 'merged', folder=folder)
+    with torch.no_grad():
+        merged = precise(open_base(folder / 'merged'))(**padded(texts)).logits
+    off = max(float((expected - logits).abs().max()) for logits in (found, merged))
     return wrong + ([] if off <= LOGIT_BOUND else [f'logits {off:.2g} off'])
+
+
+def case_merged(name):
+    """Adapters that PEFT would take for those of experts, with a matrix of labels: the merged folder has the loss of the
+    checkpoint, and the end of the run names this export alone."""
+    folder = pathlib.Path(f'{name}-merged')
+    folder.mkdir()
+    pairs.write_documents(folder / 'texts.bin', [(text, [label]) for text, label in texts], WORDS, 1)
+    model, open_base = make(name, folder / 'begin', **DENSE.get(name, {})), transformers.AutoModelForSequenceClassification.from_pretrained
+    job.prepare(folder / 'run', {'job.dump_folder': 'out', **RUN, 'model.hf_assets_path': '../begin', 'lora.rank': 3, 'lora.alpha': 6,
+                                 'validation.enable': False, 'lora.target_modules': 'o_proj,down_proj', 'optimizer.lr': 0.01})
+    said = job.launch('train', 'c.yaml', folder=folder / 'run')[1]
+    wrong = [] if '--merge -o' in said and '--adapter' not in said else [said[-500:]]
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '--merge', '-o', 'merged', folder=folder)
+    eval_said = job.sherd('eval', '--checkpoint', 'run/out', '--data', 'texts.bin', folder=folder).split()
+    loss = {}
+    for which, there in ('merged', precise(open_base(folder / 'merged'))), ('begin', model):
+        with torch.no_grad():
+            loss[which] = float(torch.nn.functional.cross_entropy(there(**padded(texts)).logits, torch.tensor([label for _, label in texts])))
+    wanted = float(eval_said[eval_said.index('loss') + 1])
+    return wrong + ([] if abs(loss['merged'] - wanted) < 1e-5 < abs(loss['begin'] - wanted) else [f'{loss}, expected {wanted}'])
 
 
 if __name__ == '__main__':
@@ -206,4 +232,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]
                            + [(f'{name}: {kind}', case_value, name, kind) for name, kind in (('Qwen2', 'reward'), ('GPT2', 'regression'))]
                            + [(f'{name}: {kind}, adapters', case_adapters, name, kind)
-                              for name, kind in (('Qwen2', 'reward'), ('GPT2', 'classification'))]))
+                              for name, kind in (('Qwen2', 'reward'), ('GPT2', 'classification'))]
+                           + [(f'{name}: merged', case_merged, name) for name in ('DeepseekV3', 'Qwen3Moe')]))

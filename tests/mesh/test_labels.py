@@ -9,6 +9,8 @@ import random
 import struct
 import sys
 
+import numpy
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import checkpoint
 import job
@@ -118,7 +120,19 @@ def case_adapters():
         **changes, 'validation.enable': True, 'lora.adapter_path': str(pathlib.Path('adapted-folder').resolve()),
         'training.steps': 1, 'validation.freq': 1, 'optimizer.lr': 1e-12})
     wrong += [] if abs(lines[-1][0] - loss['end']) < 1e-5 < abs(loss['begin'] - loss['end']) else [f'{lines}, {loss}']
-    return wrong + refused('which --merge leaves out', 'ckpt', 'export', 'adapted/out', '--merge', '-o', 'merged')
+    job.sherd('ckpt', 'export', 'adapted/out', '--merge', '-o', 'merged')
+    at, found = tensor('merged/model.safetensors', 'score.weight')
+    trained = checkpoint.read('adapted/out/checkpoint/step-00000006.h5')['score.weight'].ravel()
+    return wrong + ([] if (found == trained).all() else [f'merged: {at}: {found}, expected {trained}'])
+
+
+def tensor(path, name):
+    """Where a float32 tensor of a file lies, and its elements."""
+    data = pathlib.Path(path).read_bytes()
+    size = struct.unpack_from('<Q', data)[0]
+    entry = json.loads(data[8:8 + size])[name]
+    begin, end = entry['data_offsets']
+    return entry, numpy.frombuffer(data[8 + size + begin:8 + size + end], '<f4')
 
 
 def moved(folder, name):

@@ -121,7 +121,7 @@ def job_losses(folder):
 
 
 UNREADABLE = {
-    'y': 'write VALUE = OPERATION(VALUE, ...)', 'y = linear(x, a)': 'write linear(VALUE, NAME, WIDTH)',
+    'y = gelu(x) z = gelu(y)': 'several statements in one', 'y': 'write VALUE = OPERATION(VALUE, ...)', 'y = linear(x, a)': 'write linear(VALUE, NAME, WIDTH)',
     'y = linear(z, a, C)': "no statement before it makes 'z'", 'y = linear(x, a, 3Q)': "'3Q' is no width",
     'a = gelu(x); y = linear(x, b, C)': "no statement reads 'a'", 'y = add(x, x)': "adds 'x' to itself",
     'a = linear(x, a, C); y = linear(a, a, C)': "a statement before it has a parameter 'a' too",
@@ -209,7 +209,24 @@ def case_yaml():
     pathlib.Path('statements.yaml').write_text(pathlib.Path('list.yaml').read_text().replace(
         'ffn_op: clamped_swiglu', 'ffn: ["gu = linear(x, both, 2F)", "h = clamped_swiglu(gu)", "y = linear(h, down, C)"]'))
     code, text = say('plan', 'statements.yaml', '--show', '--after', 'grad')
-    return wrong + ([] if code == 0 and 'limit 5' in text and 'layers.0.mlp.both.weight[768,128]' in text else [f'{code}: {text[-500:]}'])
+    wrong += [] if code == 0 and 'limit 5' in text and 'layers.0.mlp.both.weight[768,128]' in text else [f'{code}: {text[-500:]}']
+    return wrong + blocks_of_lines(text)
+
+
+def blocks_of_lines(wanted):
+    """Each line of a block is a statement; of one that YAML folds, the line and the cause are said."""
+    before, after = pathlib.Path('statements.yaml').read_text().split('ffn: [')
+    rest, wrong = after[after.index(']') + 1:], []
+    lines = ('gu = linear(x, both, 2F)', 'h = clamped_swiglu(gu);', '', 'y = linear(h,', '  down, C)')
+    for name, style, statements, code, says in (
+            ('lines', '|', lines, 0, wanted), ('lines-kept', '|+', [*lines, ''], 0, wanted),
+            ('folded', '>-', [lines[0] + ';', lines[1], 'y = linear(h, down, C)'], 0, wanted),
+            ('run together', '>', [lines[0], lines[1]], 2, 'run together.yaml:4: model.ffn: ')):
+        pathlib.Path(f'{name}.yaml').write_text(f'{before}ffn: {style}\n' + ''.join(f'    {line}\n' for line in statements) + rest)
+        found, text = say('plan', f'{name}.yaml', '--show', '--after', 'grad')
+        wrong += [] if found == code and (text == says or code and says in text and 'several statements in one' in text) else [
+            f'{name}: {found}: {text[-500:]}']
+    return wrong
 
 
 def find_nvcc():

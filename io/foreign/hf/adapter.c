@@ -81,28 +81,25 @@ static json_t *number(double x)
 
 /* Where PEFT 0.21 opens a model whose experts were once modules, it takes adapters of modules of their names for adapters
  * of the stacks (utils/transformers_weight_conversion.py). Two of our families have such names outside of experts. */
-static sh_rc check_dense(const struct sh_config *cfg)
+bool sh_hf_adapter_fits(const struct sh_config *cfg)
 {
     const unsigned dense = 1u << SH_PARAM_GATE | 1u << SH_PARAM_UP | 1u << SH_PARAM_DOWN;
     const unsigned shared = 1u << SH_PARAM_SHARED_GATE | 1u << SH_PARAM_SHARED_UP | 1u << SH_PARAM_SHARED_DOWN;
     unsigned taken = cfg->model.family == SH_FAMILY_QWEN3_MOE     ? dense
                      : cfg->model.family == SH_FAMILY_DEEPSEEK_V3 ? dense | shared
                                                                   : 0;
-    if (!(targets_of(cfg) & taken))
-        return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "PEFT takes adapters of gate_proj, up_proj and down_proj of a %s outside of experts for those of "
-                   "experts; %s",
-                   sh_family_of(cfg->model.family)->name,
-                   cfg->model.num_labels ? "and --merge leaves out the matrix of labels, so leave them out of "
-                                           "lora.target_modules"
-                                         : "--merge -o DIR writes the model with them");
+    return !(targets_of(cfg) & taken);
 }
 
 /* PEFT computes the same scale as this run from r, lora_alpha and use_rslora. */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text)
 {
-    SH_TRY(check_dense(cfg));
+    if (!sh_hf_adapter_fits(cfg))
+        return sh_fail(
+            SH_E_USAGE,
+            "PEFT takes adapters of gate_proj, up_proj and down_proj of a %s outside of experts for those of "
+            "experts; --merge -o DIR writes the model with them",
+            sh_family_of(cfg->model.family)->name);
     bool labels = cfg->model.num_labels > 0;
     json_t *root = json_pack(
         "{s:s, s:s, s:o, s:o, s:s, s:b, s:b, s:o, s:f, s:b, s:i, s:o, s:o, s:n, s:b}", "peft_type", "LORA", "task_type",

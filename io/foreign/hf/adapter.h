@@ -8,7 +8,10 @@
 #define SH_HF_ADAPTER_FILE "adapter_model.safetensors"
 #define SH_HF_ADAPTER_PREFIX "base_model.model." /* before the names of the model's modules */
 
-/* Make the adapter_config.json of a run with cfg->lora; *text is freed with free().
+/* Whether PEFT takes the adapters of a run for what they are; otherwise they are exported merged only. */
+bool sh_hf_adapter_fits(const struct sh_config *cfg);
+
+/* Make the adapter_config.json of a run with cfg->lora; *text is freed with free(). Errors: SH_E_USAGE: the adapters do not fit.
  *   base  in  the model that the file names as its base; NULL, "": none */
 sh_rc sh_hf_adapter_write(const struct sh_config *cfg, const char *base, char **text);
 

@@ -19,9 +19,9 @@
 enum { PIECE = 8192 }; /* floats on a stack; whole blocks of packed ones */
 
 /* The adapters of one matrix, A [rank,in] and B [out,rank], or of a stack of E, A [E,rank,in] and B [E,out,rank]; a NULL:
- * it is not adapted. */
+ * it is not adapted. `whole`: a matrix that was trained itself, beside adapters, and is not the base's; NULL: it was not. */
 struct sh_hf_pair {
-    float *a, *b;
+    float *a, *b, *whole;
     int64_t rank, in, out;
 };
 
@@ -78,12 +78,28 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
     return read_tensor(b, index, fd, y, &pair->b);
 }
 
+/* Read a matrix that is in the checkpoint itself: that of labels. */
+static sh_rc read_whole(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd, const struct sh_ckpt_tensor *t,
+                        struct sh_hf_pair *pair, int64_t *used)
+{
+    int64_t at = sh_ckpt_index_find(index, t->name, 0);
+    if (at < 0)
+        return SH_OK;
+    if (index->entry[at].elems != t->elems)
+        return sh_fail(SH_E_DATA, "%s: %s has %lld elements, and that of this model %lld", b->of, t->name,
+                       (long long)index->entry[at].elems, (long long)t->elems);
+    ++*used;
+    return read_tensor(b, index, fd, &index->entry[at], &pair->whole);
+}
+
 /* Every adapter must belong to a weight of this model, or the checkpoint is another model's. */
 static sh_rc read_pairs(struct sh_hf_base *b, const struct sh_ckpt_index *index, int fd)
 {
     int64_t used = 0;
-    for (int i = 0; i < b->set->n_tensors; i++)
+    for (int i = 0; i < b->set->n_tensors; i++) {
         SH_TRY(read_pair(b, index, fd, &b->set->tensors[i], &b->pair[i], &used));
+        SH_TRY(read_whole(b, index, fd, &b->set->tensors[i], &b->pair[i], &used));
+    }
     if (used < index->n)
         return sh_fail(SH_E_DATA, "%s has %lld adapter tensors that fit no weight of this model", b->of,
                        (long long)(index->n - used));
@@ -194,6 +210,7 @@ void sh_hf_base_close(struct sh_hf_base *b)
     for (int i = 0; b->pair && i < b->set->n_tensors; i++) {
         free(b->pair[i].a);
         free(b->pair[i].b);
+        free(b->pair[i].whole);
     }
     if (b->checkpoint_fd >= 0)
         close(b->checkpoint_fd);
@@ -299,9 +316,14 @@ static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, 
     }
 }
 
-/* Updates the checksum first, which is of the base alone; then adds the adapters' product. */
+/* Updates the checksum first, which is of the base alone; then adds the adapters' product. What was trained whole does
+ * not count in the checksum, as nothing of the base's is left in it. */
 sh_rc sh_hf_base_read(struct sh_hf_base *b, int tensor, int64_t first, int64_t n, float *out)
 {
+    if (b->pair[tensor].whole) {
+        memcpy(out, b->pair[tensor].whole + first, (size_t)n * sizeof *out);
+        return SH_OK;
+    }
     for (int64_t at = 0, into, m; at < n; at += m) {
         const struct sh_hf_nf4 *w;
         m = count_alike(b, tensor, first + at, n - at, &w, &into);

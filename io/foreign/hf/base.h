@@ -1,5 +1,5 @@
-/* Reads the base model of an adapter checkpoint block by block and adds the adapters' product to it. Inside
- * io/foreign/hf; local. */
+/* Reads the base model of an adapter checkpoint block by block and adds the adapters' product to it. A matrix of labels,
+ * which was trained beside adapters, is the checkpoint's. Inside io/foreign/hf; local. */
 #ifndef IO_HF_BASE_H
 #define IO_HF_BASE_H
 

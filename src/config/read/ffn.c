@@ -125,6 +125,19 @@ static sh_rc read_step(const struct sh_ffn *f, const struct words *w, struct sh_
     return SH_OK;
 }
 
+/* Statements run into one another if a text of several lines has been folded into one. */
+static sh_rc fail_form(const char *statement)
+{
+    const char *first = strchr(statement, '=');
+
+    if (first && strchr(first + 1, '='))
+        return sh_fail(SH_E_USAGE,
+                       "several statements in one; write a semicolon between them, or each on a line of its "
+                       "own below 'ffn: |'");
+    return sh_fail(SH_E_USAGE, "write VALUE = OPERATION(VALUE, ...), with words of at most %d letters, digits and _",
+                   SH_FFN_WORD - 1);
+}
+
 static sh_rc add_step(struct sh_ffn *f, const char *statement)
 {
     struct sh_ffn_step *s = &f->step[f->n];
@@ -134,11 +147,7 @@ static sh_rc add_step(struct sh_ffn *f, const char *statement)
     if (f->n == SH_FFN_STEPS)
         return sh_fail(SH_E_USAGE, "more than %d statements", SH_FFN_STEPS);
     memset(s, 0, sizeof *s);
-    rc = split(statement, &w) ? read_step(f, &w, s)
-                              : sh_fail(SH_E_USAGE,
-                                        "write VALUE = OPERATION(VALUE, ...), with words of at most %d "
-                                        "letters, digits and _",
-                                        SH_FFN_WORD - 1);
+    rc = split(statement, &w) ? read_step(f, &w, s) : fail_form(statement);
     if (rc != SH_OK)
         return sh_fail_prefix(rc, "'%.100s': ", statement + strspn(statement, " "));
     f->n++;

@@ -154,6 +154,37 @@ static sh_rc read_list(struct reader *r, const char *key, struct sh_config_place
     return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key, text, SH_TEXT_QUOTED));
 }
 
+/* Make of each line of `text` a statement, as it looks, unless the line ends inside of parentheses.
+ *   out  [2 * strlen(text) + 1] */
+static void join_lines(const char *text, char *out)
+{
+    char *end = out;
+    int inside = 0;
+    for (const char *c = text; *c; c++) {
+        inside += (*c == '(') - (*c == ')');
+        if (*c != '\n' || inside > 0) {
+            *end++ = *c == '\n' ? ' ' : *c;
+        } else if (end > out && end[-1] != ' ') {
+            if (end[-1] != ';')
+                *end++ = ';';
+            *end++ = ' ';
+        }
+    }
+    while (end > out && (end[-1] == ' ' || end[-1] == ';'))
+        end--;
+    *end = 0;
+}
+
+/* event: statements as one text. */
+static sh_rc read_lines(struct reader *r, const char *key, struct sh_config_place place)
+{
+    char *joined = sh_calloc(2, strlen(scalar_text(r)) + 1);
+    join_lines(scalar_text(r), joined);
+    sh_rc rc = sh_problems_note(&r->state->problems, sh_config_give(r->state, place, key, joined, SH_TEXT_QUOTED));
+    free(joined);
+    return rc;
+}
+
 /* event: the start of a mapping. Reads the numbers of an operation of a plug-in to its end. */
 static sh_rc read_numbers(struct reader *r, const char *operation, struct sh_config_place place)
 {
@@ -197,6 +228,8 @@ static sh_rc read_key(struct reader *r)
     sh_rc rc = check_value(r, name);
     if (rc != SH_OK)
         return note_and_skip(r, rc);
+    if (statements && strchr(scalar_text(r), '\n') != NULL)
+        return read_lines(r, name, place);
     bool plain = r->y.event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
     return sh_problems_note(&r->state->problems, sh_config_give(r->state, place, name, scalar_text(r),
                                                                 plain ? SH_TEXT_PLAIN : SH_TEXT_QUOTED));

@@ -144,17 +144,6 @@ static sh_rc check_request(const struct sh_cmd_args *args, const char *file, con
     return meta->base[0] ? sh_ckpt_base_read(file, meta->base, &sum, base) : SH_OK;
 }
 
-/* A merge adds products to matrices, and takes none from the file. */
-static sh_rc check_labels(const struct sh_cmd_args *args, const char *file, const struct sh_config *cfg)
-{
-    if (!option(args, "--merge") || !cfg->model.num_labels)
-        return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "%s has a matrix of labels beside its adapters, which --merge leaves out; give --adapter DIR, which "
-                   "PEFT opens and merges (merge_and_unload)",
-                   file);
-}
-
 /* Mark the tensors that a run packs, by the pass that the run uses. The run was accepted, so the pass refuses
  * nothing. */
 static void mark_packed(const struct sh_config *cfg, const struct sh_model_batch *batch, const struct sh_ckpt_tensor *t,
@@ -244,7 +233,6 @@ static sh_rc export(const struct sh_cmd_args *args, const char *file, const stru
     if (base)
         SH_TRY_OUT(find_base(base, &given));
     SH_TRY_OUT(read_config(args, file, meta, &cfg));
-    SH_TRY_OUT(check_labels(args, file, &cfg));
     find_beside(source, meta, &cfg, &beside);
     const struct sh_hf_export options = {.type = (enum sh_move_type)cfg.checkpoint.export_dtype,
                                          .max_shard_bytes = cfg.checkpoint.max_shard_size,
