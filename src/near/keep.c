@@ -10,10 +10,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -35,6 +37,7 @@ struct keeper {
     struct client *client;
     struct sh_keep_part *part;
     int n_clients, cap_clients, n_parts, cap_parts;
+    bool leaves; /* once the ranks are gone */
     /* The death that is being told. */
     struct {
         int64_t since; /* 0: none */
@@ -43,6 +46,12 @@ struct keeper {
         bool lowest_told;
     } death;
 };
+
+/* How another thread says that the keeper leaves; -1: nobody serves yet. */
+static struct {
+    atomic_int event;
+    char why[256];
+} left_out = {.event = -1};
 
 /* ---- parts ---- */
 
@@ -334,23 +343,37 @@ static void welcome(struct keeper *k)
     k->client[k->n_clients++] = (struct client){.fd = fd, .pid = who.pid};
 }
 
+enum { OWN = 2 }; /* descriptors before those of clients */
+
 static void serve_once(struct keeper *k, struct pollfd *fds)
 {
-    bool looks = answer_hellos(k) || k->death.since;
+    bool looks = answer_hellos(k) || k->death.since || k->leaves;
     int n = k->n_clients;
 
     fds[0] = (struct pollfd){.fd = k->socket, .events = POLLIN};
+    fds[1] = (struct pollfd){.fd = k->leaves ? -1 : left_out.event, .events = POLLIN};
     for (int i = 0; i < n; i++)
-        fds[1 + i] = (struct pollfd){.fd = k->client[i].fd, .events = POLLIN};
-    if (poll(fds, (nfds_t)n + 1, looks ? LOOK_MS : -1) < 0 && errno != EINTR)
-        sh_stop(sh_fail(SH_E_COMM, "poll: %s", strerror(errno)));
+        fds[OWN + i] = (struct pollfd){.fd = k->client[i].fd, .events = POLLIN};
+    if (poll(fds, (nfds_t)n + OWN, looks ? LOOK_MS : -1) < 0) {
+        if (errno != EINTR)
+            sh_stop(sh_fail(SH_E_COMM, "poll: %s", strerror(errno)));
+        return;
+    }
     /* From the last on, since one that leaves is replaced by the last. */
     for (int i = n - 1; i >= 0; i--)
-        if (fds[1 + i].revents && !read_packet(k, i))
+        if (fds[OWN + i].revents && !read_packet(k, i))
             leave(k, i);
     if (fds[0].revents)
         welcome(k);
+    k->leaves = k->leaves || fds[1].revents;
     tell_of_death(k);
+}
+
+void sh_keep_leave(const char *why)
+{
+    snprintf(left_out.why, sizeof left_out.why, "%s", why ? why : "");
+    if (left_out.event < 0 || eventfd_write(left_out.event, 1) != 0)
+        _exit(why ? SH_E_COMM : SH_OK); /* no rank can have said hello */
 }
 
 sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds)
@@ -371,8 +394,13 @@ sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds)
             close(k.socket);
         return rc;
     }
-    for (;;) {
-        fds = sh_realloc(fds, (size_t)k.n_clients + 1, sizeof *fds);
+    left_out.event = eventfd(0, EFD_CLOEXEC);
+    while (!k.leaves || kill_others(&k, 0)) {
+        fds = sh_realloc(fds, (size_t)k.n_clients + OWN, sizeof *fds);
         serve_once(&k, fds);
     }
+    free(fds);
+    free(k.client);
+    free(k.part);
+    return left_out.why[0] ? sh_fail(SH_E_COMM, "%s", left_out.why) : SH_OK;
 }

@@ -27,10 +27,14 @@ struct sh_keep_part {
     int fd;
 };
 
-/* Serve the run of `folder`, until the process is killed. `limit`: bytes of all parts together; `seconds`: how long a
- * hello waits for ranks of an earlier start, SH_KEEP_LEFT_SECONDS. Errors: SH_E_USAGE: there is a keeper for this run
- * already; SH_E_DATA: the folder; SH_E_COMM: the socket. */
+/* Serve the run of `folder`, until the process is killed or sh_keep_leave() was called. `limit`: bytes of all parts
+ * together; `seconds`: how long a hello waits for ranks of an earlier start, SH_KEEP_LEFT_SECONDS. Errors: SH_E_USAGE:
+ * there is a keeper for this run already; SH_E_DATA: the folder; SH_E_COMM: the socket, or what sh_keep_leave() says. */
 sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds);
+
+/* From another thread: the job goes on without this node. sh_keep_serve() kills the ranks, and returns once they are gone;
+ * while one is left, callers still find a keeper. `why`: the text of its error; NULL: it returns SH_OK. */
+void sh_keep_leave(const char *why);
 
 /* Reach the keeper of the run, for at most that long. *fd is closed with close(). */
 sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);

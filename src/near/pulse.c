@@ -4,6 +4,7 @@
 #include "src/base/mem.h"
 #include "src/base/thread.h"
 #include "src/base/time.h"
+#include "src/near/keep.h"
 #include "src/near/wire.h"
 
 #include <errno.h>
@@ -117,18 +118,23 @@ static void *beat(void *arg)
         if (there && !hear(fd, &last, &any)) {
             there = false;
             if (last != 'Q' && is_left_out(a)) {
-                sh_log_warn("%s was silent for too long: the job goes on without it, and its keeper ends",
+                sh_log_warn("%s was silent for too long: the job goes on without it, and its ranks and its keeper end",
                             sh_wire_node());
-                _exit(SH_OK);
+                sh_keep_leave(NULL);
+                free(a);
+                return NULL;
             }
         }
         if (there && any)
             heard = sh_now_ns();
     }
-    if (last != 'Q')
-        sh_stop(sh_fail(SH_E_COMM, "%s has heard nothing of the watch on %s for %d s", sh_wire_node(), a->host,
-                        GONE_SECONDS));
-    _exit(SH_OK);
+    if (last == 'Q')
+        _exit(SH_OK);
+    snprintf(text, sizeof text, "%s has heard nothing of the watch on %s for %d s", sh_wire_node(), a->host,
+             GONE_SECONDS);
+    sh_keep_leave(text);
+    free(a);
+    return NULL;
 }
 
 sh_rc sh_pulse_start(const char *address)

@@ -311,6 +311,11 @@ class Cluster:
         kill(roots, signal.SIGSTOP)
         kill(below(roots), signal.SIGSTOP)
 
+    def thaw_node(self, name):
+        """The link of a frozen node is back."""
+        roots = [self.daemons[name].pid, *self.steps_on(name)]
+        kill(below(roots), signal.SIGCONT)
+
     def say_down(self, name):
         """Tell slurmctld what it finds out by itself when the node has not answered for SlurmdTimeout."""
         self.call('scontrol', 'update', f'nodename={name}', 'state=down', 'reason=lost', check=True)

@@ -22,6 +22,12 @@
 static char folder[] = "keep-XXXXXX";
 static pid_t keeper;
 
+static void on_signal(int which)
+{
+    (void)which;
+    sh_keep_leave(NULL);
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -29,7 +35,7 @@ static int begin(void **state)
     if (!mkdtemp(folder))
         return -1;
     keeper = fork();
-    if (keeper == 0)
+    if (keeper == 0 && signal(SIGUSR1, on_signal) != SIG_ERR)
         _exit(sh_keep_serve(folder, 1 << 20, 0.3));
     return keeper < 0;
 }
@@ -132,6 +138,31 @@ static void a_rank_that_cannot_end_is_named(void **state)
     close(hello(0, 8));
 }
 
+/* A keeper that leaves kills its ranks, and is there for as long as one of them. */
+static void a_keeper_that_leaves_ends_its_ranks(void **state)
+{
+    pid_t pid = be_rank(3, 7, true);
+    int fd, status;
+
+    (void)state;
+    kill(keeper, SIGUSR1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    usleep(200000);
+    assert_int_equal(sh_keep_connect(folder, 0, &fd), SH_OK);
+    close(fd);
+    assert_int_equal(waitpid(keeper, &status, WNOHANG), 0);
+    kill(-pid, SIGKILL);
+    assert_int_equal(waitpid(keeper, &status, 0), keeper);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SH_OK);
+    assert_int_equal(sh_keep_connect(folder, 0, &fd), SH_E_COMM);
+    sh_error_clear();
+    keeper = fork(); /* for end() */
+    if (keeper == 0)
+        for (;;)
+            pause();
+}
+
 /* Whoever asks for near checkpoints and started no keeper learns how to. */
 static void a_missing_keeper_is_said(void **state)
 {
@@ -205,6 +236,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_later_hello_does_not_hide_a_death, begin, end),
         cmocka_unit_test_setup_teardown(the_next_start_has_the_node_to_itself, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_cannot_end_is_named, begin, end),
+        cmocka_unit_test_setup_teardown(a_keeper_that_leaves_ends_its_ranks, begin, end),
         cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
         cmocka_unit_test(only_one_descriptor_is_taken),
     };

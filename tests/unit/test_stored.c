@@ -47,6 +47,7 @@ static const struct row machine[] = {
     {"job.stop_before_limit_seconds", "60", NULL},
     {"job.shrink", "pow2", NULL},
     {"job.least_nodes", "3", NULL},
+    {"job.grow_seconds", "60", NULL},
     {"model.hf_assets_path", "/elsewhere", NULL},
     {"model.hf_ignore", "a, b", "model.hf_assets_path=/elsewhere"},
     {"lora.adapter_path", "/elsewhere", "lora.rank=4"},

@@ -72,6 +72,7 @@ ROWS = {
     'job.stop_before_limit_seconds': Row(3, 'mesh/test_stop.py'),
     'job.shrink': Row('pow2', 'jobscripts/test_shrink.py'),
     'job.least_nodes': Row(3, 'jobscripts/test_shrink.py'),
+    'job.grow_seconds': Row(60, 'jobscripts/test_grow.py'),
     'model.name': Row('llama3.1-8b', 'plan', needs={'model.vocab_size': None}),
     'model.family': Row('gpt2', 'plan', needs={'model.n_kv_heads': None}),
     'model.n_layers': Row(2, 'plan'),
