@@ -1,14 +1,13 @@
-/* Losses that are wrong, each in one way: MUTANT is its number, 0 none. One of targets, -by logp^2 / 2 + tail, and one of
+/* Losses that are wrong, each in one way: the environment variable MUTANT is its number, 0 or none is right. It is read
+ * when the library is loaded, so that one library has all mutants. One loss of targets, -by logp^2 / 2 + tail, and one of
  * pairs. test_plugin_loss.py has what each is to be named for. */
 #include <fenv.h>
 #include <math.h>
 #include <sherd/plugin.h>
 #include <stdlib.h>
 
-#ifndef MUTANT
-#define MUTANT 0
-#endif
-#define IS(n) (MUTANT == (n))
+static int mutant;
+#define IS(n) (mutant == (n))
 
 static double target(double logp, const double *number, double *slope)
 {
@@ -41,8 +40,18 @@ static double pair(const struct sherd_answer *c, const struct sherd_answer *j, c
     return log1p(exp(-fabs(x))) - (x < 0 ? x : 0);
 }
 
-static const struct sherd_loss losses[] = {
-    {.name = "square", .number = {{"by", 0.7, 0, 10}}, .target = target, .pair = IS(8) ? pair : NULL},
+static struct sherd_loss losses[] = {
+    {.name = "square", .number = {{"by", 0.7, 0, 10}}, .target = target},
     {.name = "margin", .number = {{"beta", 0.1, 0, 10}}, .pair = pair},
 };
+
+__attribute__((constructor)) static void choose(void)
+{
+    const char *number = getenv("MUTANT");
+
+    mutant = number ? atoi(number) : 0;
+    if (IS(8))
+        losses[0].pair = pair;
+}
+
 const struct sherd_plugin sherd_plugin = {SHERD_PLUGIN, "mutant", "1", 0, NULL, 2, losses};

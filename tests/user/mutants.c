@@ -1,5 +1,6 @@
-/* Plug-ins that are wrong, each in one way: MUTANT is its number, 0 none. The operation is relu2, y = relu(x)^2 times a
- * number, in one loop for ref and one for cpu. test_plugin.py has what each is to be named for. */
+/* Plug-ins that are wrong, each in one way: the environment variable MUTANT is its number, 0 or none is right. It is read
+ * when the library is loaded, so that one library has all mutants. The operation is relu2, y = relu(x)^2 times a number,
+ * in one loop for ref and one for cpu. test_plugin.py has what each is to be named for. */
 #include <fenv.h>
 #include <math.h>
 #include <omp.h>
@@ -9,10 +10,8 @@
 #include <immintrin.h>
 #endif
 
-#ifndef MUTANT
-#define MUTANT 0
-#endif
-#define IS(n) (MUTANT == (n))
+static int mutant;
+#define IS(n) (mutant == (n))
 
 static double square(double x, const double *number)
 {
@@ -199,19 +198,13 @@ static int cpu_bwd(const struct sherd_call *c)
     return backward(c, 1);
 }
 
-static const struct sherd_op ops[] = {
+static struct sherd_op ops[] = {
     {.name = "relu2",
-     .shape = IS(36)   ? "x [N,F] act -> y [N,G] act"
-              : IS(37) ? "x [N,F] act > y [N,F] act"
-                       : "x [n] act -> y [n] act",
-     .flops = IS(36) || IS(37) ? "3NF"
-              : IS(38)         ? "300000n"
-              : IS(39)         ? "m"
-                               : "3n",
-     .backward = IS(40) ? "relu_bwd" : "relu2_bwd",
-     .number = {{"by", 0.7, 0, 10}, {IS(62) ? "unused" : NULL, 1, 0, 2}},
-     .in_place = IS(63) ? 2 : 0,
-     .ref = IS(64) ? NULL : ref,
+     .shape = "x [n] act -> y [n] act",
+     .flops = "3n",
+     .backward = "relu2_bwd",
+     .number = {{"by", 0.7, 0, 10}},
+     .ref = ref,
      .cpu = cpu,
      .work_bytes = work_bytes},
     {.name = "relu2_bwd",
@@ -221,6 +214,33 @@ static const struct sherd_op ops[] = {
      .ref = ref_bwd,
      .cpu = cpu_bwd},
 };
+
+/* Mutants of the row. */
+__attribute__((constructor)) static void choose(void)
+{
+    const char *number = getenv("MUTANT");
+
+    mutant = number ? atoi(number) : 0;
+    if (IS(36))
+        ops[0].shape = "x [N,F] act -> y [N,G] act";
+    if (IS(37))
+        ops[0].shape = "x [N,F] act > y [N,F] act";
+    if (IS(36) || IS(37))
+        ops[0].flops = "3NF";
+    if (IS(38))
+        ops[0].flops = "300000n";
+    if (IS(39))
+        ops[0].flops = "m";
+    if (IS(40))
+        ops[0].backward = "relu_bwd";
+    if (IS(62))
+        ops[0].number[1] = (struct sherd_number){"unused", 1, 0, 2};
+    if (IS(63))
+        ops[0].in_place = 2;
+    if (IS(64))
+        ops[0].ref = NULL;
+}
+
 #ifdef OLD
 const struct sherd_plugin sherd_plugin = {1,        8,   8,
 #else

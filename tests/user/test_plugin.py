@@ -44,14 +44,9 @@ def compile_plugin(source, library, *flags):
     return str(pathlib.Path(library).absolute())
 
 
-def say(*words):
-    done = subprocess.run([SHERD, *words], capture_output=True, text=True, env=job.environment(0))
+def say(*words, **more):
+    done = subprocess.run([SHERD, *words], capture_output=True, text=True, env={**job.environment(0), **more})
     return done.returncode, done.stdout + done.stderr
-
-
-def check_mutant(number):
-    compile_plugin('tests/user/mutants.c', f'mutant{number}.so', f'-DMUTANT={number}')
-    return say('plugin', 'check', f'mutant{number}.so')
 
 
 def case_example():
@@ -61,7 +56,7 @@ def case_example():
 
 def judge_mutant(number):
     """What is wrong with the verdict on a mutant."""
-    code, text = check_mutant(number)
+    code, text = say('plugin', 'check', 'mutants.so', MUTANT=str(number))
     if number == 0 or number in SURVIVORS:
         return f'mutant {number} is named: {text}' if code else None
     check = next(check for check, numbers in NAMED.items() if number in numbers)
@@ -73,6 +68,7 @@ def case_mutants():
     numbers = sorted([0, *SURVIVORS, *(number for group in NAMED.values() for number in group)])
     if numbers != list(range(len(numbers))) or len(numbers) < 41:
         return [f'mutants {numbers}']
+    compile_plugin('tests/user/mutants.c', 'mutants.so')
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return [wrong for wrong in pool.map(judge_mutant, numbers) if wrong]
 

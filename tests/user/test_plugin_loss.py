@@ -42,8 +42,8 @@ def compile_plugin(source, library, *flags):
     return str(pathlib.Path(library).absolute())
 
 
-def say(*words):
-    done = subprocess.run([SHERD, *words], capture_output=True, text=True, env=job.environment(0))
+def say(*words, **more):
+    done = subprocess.run([SHERD, *words], capture_output=True, text=True, env={**job.environment(0), **more})
     return done.returncode, done.stdout + done.stderr
 
 
@@ -54,9 +54,9 @@ def case_example(name):
 
 def case_mutants():
     wrong = []
+    compile_plugin('tests/user/mutant_losses.c', 'mutants.so')
     for number in range(16):
-        compile_plugin('tests/user/mutant_losses.c', f'mutant{number}.so', f'-DMUTANT={number}')
-        code, text = say('plugin', 'check', f'mutant{number}.so')
+        code, text = say('plugin', 'check', 'mutants.so', MUTANT=str(number))
         named = [line for line in text.splitlines() if line.split(': ')[1:2] == [NAMED.get(number)]]
         if bool(named) != (number in NAMED) or code != (3 if number in NAMED else 0):
             wrong.append(f'mutant {number}, {NAMED.get(number)}: {code}: {text}')
