@@ -177,6 +177,39 @@ def leftovers():
     return [f'left behind: {found}'] if found else []
 
 
+PP = 'parallelism.pipeline_parallel_degree'
+STAGES = {'training.steps': 90, 'model.n_layers': 5, 'model.tie_word_embeddings': False, 'training.reproducible': 'mesh',
+          'training.local_batch_size': 1, 'training.global_batch_size': 8, 'parallelism.sharding_strategy': 'shard_grad_op'}
+
+
+def stages():
+    """What stages keep is loaded by the same stages, by others, and by one; the end is that of one stage, and a part has the
+    bytes that the plan says of its rank."""
+    whole = job.prepare('whole-stages', config(**STAGES))
+    job.sherd('train', 'c.yaml', folder=whole)
+    folder = job.prepare('stages', config(**NEAR | STAGES))
+    before, wrong, planned = 0, [], {}
+    for rank in range(4):
+        said = job.sherd('plan', 'c.yaml', '--ranks', 4, '--rank', rank, f'--{PP}=2', folder=folder)
+        planned[rank] = int(re.search(r'near checkpoints, 2 slots\s+(\d+)', said)[1]) // 2
+    with Keeper(folder) as keeper:
+        for ranks, degree in ((4, 2), (4, 2), (2, 2), (1, 1), (4, 4)):
+            run = begin(folder, ranks, f'--{PP}={degree}')
+            last = degree == 4
+            if not last:
+                wait_for_step(folder, run, before + 10)
+                kill_one(folder, run, random.Random(1))
+            status, said = finish(run)
+            begun = FROM_MEMORY.search(said)
+            if (before and not (begun and int(begun[1]) >= before - 1)) or (last and status):
+                wrong.append(f'{ranks} ranks, {degree} stages: step {before} was done, but exit {status}, {said}')
+            if not before:
+                sizes = {int.from_bytes(path.read_bytes()[32:36], 'little'): path.stat().st_size for path in keeper.parts()}
+                wrong += [] if sizes == planned and len(set(sizes.values())) > 1 else [f'parts of {sizes} bytes, planned {planned}']
+            before = newest(folder)
+    return wrong + differences(folder, whole) + leftovers()
+
+
 def broken_once(folder, keeper, ranks=2, step=110):
     """A run on two ranks that has died behind its first file; returns the newest step in memory."""
     run = begin(folder, ranks)
@@ -476,6 +509,6 @@ def two_keepers():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
+        ('stages', stages), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))

@@ -128,7 +128,6 @@ REFUSED = {
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
     'offload': ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload'),
-    'near': ({'checkpoint.near_interval': 1}, 'stages have layers of their own'),
     'fingerprint': ({'debug.fingerprint': 'f'}, 'leave out debug.fingerprint'),
     'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',

@@ -714,11 +714,6 @@ static sh_rc check_near(struct sh_config_state *state)
     if (c->optimizer.state_dtype == SH_PRECISION_INT8)
         return sh_config_refuse(state, "checkpoint.near_interval",
                                 "copies are of states in float32 or bfloat16, not of optimizer.state_dtype=int8");
-    if (c->parallelism.pipeline_parallel_degree > 1)
-        return sh_config_refuse(state, "checkpoint.near_interval",
-                                "copies are of ranks that all do the same, but stages have layers of their own "
-                                "(parallelism.pipeline_parallel_degree=%d)",
-                                c->parallelism.pipeline_parallel_degree);
     return SH_OK;
 }
 

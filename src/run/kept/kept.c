@@ -81,17 +81,38 @@ sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at)
     return sh_agree(check_one_keeper(at, keeper));
 }
 
-/* The parts of two starts fit if this is equal: the same cuts over the same ranks. */
+/* Which elements of which saved tensors lie where: the collectives of a stage of one rank do not show its blocks. */
+static uint64_t hash_params(const struct sh_program *p)
+{
+    uint64_t h = 0;
+
+    for (int i = 0; i < p->n_params; i++)
+        h = sh_mix64(h ^ (uint64_t)p->params[i].saved) + (uint64_t)p->params[i].unit_elems;
+    return h;
+}
+
+/* The parts of two starts fit if this is equal on each rank: the same cuts over the same ranks. */
 static uint64_t layout_of(const struct sh_run *r)
 {
     const struct sh_mesh_shape *shape = &r->mesh->shape;
-    uint64_t h = sh_mix64(sh_pass_hash(r->p) ^ sh_near_model(r->p));
+    uint64_t h = sh_mix64(sh_pass_hash(r->p) ^ sh_near_model(r->p)) ^ hash_params(r->p);
 
     for (int i = 0; i < shape->n; i++)
         h = sh_mix64(h ^ (uint64_t)shape->axis[i].size << 32 ^ (uint64_t)shape->axis[i].stride);
     for (int k = 0; k < r->p->n_states; k++)
         h = sh_mix64(h ^ (uint64_t)r->p->state[k].dtype);
-    return sh_mix64(h ^ (uint64_t)r->p->act);
+    return sh_mix64(sh_mix64(h ^ (uint64_t)r->p->act) ^ (uint64_t)shape->rank);
+}
+
+/* Stages cut states in ways of their own: the number of a job is that of all its ranks. So many bits of each that no sum of
+ * ranks overflows. Collective. */
+static sh_rc share_layout(const struct sh_run *r, uint64_t *layout)
+{
+    long long sum = (long long)(layout_of(r) >> 24);
+
+    SH_TRY(sh_mesh_sum_i64(&sum, 1));
+    *layout = sh_mix64((uint64_t)sum);
+    return SH_OK;
 }
 
 static int *number_units(const struct sh_program *p)
@@ -107,7 +128,7 @@ sh_rc sh_kept_open(struct sh_run *r)
 {
     if (!r->kept)
         return SH_OK;
-    r->kept->layout = layout_of(r);
+    SH_TRY(share_layout(r, &r->kept->layout));
     r->kept->unit = number_units(r->p);
     r->kept->bytes = sh_near_bytes(r->p, &r->mesh->shape);
     return sh_agree(sh_kept_find_partner(r));
