@@ -379,6 +379,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "o [N,HP+HR] act -> y [N,HV] act",
          .forward = true, .backward = SH_OP_LATENT_VALUES_BWD, .attrs = latent_attrs, APART},
     [SH_OP_LATENT_VALUES_BWD] = {.shape = "dy [N,HV] act -> do [N,HP+HR] act", .attrs = latent_attrs, APART},
+    [SH_OP_SHORT_CONV_CACHE] =
+        {.shape = "x [B,T,C] act, w [C,1,W] act, at [B,T] i32, count [B] i32 -> y [B,T,C] act, tail [B,L,C] act inout opt",
+         .flops = "2BTCW + 4BTC", APART},
+    [SH_OP_GATED_DELTA_CACHE] =
+        {.shape = "x [B,T,2KD+HV] act, ba [B,T,2H] act, alog [H] act, dt [H] act, at [B,T] i32, count [B] i32 "
+                  "-> o [B,T,HV] act, state [B,HDV] f32 inout",
+         .flops = "7BTHDV", .attrs = delta_attrs, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

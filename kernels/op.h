@@ -101,6 +101,10 @@
  * b, then a, of each head. With q and k divided by their lengths (kernels/delta.h), q by the root of D too,
  *     S = e^g S,  S += k sigmoid(b) (v - S'k),  o = S'q  with  g = - e^alog softplus(a + dt)
  *
+ * SHORT_CONV_CACHE and GATED_DELTA_CACHE go on with texts, from what the call before left in `tail` or `state`. The first
+ * `count` rows of a sequence are tokens at positions from at[b,0] on; a text that is at position 0 begins with zeros,
+ * whatever was left. Other rows of the result are 0, and a sequence without tokens keeps what it has.
+ *
  * SWIGLU_ROWS* with attr->rows.limit L and alpha are those of gpt-oss: gate and up are neighbours, element by element,
  * and h = min(gate, L) sigmoid(alpha min(gate, L)) (up between -L and L, plus 1). `more` is added to dweight.
  *
@@ -249,7 +253,9 @@ extern "C" {
     KERNEL(LATENT_HEADS, latent_heads)      /* queries, keys and values as attention reads them; see above */         \
     KERNEL(LATENT_HEADS_BWD, latent_heads_bwd) /* dturned: the sum over heads, rounded once */                        \
     KERNEL(LATENT_VALUES, latent_values)    /* the first V elements of each head */                                   \
-    KERNEL(LATENT_VALUES_BWD, latent_values_bwd) /* back; the others are 0 */
+    KERNEL(LATENT_VALUES_BWD, latent_values_bwd) /* back; the others are 0 */                                         \
+    KERNEL(SHORT_CONV_CACHE, short_conv_cache) /* of texts that go on; tail: the last W-1 rows of x; see above */    \
+    KERNEL(GATED_DELTA_CACHE, gated_delta_cache) /* of texts that go on; state: the one behind the last row */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };

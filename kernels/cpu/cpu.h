@@ -49,6 +49,7 @@ int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads); /*
 int64_t sh_cpu_short_conv_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_short_conv_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gated_delta_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_gated_delta_cache_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gated_delta_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gated_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_route_bwd_work_bytes(const struct sh_op_call *call, int threads);

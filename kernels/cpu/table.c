@@ -44,6 +44,8 @@ static int64_t (*const work_of[SH_OP_ROOM])(const struct sh_op_call *call, int t
     [SH_OP_SHORT_CONV_BWD] = sh_cpu_short_conv_bwd_work_bytes,
     [SH_OP_GATED_DELTA] = sh_cpu_gated_delta_work_bytes,
     [SH_OP_GATED_DELTA_BWD] = sh_cpu_gated_delta_bwd_work_bytes,
+    [SH_OP_SHORT_CONV_CACHE] = sh_cpu_short_conv_work_bytes,
+    [SH_OP_GATED_DELTA_CACHE] = sh_cpu_gated_delta_cache_work_bytes,
     [SH_OP_GATED_NORM_BWD] = sh_cpu_gated_norm_bwd_work_bytes,
 };
 

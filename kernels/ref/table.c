@@ -19,7 +19,8 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_ATTENTION_CACHE: return sh_ref_attention_cache_work_bytes(call);
     case SH_OP_LORA_BWD: return sh_ref_lora_bwd_work_bytes(call);
     case SH_OP_ROUTE_BWD: return sh_ref_route_bwd_work_bytes(call);
-    case SH_OP_GATED_DELTA: return sh_ref_gated_delta_work_bytes(call);
+    case SH_OP_GATED_DELTA:
+    case SH_OP_GATED_DELTA_CACHE: return sh_ref_gated_delta_work_bytes(call);
     case SH_OP_GATED_DELTA_BWD: return sh_ref_gated_delta_bwd_work_bytes(call);
     case SH_OP_ORTHO: return sh_ref_ortho_work_bytes(call);
     case SH_OP_ORTHO_ROWS: return sh_ref_ortho_rows_work_bytes(call);

@@ -500,13 +500,27 @@ int sh_emit_gate(struct sh_emit *e, int x, int z)
     return op.out[0];
 }
 
+/* What a sequence leaves to its next tokens. */
+static int keep(struct sh_emit *e, enum sh_dtype dtype, int ndim, const int64_t *dim, const char *what)
+{
+    int t = add_tensor(e, SH_MEM_KV, dtype, ndim, dim, what);
+
+    e->p->tensors[t].persistent = true;
+    return t;
+}
+
 int sh_emit_short_conv(struct sh_emit *e, int x, const struct sh_emit_delta *d)
 {
-    struct sh_op op = make_op(e, SH_OP_SHORT_CONV);
+    struct sh_op op = make_op(e, e->cache ? SH_OP_SHORT_CONV_CACHE : SH_OP_SHORT_CONV);
+    int64_t before = tensor(e, d->conv)->dim[2] - 1;
 
     op.in[0] = view3(e, x);
     op.in[1] = d->conv;
-    op.in[2] = e->p->port[SH_PORT_DOCS];
+    op.in[2] = e->p->port[e->cache ? SH_PORT_AT : SH_PORT_DOCS];
+    if (e->cache)
+        op.in[3] = e->p->port[SH_PORT_COUNT];
+    if (e->cache && before)
+        op.out[1] = keep(e, e->p->act, 3, DIMS(e->batch, before, tensor(e, x)->dim[1]), "tail");
     op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "conv");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
@@ -521,21 +535,27 @@ static void set_delta(struct sh_op *op, const struct sh_emit_delta *d)
     op->attr.delta.eps = d->eps;
 }
 
-/* The states with which chunks begin are kept in f32: the backward makes the others again from them. */
+/* States are kept in f32: those with which chunks begin, since the backward makes the others again from them; with a
+ * cache the last one. */
 int sh_emit_gated_delta(struct sh_emit *e, int x, int ba, const struct sh_emit_delta *d)
 {
-    struct sh_op op = make_op(e, SH_OP_GATED_DELTA);
-    int64_t slots = (e->seq + SH_DELTA_CHUNK - 1) / SH_DELTA_CHUNK;
+    struct sh_op op = make_op(e, e->cache ? SH_OP_GATED_DELTA_CACHE : SH_OP_GATED_DELTA);
+    int64_t slots = (e->seq + SH_DELTA_CHUNK - 1) / SH_DELTA_CHUNK,
+            state = (int64_t)d->heads * d->key_dim * d->value_dim;
 
     set_delta(&op, d);
     op.in[0] = view3(e, x);
     op.in[1] = view3(e, ba);
     op.in[2] = d->a_log;
     op.in[3] = d->dt;
-    op.in[4] = e->p->port[SH_PORT_DOCS];
+    op.in[4] = e->p->port[e->cache ? SH_PORT_AT : SH_PORT_DOCS];
+    if (e->cache)
+        op.in[5] = e->p->port[SH_PORT_COUNT];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)d->heads * d->value_dim), "delta");
-    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3,
-                           DIMS(e->batch, slots, (int64_t)d->heads * d->key_dim * d->value_dim), "states");
+    if (e->cache)
+        op.out[1] = keep(e, SH_F32, 2, DIMS(e->batch, state), "state");
+    else
+        op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, slots, state), "states");
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
 }
@@ -563,9 +583,7 @@ static int put_into_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads
     op.in[0] = qkv;
     op.in[1] = e->p->port[SH_PORT_AT];
     op.in[2] = e->p->port[SH_PORT_COUNT];
-    op.out[0] =
-        add_tensor(e, SH_MEM_KV, e->p->act, 3, DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
-    e->p->tensors[op.out[0]].persistent = true;
+    op.out[0] = keep(e, e->p->act, 3, DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
     sh_program_add_op(e->p, &op);
     return op.out[0];
 }

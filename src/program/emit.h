@@ -110,7 +110,8 @@ int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: each sequence's l
 int sh_emit_split_gate(struct sh_emit *e, int x, const struct sh_emit_heads *h, int *gate);
 int sh_emit_gate(struct sh_emit *e, int x, int z); /* x sigmoid(z): [N,C] -> [N,C] */
 
-/* A block with the gated delta rule (kernels/op.h): K key_heads of D, H heads of V. */
+/* A block with the gated delta rule (kernels/op.h): K key_heads of D, H heads of V. With a cache its convolution and its
+ * rule go on from what they left. */
 struct sh_emit_delta {
     int key_heads, heads, key_dim, value_dim;
     float eps;      /* of its norm */

@@ -21,7 +21,7 @@ const char *sh_program_mem_name(enum sh_mem kind)
         [SH_MEM_WORK] = "kernel scratch",
         [SH_MEM_DATA] = "tokens",
         [SH_MEM_CONST] = "tables and scalars",
-        [SH_MEM_KV] = "keys and values",
+        [SH_MEM_KV] = "keys, values, states",
         [SH_MEM_FETCHED] = "fetched slices of states",
     };
     return name[kind];

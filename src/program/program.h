@@ -35,7 +35,7 @@ enum sh_mem {
     SH_MEM_WORK,      /* scratch of kernels */
     SH_MEM_DATA,      /* tokens, targets */
     SH_MEM_CONST,     /* tables and scalars */
-    SH_MEM_KV,        /* keys and values of the tokens read and generated so far */
+    SH_MEM_KV,        /* keys and values of the tokens read and generated so far, or the states that they left */
     SH_MEM_FETCHED,   /* slices of optimizer states from a lower tier, while they are on the device */
     SH_MEM_KINDS
 };

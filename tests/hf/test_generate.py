@@ -32,6 +32,7 @@ IDS = dict(pad_token_id=None)  # the default is beyond so small a vocabulary
 EXPERTS = dict(num_key_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=48)
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5, attention_multiplier=0.25)
 GPT2 = dict(n_embd=64, n_layer=3, n_head=4, n_positions=512)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24, linear_conv_kernel_dim=4)
 MODELS = {
     'llama': (transformers.LlamaConfig, SIZES),
     'llama tied, grouped, wide heads': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True, num_key_value_heads=2, head_dim=24)),
@@ -79,6 +80,7 @@ MODELS = {
         first_k_dense_replace=1, num_nextn_predict_layers=0, **IDS, rope_parameters={
             'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 128, 'mscale': 1.0,
             'mscale_all_dim': 1.0})),
+    'qwen3_5_text': (transformers.Qwen3_5TextConfig, dict(SIZES, num_hidden_layers=4, num_key_value_heads=2, head_dim=32, **DELTA)),
     'smollm3': (transformers.SmolLM3Config, dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, **IDS)),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',

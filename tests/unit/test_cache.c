@@ -183,6 +183,10 @@ static void on_the_cpu(void **state)
     .rope_theta = 100, .init_std = 0.3
 #define GROUPED SIZES, .n_kv_heads = 1
 
+#define DELTA                                                                                         \
+    SIZES, .n_kv_heads = 1, .family = SH_FAMILY_QWEN3_5_TEXT, .rotary_dim = 2, .linear_key_heads = 1, \
+           .linear_value_heads = 2, .linear_key_dim = 4, .linear_value_dim = 6
+
 /* Families chosen by what could go wrong with positions of the cache: windows, blocks without positions, norms of keys,
  * keys by head, partly rotated heads; or with rows that go to experts. */
 static const struct tiny_model families[] = {
@@ -237,6 +241,8 @@ static const struct tiny_model families[] = {
       .route_norm = true, .attention_window = 3, .layer_types = "sliding,full"},
      false},
     {"gpt_neox", {SIZES, .family = SH_FAMILY_GPT_NEOX, .n_kv_heads = 3, .rotary_dim = 2}, false},
+    {"qwen3_5_text", {DELTA, .layer_types = "2*linear,full", .linear_conv_size = 4}, false},
+    {"qwen3_5_text, a convolution of one row", {DELTA, .layer_types = "linear", .linear_conv_size = 1}, false},
 };
 
 static void each_family(void **state)
@@ -254,6 +260,11 @@ static void each_family(void **state)
     }
 }
 
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
 /* The row of the plan: two bytes or four for each key and value of each position, block and sequence. */
 static void memory_is_planned(void **state)
 {
@@ -268,9 +279,30 @@ static void memory_is_planned(void **state)
         b.batch.cache = CACHE;
         p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
         sh_pass_memory(p, bytes);
-        each = (each + 255) / 256 * 256; /* alignment */
-        assert_int_equal(bytes[SH_MEM_KV], b.model.n_layers * each);
+        assert_int_equal(bytes[SH_MEM_KV], b.model.n_layers * aligned(each));
         assert_null(sh_program_section(p, SH_SECTION_LOGITS));
+        sh_program_destroy(p);
+    }
+}
+
+/* A state of f32 for each head of values and the rows before the convolution, whatever the positions; and keys and
+ * values of the one block with attention. */
+static void states_are_planned(void **state)
+{
+    static const struct tiny_model m = {"", {DELTA, .layer_types = "2*linear,full", .linear_conv_size = 4}, false};
+    int64_t bytes[SH_MEM_KINDS];
+
+    (void)state;
+    for (int act = SH_F32; act <= SH_BF16; act++) {
+        struct sh_build b = build_of(&m, (enum sh_dtype)act);
+        int64_t size = sh_dtype_bytes((enum sh_dtype)act), kv = ROWS * CACHE * 2 * 4 * size, S = ROWS * 2 * 4 * 6 * 4;
+        int64_t tail = ROWS * 3 * (2 * 4 + 2 * 6) * size;
+        struct sh_program *p;
+
+        b.batch.cache = CACHE;
+        p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+        sh_pass_memory(p, bytes);
+        assert_int_equal(bytes[SH_MEM_KV], aligned(kv) + 2 * aligned(S) + 2 * aligned(tail));
         sh_program_destroy(p);
     }
 }
@@ -279,7 +311,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cached_is_uncached), cmocka_unit_test(in_bfloat16),       cmocka_unit_test(on_the_cpu),
-        cmocka_unit_test(each_family),        cmocka_unit_test(memory_is_planned),
+        cmocka_unit_test(each_family),        cmocka_unit_test(memory_is_planned), cmocka_unit_test(states_are_planned),
     };
     return cmocka_run_group_tests_name("cache", tests, make_text, NULL);
 }

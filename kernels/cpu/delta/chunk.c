@@ -154,3 +154,31 @@ void sh_chunk_solve(struct sh_chunk *c, const float *S)
             add_row(u, c->U + j * V, -c->A[i * n + j], V);
     }
 }
+
+void sh_chunk_run(struct sh_chunk *c, float *S, bool starts, float *out)
+{
+    int64_t n = c->n, D = c->s.D, V = c->s.V;
+
+    sh_chunk_solve(c, starts ? NULL : S);
+    memset(out, 0, (size_t)(n * V) * sizeof *out);
+    if (starts)
+        memset(S, 0, (size_t)(D * V) * sizeof *S);
+    else
+        sh_small_nn(out, c->Q, S, n, V, D);
+    sh_small_scale(out, c->grown, n, V);
+    sh_small_nn(out, c->P, c->U, n, V, n);
+    sh_small_scale(c->K, c->tail, n, D);
+    sh_cpu_row_scale(S, D * V, c->grown[n - 1]);
+    sh_small_tn(S, c->K, c->U, D, V, n);
+}
+
+void sh_chunk_store(const struct sh_chunk *c, const struct sh_operand *y, const float *out)
+{
+    int64_t V = c->s.V;
+
+    for (int64_t i = 0; i < c->n; i++) {
+        int64_t at = ((c->b * c->s.T + c->begin + i) * c->s.H + c->h) * V;
+
+        sh_cpu_block_store((struct sh_cpu_block){1, V}, sh_cpu_at(y->data, y->dtype, at), V, y->dtype, out + i * V, V);
+    }
+}

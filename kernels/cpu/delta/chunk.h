@@ -36,6 +36,13 @@ void sh_chunk_load(struct sh_chunk *c, const struct sh_op_call *call, int first)
 /* U, and W in place of V, from the state S [D,V] with which the chunk begins; NULL: zeros. */
 void sh_chunk_solve(struct sh_chunk *c, const float *S);
 
+/* The rows out [n,V] of a chunk, and in S [D,V] the state behind it in place of the one before; starts: that is zeros,
+ * whatever S has. Uses up K, V. */
+void sh_chunk_run(struct sh_chunk *c, float *S, bool starts, float *out);
+
+/* Put out [n,V] into the chunk's rows of y [B,T,HV]. */
+void sh_chunk_store(const struct sh_chunk *c, const struct sh_operand *y, const float *out);
+
 /* c [m,n] += a b, a b', a'b; a is [m,k], in the last [k,m]. */
 void sh_small_nn(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k);
 void sh_small_nt(float *c, const float *a, const float *b, int64_t m, int64_t n, int64_t k);

@@ -14,8 +14,8 @@
 enum { COLS = 256, TAPS = 8 };
 
 struct piece {
-    const struct sh_operand *x, *docs;
-    const float *w; /* [W] rows, C apart */
+    const struct sh_operand *x, *docs, *tail; /* tail [B,W-1,C]: rows before row 0; NULL: there are none */
+    const float *w;                           /* [W] rows, C apart */
     int64_t b, at, n, T, C, W;
 };
 
@@ -69,6 +69,8 @@ static void load_weights(const struct sh_op_call *call, const struct sh_operand 
 
 static const float *row(const struct piece *p, int64_t t, float *room)
 {
+    if (t < 0)
+        return sh_cpu_stage_in(p->tail, ((p->b + 1) * (p->W - 1) + t) * p->C + p->at, p->n, room);
     return sh_cpu_stage_in(p->x, (p->b * p->T + t) * p->C + p->at, p->n, room);
 }
 
@@ -84,11 +86,9 @@ SH_CLONES static void add_to_sums(double *restrict to, const float *restrict a, 
         to[i] += (double)a[i] * (double)b[i];
 }
 
-/* The sums of row t. */
-static void convolve(const struct piece *p, int64_t t, float *sum)
+/* The sums of row t, whose text begins at row `first`. */
+static void convolve(const struct piece *p, int64_t t, int64_t first, float *sum)
 {
-    int64_t first = sh_delta_first(p->docs, p->b, t);
-
     memset(sum, 0, (size_t)p->n * sizeof *sum);
     for (int64_t j = 0; j < p->W; j++) {
         int64_t from = t - (p->W - 1) + j;
@@ -115,9 +115,18 @@ SH_CLONES static void silu_back(float *restrict d, const float *restrict dy, con
     }
 }
 
+static void make_row(const struct piece *p, int64_t t, int64_t first, const struct sh_operand *y)
+{
+    int64_t at = (p->b * p->T + t) * p->C + p->at;
+    float sum[COLS], room[COLS], *to = sh_cpu_stage_out(y, at, p->n, room);
+
+    convolve(p, t, first, sum);
+    silu(to, sum, p->n);
+    sh_cpu_stage_put(y, at, p->n, to);
+}
+
 sh_rc sh_cpu_short_conv(const struct sh_op_call *call)
 {
-    const struct sh_operand *y = &call->out[0];
     int64_t n = call->in[0].dim[0] * pieces(call->in[0].dim[2]);
 
     load_weights(call, &call->in[1]);
@@ -125,14 +134,52 @@ sh_rc sh_cpu_short_conv(const struct sh_op_call *call)
     for (int64_t i = 0; i < n; i++) {
         struct piece p = piece_of(call, 0, i);
 
-        for (int64_t t = 0; t < p.T; t++) {
-            int64_t at = (p.b * p.T + t) * p.C + p.at;
-            float sum[COLS], room[COLS], *to = sh_cpu_stage_out(y, at, p.n, room);
+        for (int64_t t = 0; t < p.T; t++)
+            make_row(&p, t, sh_delta_first(p.docs, p.b, t), &call->out[0]);
+    }
+    return SH_OK;
+}
 
-            convolve(&p, t, sum);
-            silu(to, sum, p.n);
-            sh_cpu_stage_put(y, at, p.n, to);
-        }
+/* The last W - 1 of the rows of the tail and the n new ones; those before row `first` are zeros. Each comes from a later
+ * place than the one it goes to. */
+static void keep_tail(const struct piece *p, int64_t n, int64_t first)
+{
+    const struct sh_operand *x = p->x, *tail = p->tail;
+    size_t bytes = (size_t)(p->n * sh_dtype_bytes(x->dtype));
+
+    for (int64_t j = 0; j < p->W - 1; j++) {
+        int64_t from = n - (p->W - 1) + j, before = p->b * (p->W - 1);
+        char *to = sh_cpu_at(tail->data, tail->dtype, (before + j) * p->C + p->at);
+
+        if (from >= 0)
+            memcpy(to, sh_cpu_at(x->data, x->dtype, (p->b * p->T + from) * p->C + p->at), bytes);
+        else if (from >= first)
+            memcpy(to, sh_cpu_at(tail->data, tail->dtype, (before + p->W - 1 + from) * p->C + p->at), bytes);
+        else
+            memset(to, 0, bytes);
+    }
+}
+
+sh_rc sh_cpu_short_conv_cache(const struct sh_op_call *call)
+{
+    const struct sh_operand *y = &call->out[0];
+    const int32_t *at = call->in[2].data, *count = call->in[3].data;
+    int64_t n = call->in[0].dim[0] * pieces(call->in[0].dim[2]);
+
+    load_weights(call, &call->in[1]);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        struct piece p = piece_of(call, 0, i);
+        int64_t first = at[p.b * p.T] == 0 ? 0 : 1 - p.W;
+
+        p.tail = &call->out[1];
+        for (int64_t t = 0; t < count[p.b]; t++)
+            make_row(&p, t, first, y);
+        for (int64_t t = count[p.b]; t < p.T; t++)
+            memset(sh_cpu_at(y->data, y->dtype, (p.b * p.T + t) * p.C + p.at), 0,
+                   (size_t)(p.n * sh_dtype_bytes(y->dtype)));
+        if (count[p.b])
+            keep_tail(&p, count[p.b], first);
     }
     return SH_OK;
 }
@@ -146,7 +193,7 @@ static void piece_back(const struct sh_op_call *call, const struct piece *p, dou
         int64_t at = (p->b * p->T + t) * p->C + p->at, first = sh_delta_first(p->docs, p->b, t);
         float sum[COLS], room[COLS], dx_room[COLS], *dx = sh_cpu_stage_out(&call->out[0], at, p->n, dx_room);
 
-        convolve(p, t, sum);
+        convolve(p, t, first, sum);
         silu_back(d[t % p->W], sh_cpu_stage_in(&call->in[0], at, p->n, room), sum, p->n);
         memset(dx, 0, (size_t)p->n * sizeof *dx);
         for (int64_t j = 0; j < p->W; j++) {

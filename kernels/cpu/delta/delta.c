@@ -21,24 +21,6 @@ int64_t sh_cpu_gated_delta_work_bytes(const struct sh_op_call *call, int threads
     return threads * floats_of(&s) * 4;
 }
 
-/* out [n,V] and the state behind the chunk. */
-static void run_chunk(struct sh_chunk *c, float *S, bool starts, float *out)
-{
-    int64_t n = c->n, D = c->s.D, V = c->s.V;
-
-    sh_chunk_solve(c, starts ? NULL : S);
-    memset(out, 0, (size_t)(n * V) * sizeof *out);
-    if (starts)
-        memset(S, 0, (size_t)(D * V) * sizeof *S);
-    else
-        sh_small_nn(out, c->Q, S, n, V, D);
-    sh_small_scale(out, c->grown, n, V);
-    sh_small_nn(out, c->P, c->U, n, V, n);
-    sh_small_scale(c->K, c->tail, n, D);
-    sh_cpu_row_scale(S, D * V, c->grown[n - 1]);
-    sh_small_tn(S, c->K, c->U, D, V, n);
-}
-
 static void run_head(const struct sh_op_call *call, struct sh_chunk *c, float *S, float *out)
 {
     const struct sh_delta *s = &c->s;
@@ -54,13 +36,8 @@ static void run_head(const struct sh_op_call *call, struct sh_chunk *c, float *S
         if (!starts)
             memcpy(kept + sh_delta_slot(s, c->b, c->begin, c->h), S, (size_t)(s->D * s->V) * sizeof *kept);
         sh_chunk_load(c, call, 0);
-        run_chunk(c, S, starts, out);
-        for (int64_t i = 0; i < c->n; i++) {
-            int64_t at = ((c->b * s->T + c->begin + i) * s->H + c->h) * s->V;
-
-            sh_cpu_block_store((struct sh_cpu_block){1, s->V}, sh_cpu_at(y->data, y->dtype, at), s->V, y->dtype,
-                               out + i * s->V, s->V);
-        }
+        sh_chunk_run(c, S, starts, out);
+        sh_chunk_store(c, y, out);
     }
 }
 

@@ -179,6 +179,78 @@ sh_rc sh_ref_gated_delta(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* ---- of texts that go on ---- */
+
+/* Element c of row t of x, or of what was left if t is negative; 0 before the text. */
+static double row_before(const struct sh_op_call *call, int64_t b, int64_t t, int64_t c, bool begins)
+{
+    const struct sh_operand *x = &call->in[0];
+    int64_t L = call->in[1].dim[2] - 1, T = x->dim[1], C = x->dim[2];
+
+    if (t < 0)
+        return begins ? 0 : sh_ref_get(&call->out[1], (b * L + L + t) * C + c);
+    return sh_ref_get(x, (b * T + t) * C + c);
+}
+
+static void convolve_on(const struct sh_op_call *call, int64_t b, int64_t c)
+{
+    int64_t T = call->in[0].dim[1], C = call->in[0].dim[2], L = call->in[1].dim[2] - 1;
+    int64_t count = (int64_t)sh_ref_get(&call->in[3], b);
+    bool begins = sh_ref_get(&call->in[2], b * T) == 0;
+
+    for (int64_t t = 0; t < T; t++) {
+        double sum = 0;
+
+        for (int64_t j = 0; j <= L && t < count; j++)
+            sum += sh_ref_get(&call->in[1], c * (L + 1) + j) * row_before(call, b, t - L + j, c, begins);
+        sh_ref_set(&call->out[0], (b * T + t) * C + c, sum * sigmoid(sum));
+    }
+    for (int64_t j = 0; j < L && count; j++)
+        sh_ref_set(&call->out[1], (b * L + j) * C + c, row_before(call, b, count - L + j, c, begins));
+}
+
+sh_rc sh_ref_short_conv_cache(const struct sh_op_call *call)
+{
+    for (int64_t b = 0; b < call->in[0].dim[0]; b++)
+        for (int64_t c = 0; c < call->in[0].dim[2]; c++)
+            convolve_on(call, b, c);
+    return SH_OK;
+}
+
+static void go_on(const struct sh_op_call *call, int64_t b, int64_t h)
+{
+    struct sh_delta s = sh_delta_of(call, &call->in[0]);
+    int64_t count = (int64_t)sh_ref_get(&call->in[5], b), elems = s.D * s.V, state = (b * s.H + h) * elems;
+    bool begins = sh_ref_get(&call->in[4], b * s.T) == 0;
+    double *S = call->work, u[SH_DELTA_HEAD];
+
+    for (int64_t i = 0; i < elems; i++)
+        S[i] = begins ? 0 : sh_ref_get(&call->out[1], state + i);
+    for (int64_t t = 0; t < s.T; t++) {
+        struct row r = row_of(call, 0, b, t, h);
+
+        if (t < count)
+            step(S, &r, &s, u);
+        for (int64_t v = 0; v < s.V; v++) {
+            double sum = 0;
+
+            for (int64_t d = 0; d < s.D && t < count; d++)
+                sum += S[d * s.V + v] * r.q[d];
+            sh_ref_set(&call->out[0], ((b * s.T + t) * s.H + h) * s.V + v, sum);
+        }
+    }
+    for (int64_t i = 0; i < elems && count; i++)
+        sh_ref_set(&call->out[1], state + i, S[i]);
+}
+
+sh_rc sh_ref_gated_delta_cache(const struct sh_op_call *call)
+{
+    for (int64_t b = 0; b < call->in[0].dim[0]; b++)
+        for (int64_t h = 0; h < call->attr->delta.heads; h++)
+            go_on(call, b, h);
+    return SH_OK;
+}
+
 /* ---- backward ---- */
 
 /* The states of a chunk, each before and after its row; the derivative by the state; those of q and k of all rows of a

@@ -242,7 +242,7 @@ static int keep_like(struct sh_program *p, const struct sh_tensor *t)
     return sh_program_add_tensor(p, &copy);
 }
 
-/* Memory for continuing sequences: keys and values of each block. */
+/* Memory for continuing sequences: keys and values of each block, or its state. */
 static void keep_cache(struct sh_program *p, const struct sh_program *micro)
 {
     for (int t = 0; t < micro->n_tensors; t++)
