@@ -56,6 +56,9 @@ static const struct sh_attr_field split_attrs[] = {
 static const struct sh_attr_field delta_attrs[] = {
     LETTER(delta, key_heads, 'K'), LETTER(delta, heads, 'H'), LETTER(delta, key_dim, 'D'), LETTER(delta, value_dim, 'V'),
     FIELD(delta, eps), {0}};
+static const struct sh_attr_field scan_attrs[] = {
+    LETTER(delta, key_heads, 'K'), LETTER(delta, heads, 'H'), LETTER(delta, key_dim, 'D'), LETTER(delta, value_dim, 'V'),
+    FIELD(delta, least), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
@@ -340,11 +343,11 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
                   "-> db [E,O] f32 += opt, dweight [n] f32 opt",
          .flops = "2MO:db + 2MO:dweight", .attrs = row_attrs, APART},
     [SH_OP_SHORT_CONV] =
-        {.shape = "x [B,T,C] act, w [C,1,W] act, docs [B,T] i32 opt -> y [B,T,C] act",
+        {.shape = "x [B,T,C] act, w [C,1,W] act, docs [B,T] i32 opt, b [C] act opt -> y [B,T,C] act",
          .flops = "2BTCW + 4BTC", .forward = true, APART},
     [SH_OP_SHORT_CONV_BWD] =
-        {.shape = "dy [B,T,C] act, x [B,T,C] act, w [C,1,W] act, docs [B,T] i32 opt "
-                  "-> dx [B,T,C] act, dw [C,1,W] f32 += opt",
+        {.shape = "dy [B,T,C] act, x [B,T,C] act, w [C,1,W] act, docs [B,T] i32 opt, b [C] act opt "
+                  "-> dx [B,T,C] act, dw [C,1,W] f32 += opt, db [C] f32 += opt",
          .flops = "4BTCW + 8BTC + 2BTCW:dw", APART},
     /* Chunks of 64 rows: two products of D and three of V by 64, and four of D by V. */
     [SH_OP_GATED_DELTA] =
@@ -380,12 +383,29 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .forward = true, .backward = SH_OP_LATENT_VALUES_BWD, .attrs = latent_attrs, APART},
     [SH_OP_LATENT_VALUES_BWD] = {.shape = "dy [N,HV] act -> do [N,HP+HR] act", .attrs = latent_attrs, APART},
     [SH_OP_SHORT_CONV_CACHE] =
-        {.shape = "x [B,T,C] act, w [C,1,W] act, at [B,T] i32, count [B] i32 -> y [B,T,C] act, tail [B,L,C] act inout opt",
+        {.shape = "x [B,T,C] act, w [C,1,W] act, at [B,T] i32, bias [C] act opt, count [B] i32 -> y [B,T,C] act, tail [B,L,C] act inout opt",
          .flops = "2BTCW + 4BTC", APART},
     [SH_OP_GATED_DELTA_CACHE] =
         {.shape = "x [B,T,2KD+HV] act, ba [B,T,2H] act, alog [H] act, dt [H] act, at [B,T] i32, count [B] i32 "
                   "-> o [B,T,HV] act, state [B,HDV] f32 inout",
          .flops = "7BTHDV", .attrs = delta_attrs, APART},
+    /* Chunks of 128 rows: products of 128 by V and by D, and of D by V, those by B and C for each group. */
+    [SH_OP_SCAN] =
+        {.shape = "x [B,T,HV+2KD] act, dt [B,T,H] act, heads [3H] act, docs [B,T] i32 opt -> o [B,T,HV] act, state [B,S,HDV] f32",
+         .flops = "256BTKD + 256BTHV + 4BTHDV", .forward = true, .costly = true, .attrs = scan_attrs, APART},
+    [SH_OP_SCAN_BWD] =
+        {.shape = "do [B,T,HV] act, x [B,T,HV+2KD] act, dt [B,T,H] act, heads [3H] act, docs [B,T] i32 opt, "
+                  "state [B,S,HDV] f32 -> dx [B,T,HV+2KD] act, ddt [B,T,H] act, dheads [3H] f32 += opt",
+         .flops = "768BTKD + 512BTHV + 10BTHDV", .attrs = scan_attrs, APART},
+    [SH_OP_GATE_NORM] =
+        {.shape = "x [N,HV] act, z [N,HV] act, w [HV] act -> y [N,HV] act, rstd [N,H] f32",
+         .flops = "10NHV", .forward = true, .attrs = delta_attrs, OVER(0)},
+    [SH_OP_GATE_NORM_BWD] =
+        {.shape = "dy [N,HV] act, x [N,HV] act, z [N,HV] act, w [HV] act, rstd [N,H] f32 "
+                  "-> dx [N,HV] act, dz [N,HV] act, dw [HV] f32 += opt",
+         .flops = "26NHV", .attrs = delta_attrs, APART},
+    [SH_OP_RELU2] = {.shape = "x [n] act -> y [n] act", .flops = "2n", .forward = true, .backward = SH_OP_RELU2_BWD, APART},
+    [SH_OP_RELU2_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "3n", OVER(0)},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

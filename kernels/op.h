@@ -105,6 +105,13 @@
  * `count` rows of a sequence are tokens at positions from at[b,0] on; a text that is at position 0 begins with zeros,
  * whatever was left. Other rows of the result are 0, and a sequence without tokens keeps what it has.
  *
+ * SCAN (Dao and Gu, arXiv:2405.21060, section 6) has a state S [D,V] for each of H heads, which is 0 at the first row of a
+ * document. A row of x is the values X of all heads, then what each of K groups writes, B, then what it reads, C; H / K
+ * heads to a group. `heads` has for each head a_log, then those of bias, then those of skip. With
+ * step = max(softplus(dt + bias), least)
+ *     S = e^g S + B step X',  o = S'C + skip X  with  g = - e^a_log step
+ * SHORT_CONV may have a bias, which is added before SiLU.
+ *
  * SWIGLU_ROWS* with attr->rows.limit L and alpha are those of gpt-oss: gate and up are neighbours, element by element,
  * and h = min(gate, L) sigmoid(alpha min(gate, L)) (up between -L and L, plus 1). `more` is added to dweight.
  *
@@ -255,7 +262,13 @@ extern "C" {
     KERNEL(LATENT_VALUES, latent_values)    /* the first V elements of each head */                                   \
     KERNEL(LATENT_VALUES_BWD, latent_values_bwd) /* back; the others are 0 */                                         \
     KERNEL(SHORT_CONV_CACHE, short_conv_cache) /* of texts that go on; tail: the last W-1 rows of x; see above */    \
-    KERNEL(GATED_DELTA_CACHE, gated_delta_cache) /* of texts that go on; state: the one behind the last row */
+    KERNEL(GATED_DELTA_CACHE, gated_delta_cache) /* of texts that go on; state: the one behind the last row */   \
+    KERNEL(SCAN, scan)                      /* a state for each head, by steps; see above. state: as in GATED_DELTA */ \
+    KERNEL(SCAN_BWD, scan_bwd)                                                                                        \
+    KERNEL(GATE_NORM, gate_norm)            /* RMSNorm of x silu(z) in groups of columns, times w */                  \
+    KERNEL(GATE_NORM_BWD, gate_norm_bwd)                                                                              \
+    KERNEL(RELU2, relu2)                    /* the square of what is above 0 */                                       \
+    KERNEL(RELU2_BWD, relu2_bwd)
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -398,8 +411,9 @@ struct sh_op_attr {
         } part;                                    /* EMBED*, LOGITS, LOSS_PART, LOSS_REST */
         struct {
             int key_heads, heads, key_dim, value_dim;
-            float eps;                             /* of GATED_NORM* */
-        } delta;                                   /* GATED_DELTA*, GATED_NORM* */
+            float eps;                             /* of GATED_NORM*, GATE_NORM* */
+            float least;                           /* SCAN*: the least step */
+        } delta;                                   /* GATED_DELTA*, GATED_NORM*, SCAN*, GATE_NORM* */
         struct {
             int first, count;                      /* its rows in the program's table of decay runs */
             int of;                                /* enum sh_runs_of: elements of other parameters are in no run, and left alone */

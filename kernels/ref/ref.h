@@ -28,6 +28,8 @@ int64_t sh_ref_ortho_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_ortho_rows_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_gated_delta_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_gated_delta_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_ref_scan_work_bytes(const struct sh_op_call *call);
+int64_t sh_ref_scan_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call);
 
 /* What plug-ins have too (include/sherd/op.h). */

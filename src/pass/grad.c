@@ -416,10 +416,12 @@ static void short_conv_rule(struct grad *g)
     struct sh_op op = backward_op(g, SH_OP_SHORT_CONV_BWD);
 
     op.in[0] = upstream(g, 0);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         op.in[1 + i] = g->fwd.in[i];
     op.out[0] = fresh(g, g->fwd.in[0]);
     to_param(g, &op, 1, g->fwd.in[1]);
+    if (g->fwd.in[3] != SH_NONE)
+        to_param(g, &op, 2, g->fwd.in[3]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
 }
@@ -452,6 +454,16 @@ static void gated_delta_rule(struct grad *g)
 static void gated_norm_rule(struct grad *g)
 {
     heads_rule(g, SH_OP_GATED_NORM_BWD, 1, 0);
+}
+
+static void scan_rule(struct grad *g)
+{
+    heads_rule(g, SH_OP_SCAN_BWD, 1, 1);
+}
+
+static void gate_norm_rule(struct grad *g)
+{
+    heads_rule(g, SH_OP_GATE_NORM_BWD, 1, 0);
 }
 
 /* Of a frozen product without adapters nothing is asked. */
@@ -700,6 +712,8 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_SHORT_CONV] = short_conv_rule,
     [SH_OP_GATED_DELTA] = gated_delta_rule,
     [SH_OP_GATED_NORM] = gated_norm_rule,
+    [SH_OP_SCAN] = scan_rule,
+    [SH_OP_GATE_NORM] = gate_norm_rule,
     [SH_OP_LATENT_HEADS] = latent_heads_rule,
     [SH_OP_QK_NORM] = qk_norm_rule,
     [SH_OP_SCALE] = scale_rule,

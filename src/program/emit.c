@@ -4,7 +4,7 @@
  * later. */
 #include "src/program/emit.h"
 
-#include "kernels/delta.h"
+#include "kernels/scan.h"
 
 #include "kernels/plug.h"
 #include "kernels/shape.h"
@@ -517,8 +517,9 @@ int sh_emit_short_conv(struct sh_emit *e, int x, const struct sh_emit_delta *d)
     op.in[0] = view3(e, x);
     op.in[1] = d->conv;
     op.in[2] = e->p->port[e->cache ? SH_PORT_AT : SH_PORT_DOCS];
+    op.in[3] = d->conv_bias > 0 ? d->conv_bias : SH_NONE;
     if (e->cache)
-        op.in[3] = e->p->port[SH_PORT_COUNT];
+        op.in[4] = e->p->port[SH_PORT_COUNT];
     if (e->cache && before)
         op.out[1] = keep(e, e->p->act, 3, DIMS(e->batch, before, tensor(e, x)->dim[1]), "tail");
     op.out[0] = activation(e, 3, tensor(e, op.in[0])->dim, "conv");
@@ -570,6 +571,43 @@ int sh_emit_gated_norm(struct sh_emit *e, int x, int z, const struct sh_emit_del
     op.in[2] = d->norm;
     op.out[0] = activation(e, 2, tensor(e, x)->dim, "gated norm");
     op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(tensor(e, x)->dim[0], d->heads), "rstd");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+/* States as in sh_emit_gated_delta(). */
+int sh_emit_scan(struct sh_emit *e, int x, int dt, const struct sh_emit_scan *s)
+{
+    struct sh_op op = make_op(e, SH_OP_SCAN);
+    int64_t slots = (e->seq + SH_SCAN_CHUNK - 1) / SH_SCAN_CHUNK, width = (int64_t)s->heads * s->value_dim;
+
+    op.attr.delta.key_heads = s->groups;
+    op.attr.delta.heads = s->heads;
+    op.attr.delta.key_dim = s->key_dim;
+    op.attr.delta.value_dim = s->value_dim;
+    op.attr.delta.least = s->least;
+    op.in[0] = view3(e, x);
+    op.in[1] = view3(e, dt);
+    op.in[2] = s->per_head;
+    op.in[3] = e->p->port[SH_PORT_DOCS];
+    op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, width), "scan");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, slots, width * s->key_dim), "states");
+    sh_program_add_op(e->p, &op);
+    return view2(e, op.out[0]);
+}
+
+int sh_emit_gate_norm(struct sh_emit *e, int x, int z, const struct sh_emit_scan *s)
+{
+    struct sh_op op = make_op(e, SH_OP_GATE_NORM);
+
+    op.attr.delta.heads = s->groups;
+    op.attr.delta.value_dim = (int)(tensor(e, x)->dim[1] / s->groups);
+    op.attr.delta.eps = s->eps;
+    op.in[0] = x;
+    op.in[1] = z;
+    op.in[2] = s->norm;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "gated norm");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(tensor(e, x)->dim[0], s->groups), "rstd");
     sh_program_add_op(e->p, &op);
     return op.out[0];
 }

@@ -117,10 +117,22 @@ struct sh_emit_delta {
     float eps;      /* of its norm */
     int a_log, dt;  /* [H] */
     int conv, norm; /* [C,1,W] for C = 2KD+HV; [V] */
+    int conv_bias;  /* [C]; 0: none */
 };
 int sh_emit_short_conv(struct sh_emit *e, int x, const struct sh_emit_delta *d);          /* [N,C] -> [N,C] */
 int sh_emit_gated_delta(struct sh_emit *e, int x, int ba, const struct sh_emit_delta *d); /* [N,C], [N,2H] -> [N,HV] */
 int sh_emit_gated_norm(struct sh_emit *e, int x, int z, const struct sh_emit_delta *d);   /* [N,HV] twice -> [N,HV] */
+
+/* A block with a state space in its dual form (kernels/op.h, SCAN): K groups, H heads of V, states of D by V. The norm is of K
+ * groups of columns. */
+struct sh_emit_scan {
+    int groups, heads, key_dim, value_dim;
+    float least, eps; /* the least step; of the norm */
+    int per_head;     /* [3H] */
+    int norm;         /* [HV] */
+};
+int sh_emit_scan(struct sh_emit *e, int x, int dt, const struct sh_emit_scan *s);     /* [N,HV+2KD], [N,H] -> [N,HV] */
+int sh_emit_gate_norm(struct sh_emit *e, int x, int z, const struct sh_emit_scan *s); /* [N,HV] twice -> [N,HV] */
 
 /* Adapters for some ranges of columns of a linear product; parts 0: none. */
 struct sh_emit_lora {

@@ -28,15 +28,15 @@ static const struct shape shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof *shapes, LENGTH = 200, TEXTS = 2, PIECE = 70 };
 
 /* An operation over whole texts, and the one that goes on with them. Both have as many inputs with rows, then with
- * parameters; then come documents, or positions and counts. */
+ * parameters; then come documents or positions, the bias of a convolution, and counts as input `count`. */
 struct kind {
     enum sh_op_kind whole, on;
-    int rows, params;
+    int rows, params, count;
 };
 
-static const struct kind kinds[] = {{SH_OP_SHORT_CONV, SH_OP_SHORT_CONV_CACHE, 1, 1},
-                                    {SH_OP_GATED_DELTA, SH_OP_GATED_DELTA_CACHE, 2, 2}};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+static const struct kind kinds[] = {{SH_OP_SHORT_CONV, SH_OP_SHORT_CONV_CACHE, 1, 1, 4},
+                                    {SH_OP_GATED_DELTA, SH_OP_GATED_DELTA_CACHE, 2, 2, 5}};
+enum { KINDS = sizeof kinds / sizeof *kinds, BIAS = 3 };
 
 static void set(struct optest *t, enum sh_op_kind kind, const struct shape *s)
 {
@@ -55,6 +55,7 @@ static void begin(struct optest *t, const struct kind *k, enum sh_op_kind op, co
     if (k->rows == 1) {
         optest_in(t, 0, act, DIMS(s->B, T, s->C));
         optest_in(t, 1, act, DIMS(s->C, 1, s->W));
+        optest_in(t, BIAS, act, DIMS(s->C));
         optest_out(t, 0, act, DIMS(s->B, T, s->C));
         return;
     }
@@ -70,7 +71,7 @@ static void begin_on(struct optest *t, const struct kind *k, const struct shape 
 {
     begin(t, k, k->on, s, T, act);
     optest_in_ints(t, k->rows + k->params, 0, 3, DIMS(s->B, T));
-    optest_in_ints(t, k->rows + k->params + 1, 0, T + 1, DIMS(s->B));
+    optest_in_ints(t, k->count, 0, T + 1, DIMS(s->B));
     if (k->rows == 2)
         optest_out(t, 1, SH_F32, DIMS(s->B, s->H * s->D * s->V));
     else if (s->W > 1)
@@ -93,9 +94,9 @@ static void as_the_reference(void **state)
         if (t.call.out[1].data)
             optest_add_to(&t, 1);
         optest_set(&t.call.in[k->rows + k->params], 0, 0);
-        optest_set(&t.call.in[k->rows + k->params + 1], 0, s->T);
+        optest_set(&t.call.in[k->count], 0, s->T);
         if (s->B > 1)
-            optest_set(&t.call.in[k->rows + k->params + 1], 1, 0);
+            optest_set(&t.call.in[k->count], 1, 0);
         agree(&t, 2, made, -1, -1);
         optest_end(&t);
     }
@@ -113,7 +114,7 @@ static void feed(struct optest *on, const struct kind *k, const struct optest *w
     }
     for (int j = 0; j < PIECE; j++)
         optest_set(&on->call.in[k->rows + k->params], text * PIECE + j, j < n ? done + j : 0);
-    optest_set(&on->call.in[k->rows + k->params + 1], text, n);
+    optest_set(&on->call.in[k->count], text, n);
 }
 
 /* Rows that count are those of the whole text; the others are 0. */
@@ -147,6 +148,8 @@ static void pieces(const struct kind *k, const struct sh_kernel_table *table, en
     begin_on(&on, k, &s, PIECE, act);
     for (int i = 0; i < k->params; i++)
         gradient_copy(&on.call.in[k->rows + i], &whole.call.in[k->rows + i]);
+    if (k->rows == 1)
+        gradient_copy(&on.call.in[BIAS], &whole.call.in[BIAS]);
     for (size_t i = 0; i <= sizeof n / sizeof *n; i++) {
         bool again = i == sizeof n / sizeof *n;
 

@@ -240,6 +240,60 @@ static void delta_of_documents(void **state)
     check_model(&each);
 }
 
+static int vector(struct sh_emit *e, enum sh_param_role role, const char *name, int64_t n)
+{
+    return sh_emit_param(e, role, name, 1, &n, SH_INIT_NORMAL, 0.5f);
+}
+
+static int matrix(struct sh_emit *e, const char *name, int64_t out, int64_t in)
+{
+    const int64_t dim[] = {out, in};
+
+    return sh_emit_param(e, SH_PARAM_UP, name, 2, dim, SH_INIT_NORMAL, 0.5f);
+}
+
+/* A block with a state space after all others: two heads of four values, one group of states of three, a convolution with
+ * a bias; and a square. */
+static void emit_space(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
+{
+    const int64_t taps[] = {14, 1, 3};
+    struct sh_emit_scan s = {.groups = 1, .heads = 2, .key_dim = 3, .value_dim = 4, .least = 0.1f, .eps = 0.1f};
+    struct sh_emit_delta conv = {0};
+    int in, out, parts[2], rest[2], y;
+
+    (void)b;
+    sh_emit_unit(e, "space");
+    in = matrix(e, "space.in.weight", 24, 12);
+    out = matrix(e, "space.out.weight", 12, 8);
+    conv.conv = sh_emit_param(e, SH_PARAM_CONV, "space.conv.weight", 3, taps, SH_INIT_NORMAL, 0.5f);
+    conv.conv_bias = vector(e, SH_PARAM_BIAS, "space.conv.bias", 14);
+    s.per_head = vector(e, SH_PARAM_DECAY, "space.A_log", 2);
+    vector(e, SH_PARAM_STEP, "space.dt_bias", 2);
+    vector(e, SH_PARAM_BIAS, "space.bias", 2);
+    s.per_head = sh_emit_stack(e, s.per_head, 3);
+    s.norm = vector(e, SH_PARAM_GATED_NORM, "space.norm.weight", 8);
+    sh_emit_split(e, sh_emit_linear(e, x, in, SH_NONE, false), 8, parts);
+    sh_emit_split(e, parts[1], 14, rest);
+    y = sh_emit_scan(e, sh_emit_short_conv(e, rest[0], &conv), rest[1], &s);
+    y = sh_emit_linear(e, sh_emit_gate_norm(e, y, parts[0], &s), out, SH_NONE, false);
+    y = sh_emit_add(e, x, sh_emit_pointwise(e, SH_OP_RELU2, y));
+    sh_emit_head_loss(e, y, head, SH_NONE, chunk_rows, NULL);
+}
+
+static void state_space(void **state)
+{
+    static const struct sh_objective space = {.name = "space", .emit = emit_space};
+
+    (void)state;
+    for (int i = 0; i < TINY_RECOMPUTES; i++) {
+        struct sh_build b = tiny_build(&with_window, BATCH);
+
+        b.recompute = tiny_recomputes[i];
+        b.batch.objective = &space;
+        check_build(&b, 1);
+    }
+}
+
 /* Adapters in every family: products with biases, stacked products that are one parameter, experts and the one that
  * all tokens have. */
 static void adapters_of_families(void **state)
@@ -313,7 +367,7 @@ static void statements(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 8];
+    struct CMUnitTest tests[TINY_MODELS + 9];
 
     tests[TINY_MODELS] = (struct CMUnitTest){
         .name = with_window.name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&with_window};
@@ -327,5 +381,6 @@ int main(void)
     tests[TINY_MODELS + 5] = (struct CMUnitTest)cmocka_unit_test(adapters_of_experts);
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(statements);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(delta_of_documents);
+    tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(state_space);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

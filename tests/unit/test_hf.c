@@ -281,6 +281,8 @@ static const struct {
     {"{\"model_type\":\"qwen3\",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[11,11,10]}}", NULL, NULL,
      "rope_parameters.mrope_section is not computed here"},
     {"{\"model_type\":\"qwen3_5\"}", NULL, NULL, "it reads images too"},
+    {"{\"model_type\":\"nemotron_h\"}", NULL, NULL, "some of its blocks have a state space"},
+    {"{\"model_type\":\"granitemoehybrid\"}", NULL, NULL, "some of its blocks have a state space"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.rotary_dim", "64"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.norm_eps", "1.5625e-07"},
     {"{\"model_type\":\"glm4\",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},

@@ -1,7 +1,8 @@
 /* Short convolution over time with SiLU. A thread has some columns of a sequence and goes over its rows, so that the
  * rows that it looks back at are still in the L1 cache. Floor: x read once and y written once; backward twice that.
  *
- * Scratch: w as f32 [W,C]; in the backward a sum for each sequence and weight in f64, and these are added in order. */
+ * Scratch: w as f32 [W,C], and the bias [C]; in the backward a sum for each sequence and weight in f64, then for each
+ * element of the bias, and these are added in order. */
 #include "kernels/delta.h"
 
 #include "kernels/cpu/base/math.h"
@@ -15,7 +16,7 @@ enum { COLS = 256, TAPS = 8 };
 
 struct piece {
     const struct sh_operand *x, *docs, *tail; /* tail [B,W-1,C]: rows before row 0; NULL: there are none */
-    const float *w;                           /* [W] rows, C apart */
+    const float *w, *bias;                    /* [W] rows, C apart; [C], NULL: none */
     int64_t b, at, n, T, C, W;
 };
 
@@ -24,39 +25,53 @@ static int64_t pieces(int64_t C)
     return (C + COLS - 1) / COLS;
 }
 
+/* Rows of C elements that the weights are, with the bias as the last one. `first`: the input that is x. */
+static int64_t rows_of_weights(const struct sh_op_call *call, int first)
+{
+    return call->in[first + 1].dim[2] + (call->in[first + 3].data != NULL);
+}
+
 static struct piece piece_of(const struct sh_op_call *call, int first, int64_t i)
 {
     const struct sh_operand *x = &call->in[first];
-    int64_t C = x->dim[2], at = i % pieces(C) * COLS;
+    int64_t C = x->dim[2], at = i % pieces(C) * COLS, W = call->in[first + 1].dim[2];
+    const float *w = (const float *)call->work + at;
 
     return (struct piece){.x = x,
                           .docs = &call->in[first + 2],
-                          .w = (const float *)call->work + at,
+                          .w = w,
+                          .bias = call->in[first + 3].data ? w + W * C : NULL,
                           .b = i / pieces(C),
                           .at = at,
                           .n = C - at < COLS ? C - at : COLS,
                           .T = x->dim[1],
                           .C = C,
-                          .W = call->in[first + 1].dim[2]};
+                          .W = W};
 }
 
 int64_t sh_cpu_short_conv_work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
-    return sh_cpu_round64(sh_cpu_elems(&call->in[1]) * 4);
+    return sh_cpu_round64(call->in[0].dim[2] * rows_of_weights(call, 0) * 4);
 }
 
 int64_t sh_cpu_short_conv_bwd_work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
-    return sh_cpu_round64(sh_cpu_elems(&call->in[2]) * 4) + call->in[1].dim[0] * sh_cpu_elems(&call->in[2]) * 8;
+    int64_t elems = call->in[1].dim[2] * rows_of_weights(call, 1);
+
+    return sh_cpu_round64(elems * 4) + call->in[1].dim[0] * elems * 8;
 }
 
-/* [C,1,W] to [W,C] in f32. */
-static void load_weights(const struct sh_op_call *call, const struct sh_operand *w)
+/* [C,1,W] to [W,C] in f32, and the bias behind it. */
+static void load_weights(const struct sh_op_call *call, int first)
 {
+    const struct sh_operand *w = &call->in[first + 1], *bias = &call->in[first + 3];
     float *to = call->work;
     int64_t C = w->dim[0], W = w->dim[2];
+
+    if (bias->data)
+        sh_cpu_block_load((struct sh_cpu_block){1, C}, to + W * C, C, bias->data, C, bias->dtype);
 
     for (int64_t c = 0; c < C; c++) {
         float room[TAPS];
@@ -90,6 +105,8 @@ SH_CLONES static void add_to_sums(double *restrict to, const float *restrict a, 
 static void convolve(const struct piece *p, int64_t t, int64_t first, float *sum)
 {
     memset(sum, 0, (size_t)p->n * sizeof *sum);
+    if (p->bias)
+        memcpy(sum, p->bias, (size_t)p->n * sizeof *sum);
     for (int64_t j = 0; j < p->W; j++) {
         int64_t from = t - (p->W - 1) + j;
         float room[COLS];
@@ -129,7 +146,7 @@ sh_rc sh_cpu_short_conv(const struct sh_op_call *call)
 {
     int64_t n = call->in[0].dim[0] * pieces(call->in[0].dim[2]);
 
-    load_weights(call, &call->in[1]);
+    load_weights(call, 0);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
         struct piece p = piece_of(call, 0, i);
@@ -163,10 +180,10 @@ static void keep_tail(const struct piece *p, int64_t n, int64_t first)
 sh_rc sh_cpu_short_conv_cache(const struct sh_op_call *call)
 {
     const struct sh_operand *y = &call->out[0];
-    const int32_t *at = call->in[2].data, *count = call->in[3].data;
+    const int32_t *at = call->in[2].data, *count = call->in[4].data;
     int64_t n = call->in[0].dim[0] * pieces(call->in[0].dim[2]);
 
-    load_weights(call, &call->in[1]);
+    load_weights(call, 0);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
         struct piece p = piece_of(call, 0, i);
@@ -196,6 +213,8 @@ static void piece_back(const struct sh_op_call *call, const struct piece *p, dou
         convolve(p, t, first, sum);
         silu_back(d[t % p->W], sh_cpu_stage_in(&call->in[0], at, p->n, room), sum, p->n);
         memset(dx, 0, (size_t)p->n * sizeof *dx);
+        for (int64_t i = 0; p->bias && i < p->n; i++)
+            dw[p->W * p->C + i] += (double)d[t % p->W][i];
         for (int64_t j = 0; j < p->W; j++) {
             int64_t back = p->W - 1 - j;
 
@@ -208,28 +227,28 @@ static void piece_back(const struct sh_op_call *call, const struct piece *p, dou
     }
 }
 
-static void sum_weights(const struct sh_op_call *call, const double *sums)
+/* Output k [C,each] from the rows of sums from `row` on. */
+static void sum_weights(const struct sh_op_call *call, const double *sums, int k, int64_t row, int64_t each)
 {
-    const struct sh_operand *dw = &call->out[1];
-    int64_t B = call->in[1].dim[0], C = dw->dim[0], W = dw->dim[2];
-    float *to = dw->data;
+    int64_t B = call->in[1].dim[0], C = call->in[1].dim[2], rows = rows_of_weights(call, 1);
+    float *to = call->out[k].data;
 
-    for (int64_t i = 0; i < C * W; i++) {
-        double sum = sh_op_adds(call, 1) ? (double)to[i] : 0;
+    for (int64_t i = 0; to && i < C * each; i++) {
+        double sum = sh_op_adds(call, k) ? (double)to[i] : 0;
 
         for (int64_t b = 0; b < B; b++)
-            sum += sums[(b * W + i % W) * C + i / W];
+            sum += sums[(b * rows + row + i % each) * C + i / each];
         to[i] = (float)sum;
     }
 }
 
 sh_rc sh_cpu_short_conv_bwd(const struct sh_op_call *call)
 {
-    const struct sh_operand *w = &call->in[2];
-    int64_t elems = sh_cpu_elems(w), B = call->in[1].dim[0], n = B * pieces(w->dim[0]);
+    int64_t B = call->in[1].dim[0], C = call->in[1].dim[2], W = call->in[2].dim[2];
+    int64_t elems = C * rows_of_weights(call, 1), n = B * pieces(C);
     double *sums = (double *)((char *)call->work + sh_cpu_round64(elems * 4));
 
-    load_weights(call, w);
+    load_weights(call, 1);
     memset(sums, 0, (size_t)(B * elems) * sizeof *sums);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
@@ -237,7 +256,7 @@ sh_rc sh_cpu_short_conv_bwd(const struct sh_op_call *call)
 
         piece_back(call, &p, sums + p.b * elems + p.at);
     }
-    if (call->out[1].data)
-        sum_weights(call, sums);
+    sum_weights(call, sums, 1, 0, W);
+    sum_weights(call, sums, 2, W, 1);
     return SH_OK;
 }

@@ -1,5 +1,5 @@
 /* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts, norms of heads on several ranks,
- * the gated delta rule with what belongs to it, heads from latent vectors. src/plan/request.c refuses a run that would
+ * the gated delta rule with what belongs to it, heads from latent vectors, the state-space dual form. src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -35,3 +35,9 @@ ON_CPUS(latent_values)
 ON_CPUS(latent_values_bwd)
 ON_CPUS(short_conv_cache)
 ON_CPUS(gated_delta_cache)
+ON_CPUS(scan)
+ON_CPUS(scan_bwd)
+ON_CPUS(gate_norm)
+ON_CPUS(gate_norm_bwd)
+ON_CPUS(relu2)
+ON_CPUS(relu2_bwd)

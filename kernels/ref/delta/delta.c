@@ -16,12 +16,12 @@ static double softplus(double x)
 
 /* ---- short convolution ---- */
 
-/* sum_j w[c,j] x[t - (W - 1) + j, c] over rows of the same document */
-static double convolved(const struct sh_operand *x, const struct sh_operand *w, const struct sh_operand *docs,
-                        int64_t b, int64_t t, int64_t c)
+/* sum_j w[c,j] x[t - (W - 1) + j, c] over rows of the same document, plus the bias, if there is one. x is input i. */
+static double convolved(const struct sh_op_call *call, int i, int64_t b, int64_t t, int64_t c)
 {
+    const struct sh_operand *x = &call->in[i], *w = x + 1, *docs = x + 2, *bias = x + 3;
     int64_t T = x->dim[1], C = x->dim[2], W = w->dim[2], first = sh_delta_first(docs, b, t);
-    double sum = 0;
+    double sum = bias->data ? sh_ref_get(bias, c) : 0;
 
     for (int64_t j = 0; j < W; j++) {
         int64_t from = t - (W - 1) + j;
@@ -38,7 +38,7 @@ sh_rc sh_ref_short_conv(const struct sh_op_call *call)
     int64_t T = x->dim[1], C = x->dim[2];
 
     for (int64_t i = 0; i < sh_ref_elems(x); i++) {
-        double sum = convolved(x, &call->in[1], &call->in[2], i / C / T, i / C % T, i % C);
+        double sum = convolved(call, 0, i / C / T, i / C % T, i % C);
 
         sh_ref_set(&call->out[0], i, sum * sigmoid(sum));
     }
@@ -49,7 +49,7 @@ sh_rc sh_ref_short_conv(const struct sh_op_call *call)
 static double d_convolved(const struct sh_op_call *call, int64_t b, int64_t t, int64_t c)
 {
     const struct sh_operand *x = &call->in[1];
-    double sum = convolved(x, &call->in[2], &call->in[3], b, t, c), s = sigmoid(sum);
+    double sum = convolved(call, 1, b, t, c), s = sigmoid(sum);
 
     return sh_ref_get(&call->in[0], (b * x->dim[1] + t) * x->dim[2] + c) * s * (1 + sum * (1 - s));
 }
@@ -79,6 +79,13 @@ sh_rc sh_ref_short_conv_bwd(const struct sh_op_call *call)
             if (row % T - back >= sh_delta_first(docs, row / T, row % T))
                 sum += d_convolved(call, row / T, row % T, c) * sh_ref_get(x, (row - back) * C + c);
         sh_ref_sum(call, 1, i, sum);
+    }
+    for (int64_t c = 0; call->out[2].data && c < C; c++) {
+        double sum = 0;
+
+        for (int64_t row = 0; row < x->dim[0] * T; row++)
+            sum += d_convolved(call, row / T, row % T, c);
+        sh_ref_sum(call, 2, c, sum);
     }
     return SH_OK;
 }
@@ -195,11 +202,12 @@ static double row_before(const struct sh_op_call *call, int64_t b, int64_t t, in
 static void convolve_on(const struct sh_op_call *call, int64_t b, int64_t c)
 {
     int64_t T = call->in[0].dim[1], C = call->in[0].dim[2], L = call->in[1].dim[2] - 1;
-    int64_t count = (int64_t)sh_ref_get(&call->in[3], b);
+    const struct sh_operand *bias = &call->in[3];
+    int64_t count = (int64_t)sh_ref_get(&call->in[4], b);
     bool begins = sh_ref_get(&call->in[2], b * T) == 0;
 
     for (int64_t t = 0; t < T; t++) {
-        double sum = 0;
+        double sum = bias->data && t < count ? sh_ref_get(bias, c) : 0;
 
         for (int64_t j = 0; j <= L && t < count; j++)
             sum += sh_ref_get(&call->in[1], c * (L + 1) + j) * row_before(call, b, t - L + j, c, begins);

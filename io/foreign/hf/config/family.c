@@ -476,6 +476,8 @@ static const struct sh_hf_family rows[] = {
     {.type = "mamba", .refused = "it has no attention, but a state space"},
     {.type = "mamba2", .refused = "it has no attention, but a state space"},
     {.type = "falcon_h1", .refused = "some of its blocks have a state space"},
+    {.type = "nemotron_h", .refused = "some of its blocks have a state space"},
+    {.type = "granitemoehybrid", .refused = "some of its blocks have a state space"},
     {.type = "qwen3_next", .refused = "some of its blocks have no attention"},
 };
 /* clang-format on */
