@@ -358,7 +358,7 @@ struct sh_op_attr {
             int heads, kv_heads, head_dim;
             float scale;                           /* ATTENTION*: 1/sqrt(D) */
             bool inverse;                          /* ROPE: rotates back */
-            bool pairs;                            /* ROPE: elements 2i and 2i + 1 turn together, not i and R/2 + i. CPUs only */
+            bool pairs;                            /* ROPE: elements 2i and 2i + 1 turn together, not i and R/2 + i */
             bool any_order;                        /* ATTENTION_BWD: may add in an order that changes from run to run */
             int window;                            /* ATTENTION*, ATTENTION_CACHE: a query sees itself and the
                                                       window - 1 keys before it; 0: all */

@@ -17,6 +17,11 @@ template <class T> struct rope {
     int64_t heads, row_heads, turned, D, half, rest, seq;
     float sign;
 
+    __device__ __forceinline__ const float *angles_of(int64_t row) const
+    {
+        return cs + (positions ? positions[row] : row % seq - (docs ? docs[row] : 0)) * 2 * half;
+    }
+
     template <int N> __device__ __forceinline__ void turn(float (&a)[N], float (&b)[N], const float *angles) const
     {
         float c[N], s[N];
@@ -42,9 +47,39 @@ template <class T> struct rope {
         sh_load(a, x + to);
         sh_load(b, x + to + half);
         if (h < turned)
-            turn(a, b, cs + (positions ? positions[row] : row % seq - (docs ? docs[row] : 0)) * 2 * half + k);
+            turn(a, b, angles_of(row) + k);
         sh_store(y + to, a);
         sh_store(y + to + half, b);
+    }
+};
+
+/* The same with neighbours that turn together. A thread has N of the pairs, which are 2 N elements in a row, or one
+ * or N of the elements behind them. */
+template <class T> struct rope_neighbours {
+    rope<T> by;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t each = by.half + by.rest, head = i / each, row = head / by.heads, h = head - row * by.heads;
+        int64_t k = i - head * each, to = (row * by.row_heads + h) * by.D + k;
+        float a[N], b[N], both[2 * N];
+        if (k >= by.half) {
+            sh_load(a, by.x + to + by.half);
+            sh_store(by.y + to + by.half, a);
+            return;
+        }
+        sh_load(both, by.x + to + k);
+        for (int j = 0; j < N; j++) {
+            a[j] = both[2 * j];
+            b[j] = both[2 * j + 1];
+        }
+        if (h < by.turned)
+            by.turn(a, b, by.angles_of(row) + k);
+        for (int j = 0; j < N; j++) {
+            both[2 * j] = a[j];
+            both[2 * j + 1] = b[j];
+        }
+        sh_store(by.y + to + k, both);
     }
 };
 
@@ -115,7 +150,10 @@ extern "C" sh_rc sh_cuda_rope(const struct sh_op_call *call)
                      attr->attn.inverse ? -1.0f : 1.0f};
         bool vectors = D % N == 0 && rest % N == 0 && sh_aligned<N>(f.y, half) && sh_aligned<N>(f.x, half) &&
                        sh_aligned<N>(cs, half);
-        return sh_map<N>("rope", f, x->dim[0] * x->dim[1] * heads * (half + rest), vectors, call->queue);
+        int64_t n = x->dim[0] * x->dim[1] * heads * (half + rest);
+        if (attr->attn.pairs)
+            return sh_map<N>("rope", rope_neighbours<T>{f}, n, vectors, call->queue);
+        return sh_map<N>("rope", f, n, vectors, call->queue);
     });
 }
 

@@ -320,12 +320,11 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
             "model.family=%s: the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
             "GATED_DELTA, GATED_NORM, GATE), but the job runs on GPUs; give training.device=cpu",
             sh_family_of(cfg->model.family)->name);
-    if (gpu && sh_family_of(cfg->model.family)->rope_pairs)
-        return sh_fail(
-            SH_E_USAGE,
-            "model.family=%s: rotary positions of neighbours have a kernel for CPUs only, but the job runs on "
-            "GPUs; give training.device=cpu",
-            sh_family_of(cfg->model.family)->name);
+    if (gpu && cfg->model.kv_lora_rank > 0)
+        return sh_fail(SH_E_USAGE,
+                       "model.family=%s: latent attention has kernels for CPUs only (LATENT_HEADS, LATENT_VALUES), but "
+                       "the job runs on GPUs; give training.device=cpu",
+                       sh_family_of(cfg->model.family)->name);
     if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
         return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
                                    "give compute, or training.device=cpu");

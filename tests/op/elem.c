@@ -289,7 +289,7 @@ void elem_embed(void **state)
         check_embed_bwd(acts[a], shapes[2], true, true, true, false, false);
 }
 
-static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs)
+static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs, bool pairs)
 {
     int64_t B = s[0], T = s[1], D = s[4], row = (s[2] + 2 * s[3]) * D;
     struct optest t;
@@ -298,6 +298,7 @@ static void check_rope(enum sh_dtype act, const int *s, bool inverse, bool docs)
     t.attr.attn.kv_heads = s[3];
     t.attr.attn.head_dim = s[4];
     t.attr.attn.inverse = inverse;
+    t.attr.attn.pairs = pairs;
     optest_in(&t, 0, act, DIMS(B, T, row));
     optest_in(&t, 1, SH_F32, DIMS(T, s[5]));
     if (docs)
@@ -316,9 +317,8 @@ void elem_rope(void **state)
     optest_seed(3);
     for (size_t s = 0; s < (elem.few ? 3 : sizeof shapes / sizeof *shapes); s++)
         for (int a = elem.half; a < ACTS; a++)
-            for (int inverse = 0; inverse < 2; inverse++)
-                for (int docs = 0; docs < 2; docs++)
-                    check_rope(acts[a], shapes[s], inverse, docs);
+            for (int i = 0; i < 8; i++)
+                check_rope(acts[a], shapes[s], i & 1, i & 2, i & 4);
 }
 
 /* Angles reach hundreds; cos and sin of them are computed in double, so that one rounding to f32 is all. */
