@@ -69,7 +69,7 @@
  *              larger one; l of the chosen, and of the rejected
  * With label each document is an answer by itself: chosen if the label at its first place is 1, rejected if it is 0. The
  * fourth sum is then how many were chosen. With label 2 it is an answer to another prompt, which only says for kto what z
- * is in its row; a seventh sum is then z, once for each answer that is compared with it. CPUs only. kernels/preference.h has the losses, and says of which beta multiplies the
+ * is in its row; a seventh sum is then z, once for each answer that is compared with it. kernels/preference.h has the losses, and says of which beta multiplies the
  * mean of l over targets instead.
  *
  * A norm of all queries together, and of all keys, may find its heads on several ranks. QK_MEANS gives this rank's part of a

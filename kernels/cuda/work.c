@@ -58,7 +58,7 @@ int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call)
 /* Numbers of each row, and what the documents that begin at a place weigh. */
 int64_t sh_cuda_pair_loss_work_bytes(const struct sh_op_call *call)
 {
-    return call->in[1].dim[0] * SH_PAIR_NUMBERS * (int64_t)sizeof(double) +
+    return call->in[1].dim[0] * call->out[2].dim[0] * (int64_t)sizeof(double) +
            elems(&call->in[1]) * (int64_t)sizeof(float);
 }
 

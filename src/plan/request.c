@@ -342,9 +342,6 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
             "model.num_labels=%d: the kernel that finds the likeliest label, or the value, is for CPUs only, but "
             "the job runs on GPUs; give training.device=cpu",
             cfg->model.num_labels);
-    if (gpu && train && cfg->objective.name == SH_OBJECTIVE_DPO && cfg->objective.loss_type == SH_PREFER_KTO)
-        return sh_fail(SH_E_USAGE, "objective.loss_type=kto: its kernel is for CPUs, but the job runs on GPUs; give "
-                                   "apo_zero_unpaired, or training.device=cpu");
     if (gpu && train && cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
         return sh_fail(SH_E_USAGE,
                        "objective.name=distillation: its loss has kernels for CPUs only, but the job runs on "

@@ -227,7 +227,6 @@ def case_refused():
     model = ('--checkpoint', pathlib.Path('bytes/out'))
     gpu = ('plan', 'gpt2-124m', '--training.device=cuda', '--ranks', 1)
     wrong += refused('or the value, is for CPUs only', *gpu, '--objective.name=reward', '--model.num_labels=1')
-    wrong += refused('objective.loss_type=kto: its kernel is for CPUs', *gpu, '--objective.name=dpo', '--objective.loss_type=kto', '--data.packing=bfd')
     wrong += refused('does not predict tokens', 'generate', *model, '--prompt', 'a', '--tokenizer', 'byte')
     wrong += refused('does not predict tokens', 'eval', *model, '--text', 'words.txt', '--tokenizer', 'byte')
     return wrong + refused('does not predict tokens', 'eval', *model, '--data', held_out, '--top-k', 2, '-o', 'x.bin')

@@ -7,7 +7,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <string.h>
 
 #include <cmocka.h>
 
@@ -38,12 +37,6 @@ static void put_row(struct optest *t, int64_t row, int64_t T)
     }
 }
 
-/* kto has kernels for CPUs only. */
-static bool has_kernel(int loss)
-{
-    return loss != SH_PREFER_KTO || strcmp(elem.table->name, "cuda") != 0;
-}
-
 static void begin(struct optest *t, int loss, int64_t B, int64_t T)
 {
     optest_begin(t, SH_OP_PAIR_LOSS);
@@ -69,8 +62,6 @@ void elem_pair(void **state)
     for (int i = 0; i < SHAPES * SH_PREFERENCES && !elem.half; i++) {
         struct optest t;
 
-        if (!has_kernel(i % SH_PREFERENCES))
-            continue;
         begin(&t, i % SH_PREFERENCES, shapes[i / SH_PREFERENCES][0], shapes[i / SH_PREFERENCES][1]);
         if (i % 2)
             optest_add_to(&t, 2);
@@ -86,8 +77,6 @@ void elem_pair_not_finite(void **state)
         static const double targets[] = {-1, 3, 3, 3}, docs[] = {0, 0, 2, 2};
         struct optest t;
 
-        if (!has_kernel(loss))
-            continue;
         optest_seed(42);
         begin(&t, loss, 1, 4);
         for (int i = 0; i < 4; i++) {
