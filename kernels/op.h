@@ -57,7 +57,7 @@
  * largest logits in descending order, of equal ones the lower word first; K is at most V.
  *
  * With attr->head.raw there is no softmax: the logit of a row's target stands for its log-probability, so HEAD_SCORE makes
- * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher; CPUs only.
+ * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher.
  *
  * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
  * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
@@ -401,7 +401,7 @@ struct sh_op_attr {
             int64_t chunk_rows;                    /* rows of logits held at a time */
             double temperature, alpha;             /* with a teacher */
             bool raw;                              /* no softmax, see above */
-            float cap;                             /* a logit z is cap tanh(z / cap); 0: z. CPUs only */
+            float cap;                             /* a logit z is cap tanh(z / cap); 0: z */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {

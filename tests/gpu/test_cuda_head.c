@@ -39,6 +39,13 @@ static const struct head_shape shapes[] = {
     {1, 50, 16, 2, 49, true, true, false, 0},    {2, 27, 24, 65, 5, true, true, true, 0},
 };
 
+/* Values of one or three words; a teacher, with weights and with more words than a block has threads. */
+static const struct head_shape forms[] = {
+    {2, 33, 40, 1, 16, true, true, true, -1}, {1, 30, 24, 3, 32, false, false, false, -1},
+    {2, 17, 24, 65, 5, true, true, true, 4},  {1, 20, 40, 2500, 16, false, false, false, 7},
+    {1, 9, 16, 2, 4, false, false, false, 2}, {1, 6, 16, 40, 4, false, true, false, 70},
+};
+
 /* Output i within |ref - cuda| <= atol + rtol |ref|. */
 struct bound {
     double atol, rtol;
@@ -109,6 +116,47 @@ static void check_score(enum sh_dtype act, struct head_shape s)
     head_score(&t, act, s);
     struct bound bound[2] = {{.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20}, {0, 0}};
     check(&t, 2, bound);
+}
+
+/* With a cap: it only makes logits and their gradients smaller; many are near it. */
+static void check_form(enum sh_dtype act, struct head_shape s, float cap)
+{
+    double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
+    struct bound score[2] = {{.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20}, {0, 0}};
+    struct bound logit = {.atol = 0x1p-22 * (double)(s.dim + 4), .rtol = 0x1p-20};
+    struct bound bound[3] = {loss_bound(s),
+                             {.atol = 12 * eps / (double)(s.batch * s.seq), .rtol = act == SH_BF16 ? 0x1p-7 : 0x1p-20},
+                             {.atol = 12 * eps, .rtol = 0x1p-20}};
+    struct optest t;
+
+    for (int kind = 0; kind < 2; kind++) {
+        head_loss(&t, kind ? SH_OP_HEAD_LOSS_GRAD : SH_OP_HEAD_LOSS, act, s);
+        t.attr.head.cap = cap;
+        check(&t, kind ? 3 : 1, bound);
+    }
+    s.words = s.words < 0 ? -1 : 0; /* a GPU does not list the best words */
+    head_score(&t, act, s);
+    t.attr.head.cap = 4 * cap;
+    check(&t, cap == 0 ? 2 : 1, score);
+    head_logits(&t, act, s, s.seq / 2);
+    t.attr.part.cap = 2 * cap;
+    check(&t, 1, &logit);
+}
+
+static void test_forms(void **state)
+{
+    bool few = getenv("SHERD_FEW_SHAPES") != NULL;
+
+    (void)state;
+    optest_seed(56);
+    for (size_t i = 0; i < (few ? 3 : sizeof forms / sizeof *forms); i++)
+        for (int act = 0; act < 2; act++) {
+            check_form(act ? SH_BF16 : SH_F32, forms[i], 0);
+            if (forms[i].words > 0)
+                check_form(act ? SH_BF16 : SH_F32, forms[i], 0.75f);
+        }
+    for (int act = 0; act < 2; act++)
+        check_form(act ? SH_BF16 : SH_F32, shapes[5], 0.75f);
 }
 
 static void check_shapes(enum sh_dtype act)
@@ -190,7 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_f32),     cmocka_unit_test(test_bf16),    cmocka_unit_test(test_all_masked),
-        cmocka_unit_test(test_weights), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_weights), cmocka_unit_test(test_refused), cmocka_unit_test(test_forms),
     };
     if (!optest_device_there())
         return 0;

@@ -225,8 +225,6 @@ def case_refused():
     wrong += refused('AutoModelForSequenceClassification.from_pretrained() adds one', 'train', 'c.yaml', folder='words')
     train('bytes', 'gpt2', changes={'model.vocab_size': 256, 'training.steps': 1})
     model = ('--checkpoint', pathlib.Path('bytes/out'))
-    gpu = ('plan', 'gpt2-124m', '--training.device=cuda', '--ranks', 1)
-    wrong += refused('or the value, is for CPUs only', *gpu, '--objective.name=reward', '--model.num_labels=1')
     wrong += refused('does not predict tokens', 'generate', *model, '--prompt', 'a', '--tokenizer', 'byte')
     wrong += refused('does not predict tokens', 'eval', *model, '--text', 'words.txt', '--tokenizer', 'byte')
     return wrong + refused('does not predict tokens', 'eval', *model, '--data', held_out, '--top-k', 2, '-o', 'x.bin')

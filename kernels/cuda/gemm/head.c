@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm/operand.h"
+#include "kernels/cuda/loss/forms.h"
 #include "kernels/cuda/gemm/work_product.h"
 
 #include <stddef.h>
@@ -94,6 +95,20 @@ static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
     return run_product(h, &p, COLUMNS);
 }
 
+/* The words of rows from r on, if there is a teacher. */
+static void set_teacher(struct sh_cuda_softmax *s, const struct sh_op_call *call, int64_t r)
+{
+    const struct sh_operand *words = &call->in[4];
+
+    if (!words->data)
+        return;
+    s->words = (int)words->dim[words->ndim - 1];
+    s->word = (const int32_t *)words->data + r * s->words;
+    s->teacher = (const float *)call->in[5].data + r * s->words;
+    s->temperature = call->attr->head.temperature;
+    s->alpha = call->attr->head.alpha;
+}
+
 /* rows [n,V]: compute the loss and, with `gradient`, replace the logits with their gradients. Nothing is launched
  * while products are being collected. */
 static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient)
@@ -112,8 +127,14 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
         .gradient = gradient,
         .grad_dtype = call->in[0].dtype,
         .loss_scale = call->scalars->loss_scale,
+        .raw = call->attr->head.raw,
+        .cap = call->attr->head.cap,
     };
-    return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_loss(&s, call->queue);
+    set_teacher(&s, call, r);
+    if (sh_cublaslt_is_asking())
+        return SH_OK;
+    SH_TRY(sh_cuda_cap_rows(s.logits, n, s.vocab, s.ld, s.cap, call->queue));
+    return sh_cuda_softmax_loss(&s, call->queue);
 }
 
 /* dx [n,C] = dlogits w; dw [V,C] (+)= dlogits' x, if wanted */
@@ -181,8 +202,13 @@ static sh_rc chunk_scores(const struct head *h, int64_t r, int64_t n)
         .targets = (const int32_t *)call->in[2].data + r,
         .logprob = (float *)call->out[0].data + r,
         .likeliest = (int32_t *)call->out[1].data + r,
+        .raw = call->attr->head.raw,
     };
-    return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_softmax_scores(&s, call->queue);
+    if (sh_cublaslt_is_asking())
+        return SH_OK;
+    SH_TRY(sh_cuda_cap_rows((float *)(void *)(h->work + h->at.logits), n, s.vocab, s.ld, call->attr->head.cap,
+                            call->queue));
+    return sh_cuda_softmax_scores(&s, call->queue);
 }
 
 sh_rc sh_cuda_head_score(const struct sh_op_call *call)
@@ -211,5 +237,6 @@ sh_rc sh_cuda_logits(const struct sh_op_call *call)
         .c = (float *)y->data + call->attr->part.first, .ldc = y->dim[1],
     };
     /* clang-format on */
-    return sh_cublaslt_run(&p, call->work, call->work_bytes, call->queue);
+    SH_TRY(sh_cublaslt_run(&p, call->work, call->work_bytes, call->queue));
+    return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_cap_rows(p.c, p.m, p.n, p.ldc, call->attr->part.cap, call->queue);
 }

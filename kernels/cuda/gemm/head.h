@@ -26,6 +26,12 @@ struct sh_cuda_softmax {
     bool gradient;            /* logits become (softmax - onehot) * weight * loss_scale */
     enum sh_dtype grad_dtype; /* f32, or bf16: each row then starts where its logits did: leading dimension 2 * ld */
     double loss_scale;
+    bool raw;             /* no softmax: a row's loss is minus the logit of its target (kernels/op.h) */
+    float cap;            /* the logits are capped, and gradients are those before the cap; 0: they are not */
+    int words;            /* of a teacher; 0: none */
+    const int32_t *word;  /* [rows,words] */
+    const float *teacher; /* [rows,words] log-probabilities */
+    double temperature, alpha;
 };
 
 /* Enqueue it. Local; returns before it has run. Cost:   reads the logits once for the loss; with gradients, reads
@@ -42,6 +48,7 @@ struct sh_cuda_scores {
     const int32_t *targets;
     float *logprob;
     int32_t *likeliest;
+    bool raw; /* the target's logit stands for its log-probability */
 };
 sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue);
 

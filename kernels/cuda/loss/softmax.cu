@@ -2,61 +2,12 @@
  * running maximum and a sum that is rescaled when the maximum grows; with gradients 4 more, and 4 (bf16: 2) written. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/fold.cuh"
-#include "kernels/cuda/gemm/head.h"
+#include "kernels/cuda/loss/forms.h"
+#include "kernels/cuda/loss/soft.cuh"
 #include "kernels/cuda/map.cuh"
 
 namespace
 {
-constexpr int THREADS = 512, N = 4;
-
-/* Maximum of some logits, and the sum of e^(logit - max). */
-struct soft {
-    float max, sum;
-};
-
-template <int M> __device__ __forceinline__ void include(soft &s, const float (&x)[M])
-{
-    float max = s.max, sum = 0;
-
-    for (int k = 0; k < M; k++)
-        max = fmaxf(max, x[k]);
-    for (int k = 0; k < M; k++)
-        sum += max == -INFINITY ? 0 : expf(x[k] - max);
-    s.sum = (max == s.max ? s.sum : s.sum * expf(s.max - max)) + sum;
-    s.max = max;
-}
-
-/* Elements from `at` on, M / N vectors with the block's width between them; -Inf past the end, which adds nothing. */
-template <int M> __device__ __forceinline__ void load_logits(float (&x)[M], const float *row, int64_t at, int64_t vocab)
-{
-    for (int v = 0; v < M; v += N, at += blockDim.x * N) {
-        float y[N];
-        if (at + N <= vocab)
-            sh_load(y, row + at);
-        else
-            for (int k = 0; k < N; k++)
-                y[k] = at + k < vocab ? row[at + k] : -INFINITY;
-        for (int k = 0; k < N; k++)
-            x[v + k] = y[k];
-    }
-}
-
-/* The soft of the whole row, for all threads of the block. Two vectors at a time are one rescaling for both. */
-__device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
-{
-    soft s = {-INFINITY, 0};
-    for (int64_t at = (int64_t)threadIdx.x * N; at < vocab; at += 2 * blockDim.x * N) {
-        float x[2 * N];
-        load_logits(x, row, at, vocab);
-        include(s, x);
-    }
-    float max[1] = {s.max};
-    sh_block_reduce(max, -INFINITY, sh_larger());
-    float sum[1] = {s.max == -INFINITY ? s.sum : s.sum * expf(s.max - max[0])};
-    sh_block_sum(sum);
-    return {max[0], sum[0]};
-}
-
 /* Turn the row into (softmax - onehot) * scale, or into 0 if factor and scale are 0. A gradient is never stored after
  * the logit that it comes from, so a tile of the row may be written once all of it has been read. The next tile is
  * asked for before this one is computed. */
@@ -77,11 +28,6 @@ __device__ __forceinline__ void write_gradient(float *row, int64_t vocab, int64_
         __syncthreads();
         sh_store_some(to + at, x, vocab - at, true);
     }
-}
-
-__device__ __forceinline__ double weight_of(const sh_cuda_softmax &s, int64_t r)
-{
-    return s.weight ? s.weight[r] : 1;
 }
 
 /* T: type of the gradient; void: only the loss. A target outside the vocabulary makes the loss NaN. */
@@ -127,13 +73,20 @@ template <class T> struct part {
     int64_t rows, vocab, first;
     int parts;
     double loss_scale;
+    float cap; /* 0: none */
 };
 
-template <class T> __device__ __forceinline__ soft soft_of_row(const T *row, int64_t vocab)
+/* cap: 0: none */
+template <class T> __device__ __forceinline__ float logit_of(T z, float cap)
+{
+    return cap == 0 ? sh_widen(z) : cap * tanhf(sh_widen(z) / cap);
+}
+
+template <class T> __device__ __forceinline__ soft soft_of_row(const T *row, int64_t vocab, float cap)
 {
     soft s = {-INFINITY, 0};
     for (int64_t at = threadIdx.x; at < vocab; at += blockDim.x) {
-        float x[1] = {sh_widen(row[at])};
+        float x[1] = {logit_of(row[at], cap)};
         include(s, x);
     }
     float max[1] = {s.max};
@@ -151,12 +104,12 @@ struct sh_smaller {
 };
 
 /* The first word with the row's maximum; 0 if no word has it. */
-template <class T> __device__ __forceinline__ int word_of(const T *row, int64_t vocab, float max)
+template <class T> __device__ __forceinline__ int word_of(const T *row, int64_t vocab, float max, float cap)
 {
     int first[1] = {INT32_MAX};
 
     for (int64_t v = threadIdx.x; v < vocab && first[0] == INT32_MAX; v += blockDim.x)
-        if (sh_widen(row[v]) == max)
+        if (logit_of(row[v], cap) == max)
             first[0] = (int)v;
     sh_block_reduce(first, INT32_MAX, sh_smaller());
     return first[0] == INT32_MAX ? 0 : first[0];
@@ -167,15 +120,15 @@ template <class T> __global__ void __launch_bounds__(THREADS) part_kernel(part<T
     for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
         const T *row = s.z + r * s.vocab;
         int64_t target = s.targets[r] - s.first;
-        soft of_row = soft_of_row(row, s.vocab);
-        int word = s.word ? word_of(row, s.vocab, of_row.max) : 0;
+        soft of_row = soft_of_row(row, s.vocab, s.cap);
+        int word = s.word ? word_of(row, s.vocab, of_row.max, s.cap) : 0;
         if (threadIdx.x)
             continue;
         if (s.word)
             s.word[r] = (int32_t)s.first + word;
         s.stat[3 * r] = of_row.max;
         s.stat[3 * r + 1] = of_row.sum;
-        s.stat[3 * r + 2] = target >= 0 && target < s.vocab ? sh_widen(row[target]) : 0;
+        s.stat[3 * r + 2] = target >= 0 && target < s.vocab ? logit_of(row[target], s.cap) : 0;
     }
 }
 
@@ -229,8 +182,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) rest_kernel(part<T
             s.row_loss[r] = word >= 0 && s.first == 0 ? log(w.sum) + (double)w.max - w.at_target : 0;
         float factor = word < 0 ? 0 : (float)(s.loss_scale / w.sum), scale = word < 0 ? 0 : (float)s.loss_scale;
         for (int64_t v = threadIdx.x; s.dz && v < s.vocab; v += blockDim.x) {
-            float x = sh_widen(s.z[r * s.vocab + v]);
-            x = factor == 0 ? 0 : expf(x - w.max) * factor - (v == target ? scale : 0);
+            float z = logit_of(s.z[r * s.vocab + v], s.cap);
+            float x = factor == 0 ? 0 : expf(z - w.max) * factor - (v == target ? scale : 0);
+            x = s.cap == 0 ? x : x * (1 - z / s.cap * (z / s.cap));
             s.dz[r * s.vocab + v] = sh_narrow<T>(x);
         }
     }
@@ -242,22 +196,18 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(sh_cuda_scores s)
         const float *row = s.logits + r * s.ld;
         int64_t target = s.targets[r];
         soft of_row = soft_of(row, s.vocab);
-        int word = word_of(row, s.vocab, of_row.max);
+        int word = word_of(row, s.vocab, of_row.max, 0.0f);
         if (threadIdx.x)
             continue;
         s.likeliest[r] = word;
         s.logprob[r] = 0;
-        if (target >= 0)
+        if (target >= 0 && s.raw)
+            s.logprob[r] = target < s.vocab ? row[target] : nanf("");
+        else if (target >= 0)
             s.logprob[r] = target < s.vocab
                                ? (float)((double)row[target] - (double)of_row.max - log((double)of_row.sum))
                                : nanf("");
     }
-}
-
-dim3 block_of(int64_t vocab)
-{
-    int64_t threads = sh_ceil_div(sh_ceil_div(vocab, 4 * N), 32) * 32;
-    return dim3((unsigned)(threads < THREADS ? threads : THREADS));
 }
 
 template <class T> part<T> part_of(const struct sh_op_call *call, const struct sh_operand *targets)
@@ -273,7 +223,8 @@ template <class T> part<T> part_of(const struct sh_op_call *call, const struct s
             call->in[0].dim[1],
             call->attr->part.first,
             0,
-            0};
+            0,
+            call->attr->part.cap};
 }
 
 template <class T> sh_rc run_part(const struct sh_op_call *call)
@@ -329,7 +280,9 @@ extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *que
 {
     if (s->rows == 0)
         return s->add_loss ? SH_OK : sh_sum_parts(s->loss, false, s->row_loss, 0, queue);
-    if (!s->gradient)
+    if (s->raw || s->words || s->cap != 0)
+        SH_TRY(sh_cuda_form_loss(s, queue));
+    else if (!s->gradient)
         SH_TRY(run<void>(s, queue));
     else
         SH_TRY(sh_by_act(s->grad_dtype, [&](auto zero) { return run<decltype(zero)>(s, queue); }));

@@ -1,0 +1,202 @@
+/* Losses of rows beside plain cross entropy: capped logits, a teacher's words, raw values. A block owns a row, as in
+ * softmax.cu, whose kernel has no branch for these. Bytes per logit: 4 for each softmax, and with gradients 4 more, and
+ * 4 (bf16: 2) written; a cap reads and writes them once before. */
+#include "kernels/cuda/loss/forms.h"
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/loss/soft.cuh"
+#include "kernels/cuda/map.cuh"
+
+namespace
+{
+/* The derivative by a logit z, which a cap still multiplies:
+ * soft e^((z - max) / T) + hard e^(z - max), less `target` at the target, less soft_sum times the share of a teacher's
+ * word. All are 0 in a row that does not count. */
+struct derivative {
+    float max, cold, soft, hard, target; /* cold: 1 / T */
+    double soft_scale;
+};
+
+/* Log-probabilities of a row's words as the teacher gives them, and what makes shares of them. */
+struct teacher {
+    const int32_t *word;
+    const float *logp;
+    int words;
+    double max, sum, temperature;
+
+    __device__ __forceinline__ double log_share(int j) const
+    {
+        return ((double)logp[j] - max) / temperature - log(sum);
+    }
+};
+
+/* For all threads of the block. */
+__device__ teacher teacher_of(const sh_cuda_softmax &s, int64_t r)
+{
+    teacher t = {s.word + r * s.words, s.teacher + r * s.words, s.words, -INFINITY, 0, s.temperature};
+    float max[1] = {-INFINITY};
+    double sum[1] = {0};
+
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x)
+        max[0] = fmaxf(max[0], t.logp[j]);
+    sh_block_reduce(max, -INFINITY, sh_larger());
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x)
+        sum[0] += exp(((double)t.logp[j] - (double)max[0]) / t.temperature);
+    sh_block_sum(sum);
+    t.max = (double)max[0];
+    t.sum = sum[0];
+    return t;
+}
+
+/* Sum of e^((logit - max) / T), for all threads of the block. */
+__device__ double soft_sum_of(const float *row, int64_t vocab, float max, float cold)
+{
+    float sum[1] = {0};
+
+    for (int64_t at = threadIdx.x; at < vocab; at += blockDim.x)
+        sum[0] += expf((row[at] - max) * cold);
+    sh_block_sum(sum);
+    return (double)sum[0];
+}
+
+/* sum over the teacher's words of share (log share - log of the model's), in one order; for all threads. */
+__device__ double teacher_loss(const teacher &t, const float *row, int64_t vocab, float max, double soft_sum)
+{
+    double loss[1] = {0};
+
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
+        bool there = t.word[j] >= 0 && t.word[j] < vocab;
+        double own =
+            ((there ? (double)row[t.word[j]] : (double)nanf("")) - (double)max) / t.temperature - log(soft_sum);
+        double share = t.log_share(j);
+        loss[0] += exp(share) * (share - own);
+    }
+    sh_block_sum(loss);
+    return loss[0];
+}
+
+/* said [tile of the row] = what the teacher's words there take away. A word that it names twice counts twice. */
+__device__ void said_of(const teacher &t, double scale, int64_t tile, float *said)
+{
+    int width = (int)blockDim.x * N;
+
+    for (int i = threadIdx.x; i < width; i += blockDim.x)
+        said[i] = 0;
+    __syncthreads();
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
+        int64_t place = t.word[j] - tile;
+        double sum = 0;
+
+        if (place < 0 || place >= width)
+            continue;
+        for (int i = 0; i < t.words; i++)
+            sum += t.word[i] == t.word[j] ? exp(t.log_share(i)) : 0;
+        said[place] = (float)(scale * sum);
+    }
+    __syncthreads();
+}
+
+__device__ __forceinline__ float slope_of(const derivative &d, float z, bool at_target, float said, float cap)
+{
+    float x = (d.soft == 0 ? 0 : d.soft * expf((z - d.max) * d.cold)) + (d.hard == 0 ? 0 : d.hard * expf(z - d.max));
+
+    x -= (at_target ? d.target : 0) + said;
+    return cap == 0 ? x : x * (1 - z / cap * (z / cap));
+}
+
+/* In place, tile by tile, as softmax.cu writes gradients: no logit is overwritten before it was read. */
+template <class T>
+__device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivative &d, const teacher &t, float *said)
+{
+    float *row = s.logits + r * s.ld, x[N], next[N];
+    T *to = reinterpret_cast<T *>(row);
+    int64_t at = threadIdx.x * N;
+
+    load_logits(next, row, at, s.vocab);
+    for (int64_t tile = 0; tile < s.vocab; tile += blockDim.x * N, at += blockDim.x * N) {
+        memcpy(x, next, sizeof x);
+        load_logits(next, row, at + blockDim.x * N, s.vocab);
+        if (t.words)
+            said_of(t, d.soft_scale, tile, said);
+        for (int k = 0; k < N; k++)
+            x[k] = slope_of(d, x[k], at + k == s.targets[r], t.words ? said[threadIdx.x * N + k] : 0, s.cap);
+        __syncthreads();
+        sh_store_some(to + at, x, s.vocab - at, true);
+    }
+}
+
+/* The loss of a row that counts; d: its derivative. */
+__device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, derivative &d, teacher &t)
+{
+    const float *row = s.logits + r * s.ld;
+    int64_t target = s.targets[r];
+    double at_target = target < s.vocab ? (double)row[target] : (double)nanf(""), scale = weight * s.loss_scale;
+    double T = s.temperature, alpha = s.words ? s.alpha : 0;
+
+    d.target = (float)(scale * (1 - alpha));
+    if (s.raw)
+        return -at_target;
+    soft all = soft_of(row, s.vocab);
+    double loss = log((double)all.sum) + (double)all.max - at_target;
+    d.max = all.max;
+    d.hard = (float)(scale * (1 - alpha) / (double)all.sum);
+    if (!s.words)
+        return loss;
+    t = teacher_of(s, r);
+    d.cold = (float)(1 / T);
+    double sum = T == 1 ? (double)all.sum : soft_sum_of(row, s.vocab, all.max, d.cold);
+    d.soft_scale = scale * alpha * T;
+    d.soft = (float)(d.soft_scale / sum);
+    return alpha * T * T * teacher_loss(t, row, s.vocab, all.max, sum) + (1 - alpha) * loss;
+}
+
+/* T: type of the gradient; void: only the loss. */
+template <class T> __global__ void __launch_bounds__(THREADS) form_kernel(sh_cuda_softmax s)
+{
+    SH_SHARED(float, said, THREADS *N);
+
+    for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
+        derivative d = {0, 1, 0, 0, 0, 0};
+        teacher t = {nullptr, nullptr, 0, 0, 0, 1};
+        double weight = s.targets[r] < 0 ? 0 : weight_of(s, r);
+        double loss = weight == 0 ? 0 : weight * row_loss(s, r, weight, d, t);
+
+        if (threadIdx.x == 0)
+            s.row_loss[r] = loss;
+        __syncthreads(); /* all have read what gradients replace */
+        if constexpr (!std::is_void<T>::value)
+            write_slopes<T>(s, r, d, t, said);
+    }
+}
+
+template <class T> sh_rc run(const struct sh_cuda_softmax *s, void *queue)
+{
+    return SH_LAUNCH(form_kernel<T>, dim3(sh_blocks(s->rows)), block_of(s->vocab), 0, queue, *s);
+}
+
+struct cap_rows {
+    float *x;
+    int64_t columns, ld;
+    float cap;
+
+    template <int M> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float *z = x + i / columns * ld + i % columns;
+        *z = cap * tanhf(*z / cap);
+    }
+};
+} // namespace
+
+extern "C" sh_rc sh_cuda_form_loss(const struct sh_cuda_softmax *s, void *queue)
+{
+    if (!s->gradient)
+        return run<void>(s, queue);
+    return sh_by_act(s->grad_dtype, [&](auto zero) { return run<decltype(zero)>(s, queue); });
+}
+
+extern "C" sh_rc sh_cuda_cap_rows(float *x, int64_t rows, int64_t columns, int64_t ld, float cap, void *queue)
+{
+    if (cap == 0)
+        return SH_OK;
+    return sh_map<1>("cap of logits", cap_rows{x, columns, ld, cap}, rows * columns, false, queue);
+}

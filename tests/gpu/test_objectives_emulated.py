@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""What is learned beside the next word, on emulated GPUs as on the CPU: labels, rewards, numbers, single answers, a
+teacher's words; and families whose positions turn neighbours, or whose logits have a cap. Prints TAP.
+
+Only in a build that was configured --with-cuda=emulated.
+"""
+import pathlib
+import random
+import sys
+
+from trains import CPU, as_on_cpu, job, run, tiny
+import pairs
+
+WORDS, LABELS = tiny.COMMON['model.vocab_size'], 3
+VALUES = {'model.num_labels': 1, 'training.seq_len': 16}
+
+
+def texts(longest=9):
+    draw = random.Random(3)
+    return [[draw.randrange(WORDS) for _ in range(draw.randint(1, longest))] for _ in range(60)]
+
+
+def labelled():
+    return pairs.write_documents('labels.bin', [(text, [text[-1] % LABELS]) for text in texts()], WORDS, 1)
+
+
+def numbered():
+    return pairs.write_values('numbers.bin', texts(), [text[-1] / WORDS for text in texts()], WORDS)
+
+
+def scored():
+    return pairs.write_values('scored.bin', texts(7), [0.1 * (i % 4) for i in range(60)], WORDS, pairs=True)
+
+
+def answered():
+    return pairs.write_answers('answers.bin', pairs.draw_answers(4, 60, WORDS), WORDS)
+
+
+def taught():
+    """The words that a model of the CPU finds likely, in a file."""
+    run('teacher', 'llama', CPU)
+    job.sherd('eval', '--checkpoint', 'teacher/out', '--data', 'tokens.bin', '--top-k', 7, '-o', 'top.bin', '--training.device=cpu')
+    return str(pathlib.Path('top.bin').absolute())
+
+
+def learns(data, model, mesh, precision, **more):
+    return as_on_cpu(model, mesh, precision, {'training.seq_len': 16, **({'training.dataset_path': data()} if data else {}), **more})
+
+
+def distils(precision, **more):
+    return as_on_cpu('llama', '1x2', precision, {'objective.name': 'distillation', 'objective.teacher_path': taught(),
+                                                 'objective.top_k': 5, 'objective.temperature': 1.7, 'objective.alpha': 0.8, **more})
+
+
+def main():
+    job.need_emulated_gpus()
+    tiny.write_tokens()
+    kto = {'objective.name': 'dpo', 'objective.loss_type': 'kto', 'data.packing': 'bfd'}
+    rows = [('labels', labelled, 'gpt2', '1x2', 'float32', {'model.num_labels': LABELS}),
+            ('packed labels', labelled, 'llama', '1x1', 'bfloat16', {'model.num_labels': LABELS, 'data.packing': 'bfd'}),
+            ('rewards', scored, 'llama', '1x2', 'float32', {**VALUES, 'objective.name': 'reward'}),
+            ('numbers', numbered, 'gpt2', '1x1', 'bfloat16', {**VALUES, 'objective.name': 'regression', 'data.packing': 'bfd'}),
+            ('single answers', answered, 'gpt2', '1x2', 'float32', kto),
+            ('glm4', None, 'llama', '1x2', 'float32', {'model.family': 'glm4', 'model.rotary_dim': 2}),
+            ('cohere', None, 'llama', '1x1', 'bfloat16', {'model.family': 'cohere', 'model.tie_word_embeddings': True}),
+            ('capped logits', None, 'llama', '1x2', 'float32', {'model.logits_softcap': 1.5}),
+            ('capped logits', None, 'gpt2', '1x1', 'bfloat16', {'model.logits_softcap': 1.5})]
+    cases = [(f'{what}, {model} on {mesh} in {precision}', lambda row=row: learns(*row[1:5], **row[5]))
+             for row in rows for what, _, model, mesh, precision, _ in [row]]
+    cases += [('a teacher, in float32', distils, 'float32'), ('a teacher, in bfloat16', distils, 'bfloat16')]
+    return job.run_cases(cases)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
