@@ -428,9 +428,10 @@ static const struct sh_hf_family rows[] = {
                 [SH_HF_LINEAR_CONV] = "4"},
      .interval = "4",
      .images = true,
-     .must = {SILU, {"attn_output_gate", {"true"}, "what attention makes has a gate here"}},
+     .must = {SILU, {"attn_output_gate", {"true"}, "what attention makes has a gate here"},
+              {"output_gate_type", {"swish", "silu"}, "the gate of the norm of heads is SiLU here"}},
      .dropout = {"attention_dropout"},
-     .plain = {"mamba_ssm_dtype"}}, /* of a state that is kept for generation */
+     .plain = {"mamba_ssm_dtype"}}, /* of a state that is kept for generation: float32 here */
     {.type = "qwen3_5", .refused = "it reads images too; a folder of qwen3_5_text has the language model alone"},
     {.type = "deepseek_v3",
      .family = "deepseek_v3",
