@@ -43,6 +43,9 @@ SOME = dict(r=3, lora_alpha=5, target_modules=['q_proj', 'v_proj'], use_rslora=T
 ATTENTION = dict(r=4, lora_alpha=8, target_modules=['q_proj', 'k_proj', 'v_proj', 'o_proj'])
 STACKS = ['mlp.experts.gate_up_proj', 'mlp.experts.down_proj']
 MOE = dict(SIZES, num_key_value_heads=2, num_experts=5, num_experts_per_tok=2, **IDS)
+# Norms of heads are steep where a query meets no key (doc/decisions/0077).
+DELTA = dict(num_key_value_heads=2, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+             linear_value_head_dim=12, layer_types=['linear_attention', 'full_attention', 'linear_attention'], rms_norm_eps=0.1, **IDS)
 MODELS = {
     'llama': (transformers.LlamaConfig, dict(SIZES, num_key_value_heads=2), ALL),
     'llama, queries and values': (transformers.LlamaConfig, dict(SIZES, tie_word_embeddings=True), SOME),
@@ -98,6 +101,9 @@ MODELS = {
     'gpt_oss': (transformers.GptOssConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9, num_local_experts=5, num_experts_per_tok=2, **IDS,
         rope_parameters={'rope_type': 'default', 'rope_theta': 1e4}), ATTENTION),
+    'qwen3_5_text': (transformers.Qwen3_5TextConfig, dict(SIZES, **DELTA), ALL),
+    'qwen3_5_text, some products of both kinds of blocks': (transformers.Qwen3_5TextConfig, dict(SIZES, **DELTA), dict(
+        r=3, lora_alpha=5, target_modules=['in_proj_qkv', 'in_proj_a', 'out_proj', 'q_proj', 'v_proj'])),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),
                           dict(r=5, lora_alpha=8, target_modules=['mlp.c_proj'], fan_in_fan_out=True, use_rslora=True)),
 }
@@ -112,7 +118,7 @@ def make(name, folder, dtype=torch.float32):
     torch.manual_seed(20)
     kind, values, _ = MODELS[name]
     model = transformers.AutoModelForCausalLM.from_config(kind(**values))
-    around = 0.0 if model.config.model_type.startswith('gemma') else 1.0  # where norms are the identity
+    around = 0.0 if model.config.model_type.startswith(('gemma', 'qwen3_5')) else 1.0  # where norms are the identity
     with torch.no_grad():
         for key, p in model.named_parameters():
             if p.ndim > 1:
