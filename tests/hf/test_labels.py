@@ -51,6 +51,8 @@ MODELS = {
     'DeepseekV3': dict(SIZES, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12,
                        v_head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_group=4, topk_group=2,
                        first_k_dense_replace=1, num_nextn_predict_layers=0),
+    'Qwen3_5Text': dict(KV, head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, rms_norm_eps=0.1,
+                        linear_value_head_dim=12, layer_types=['linear_attention', 'full_attention']),
     'SeedOss': dict(KV, head_dim=24, attention_dropout=0.0, residual_dropout=0.0),
 }
 
@@ -232,5 +234,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]
                            + [(f'{name}: {kind}', case_value, name, kind) for name, kind in (('Qwen2', 'reward'), ('GPT2', 'regression'))]
                            + [(f'{name}: {kind}, adapters', case_adapters, name, kind)
-                              for name, kind in (('Qwen2', 'reward'), ('GPT2', 'classification'))]
+                              for name, kind in (('Qwen2', 'reward'), ('GPT2', 'classification'), ('Qwen3_5Text', 'classification'))]
                            + [(f'{name}: merged', case_merged, name) for name in ('DeepseekV3', 'Qwen3Moe')]))
