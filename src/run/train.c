@@ -1,7 +1,6 @@
 /* The training loop: steps, and what is due after them. */
 #include "src/run/train.h"
 
-#include "io/foreign/hf/adapter.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
@@ -368,7 +367,7 @@ static void say_adapters(const struct sh_run *r)
 {
     char *checkpoints = sh_run_checkpoint_folder(r);
 
-    if (sh_hf_adapter_fits(&r->cfg)) /* else the export is refused */
+    if (sh_frozen_exports_adapters(r))
         sh_log_info("the adapters for PEFT: sherd ckpt export %s --adapter %s/adapter", checkpoints, r->folder);
     sh_log_info("the whole model with them: sherd ckpt export %s --merge -o %s/merged", checkpoints, r->folder);
     free(checkpoints);

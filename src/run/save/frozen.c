@@ -1,5 +1,6 @@
 #include "src/run/save/frozen.h"
 
+#include "io/foreign/hf/adapter.h"
 #include "io/foreign/hf/load.h"
 #include "src/base/file.h"
 #include "src/base/log.h"
@@ -23,6 +24,11 @@ bool sh_frozen_any(const struct sh_run *r)
         if (!r->p->units[i].trainable)
             return true;
     return false;
+}
+
+bool sh_frozen_exports_adapters(const struct sh_run *r)
+{
+    return sh_hf_adapter_fits(&r->cfg);
 }
 
 /* ---- sums ---- */

@@ -13,6 +13,9 @@ struct sh_run;
 /* Whether any parameter is frozen. Local. */
 bool sh_frozen_any(const struct sh_run *r);
 
+/* Whether the adapters can be exported without their base. Local. */
+bool sh_frozen_exports_adapters(const struct sh_run *r);
+
 /* Load the base unless it is loaded already: from model.hf_assets_path (with checkpoint.initial_load_in_hf), else from
  * checkpoint.initial_load_path, else from the path that the checkpoint `of` names.
  *   text  in  sh_frozen_text() as stored in that checkpoint, which the base must match; NULL or "": none
