@@ -5,6 +5,7 @@
 #include "src/base/number/size.h"
 #include "src/config/family.h"
 #include "src/config/layers.h"
+#include "src/config/read/ffn.h"
 #include "src/model/objective.h"
 #include "src/pass/pipeline/order.h"
 #include "src/plugin/plugin.h"
@@ -288,6 +289,21 @@ static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
         return sh_fail(SH_E_USAGE,
                        "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
                        "bfloat16, or training.device=cpu");
+    return SH_OK;
+}
+
+/* And one of the activations that model.ffn can name. The text was read when the configuration was checked. */
+static sh_rc check_ffn_of_gpus(const struct sh_config *cfg)
+{
+    struct sh_ffn f;
+
+    SH_TRY(sh_config_ffn(cfg->model.ffn, &f));
+    for (int i = 0; i < f.n; i++)
+        if (f.step[i].kind == SH_FFN_OPERATION && strcmp(f.step[i].name, sh_op_info(SH_OP_RELU2)->name) == 0)
+            return sh_fail(SH_E_USAGE,
+                           "model.ffn: '%s': relu2 has a kernel for CPUs only, but the job runs on GPUs; give "
+                           "training.device=cpu",
+                           f.step[i].made);
     return SH_OK;
 }
 
@@ -694,6 +710,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     struct sh_pass_options steps = {.micro_steps = 1};
 
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
+    if (gpu)
+        SH_TRY(check_ffn_of_gpus(cfg));
     SH_TRY(check_purpose(cfg, purpose, gpu));
     SH_TRY(check_top_words(cfg, purpose, gpu));
     SH_TRY(sh_plugin_open(cfg, gpu));
