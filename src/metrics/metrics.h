@@ -64,7 +64,7 @@ struct sh_pair_metrics {
     double accuracy;                   /* share of the pairs whose chosen answer has the larger reward */
     double logp_chosen, logp_rejected; /* log-probabilities */
     int64_t scored;                    /* pairs that a head scores, with margin and accuracy as above; 0: there are none */
-    double reward;                     /* mean over both answers of these */
+    double reward, least, most;        /* mean, minimum and maximum over both answers of these */
     int64_t compared;                  /* answers that were compared with those to other prompts; 0: there are none */
     double kl;                         /* mean of what these are compared with */
     int64_t values;                    /* texts whose numbers a head learns; 0: there are none */

@@ -108,6 +108,7 @@ static void run_batch(struct sh_run *r, struct sh_feed *f, struct sh_tree losses
     sh_feed_put(r, f, 0);
     sh_run_no_loss(r);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
+    sh_reference_take(f->reference, r, 1);
     sh_run_own_losses(r, 0, numbers);
     if (all_held(r) > 1)
         sh_run_put_losses(r, numbers);
@@ -185,6 +186,21 @@ static void give(const struct sh_eval_watch *watch, const struct sh_run *r, int6
         sh_stop(rc);
 }
 
+/* Collective. */
+static sh_rc share_extremes(struct sh_reference *ref)
+{
+    double ends[2];
+
+    if (!sh_reference_scores(ref))
+        return SH_OK;
+    ends[0] = -ref->least;
+    ends[1] = ref->most;
+    SH_TRY(sh_mesh_max(ends, 2));
+    ref->least = -ends[0];
+    ref->most = ends[1];
+    return SH_OK;
+}
+
 /* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take
  * neighbouring batches: with 4 ranks of 2 sequences, rank 1 reads 2 and 3, then 10 and 11. */
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, const struct sh_eval_watch *watch,
@@ -201,6 +217,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
 
     if (!sequences || sequences > all)
         sequences = all;
+    sh_reference_forget(f->reference);
     if (counts_right(f))
         right = sh_calloc((size_t)(each * r->cfg.training.seq_len), sizeof *right);
     /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
@@ -226,6 +243,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
     /* A sum over all ranks is right because sh_mesh_speaks() lets only one of those with the same sequences add. */
     free(right);
     SH_TRY(sh_mesh_sum_i64(seen, 4));
+    SH_TRY(share_extremes(f->reference));
     if (!seen[0])
         return sh_fail(SH_E_DATA,
                        "none of the %lld sequences has a target that counts; take more of them, or check the masks",

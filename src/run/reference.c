@@ -1,7 +1,9 @@
 #include "src/run/reference.h"
 
 #include "src/base/mem.h"
+#include "src/run/run.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 struct sh_reference *sh_reference_create(const struct sh_data *d, int loss, int64_t sequences, int seq_len)
@@ -55,11 +57,54 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
     return SH_OK;
 }
 
+bool sh_reference_scores(const struct sh_reference *ref)
+{
+    return ref && ref->numbered && !ref->labelled;
+}
+
+void sh_reference_forget(struct sh_reference *ref)
+{
+    if (!ref)
+        return;
+    ref->least = INFINITY;
+    ref->most = -INFINITY;
+}
+
+/* A document has one target, its last token, and its value is at its first place. */
+static void take_values(struct sh_reference *ref, const int32_t *targets, const int32_t *docs, const double *sums,
+                        int64_t rows, int64_t places)
+{
+    for (int64_t i = 0; i < rows * places; i++) {
+        double value = targets[i] < 0 ? NAN : sums[i / places * places + docs[i]];
+
+        ref->least = fmin(ref->least, value);
+        ref->most = fmax(ref->most, value);
+    }
+}
+
+void sh_reference_take(struct sh_reference *ref, const struct sh_run *r, int micro_steps)
+{
+    static const enum sh_port ports[] = {SH_PORT_TARGETS, SH_PORT_DOCS, SH_PORT_SUMS};
+    void *data[3];
+
+    if (!sh_reference_scores(ref) || r->p->port[SH_PORT_SUMS] == SH_NONE)
+        return;
+    for (int i = 0; i < 3; i++) {
+        data[i] = sh_calloc((size_t)sh_tensor_bytes(&r->p->tensors[r->p->port[ports[i]]]), 1);
+        sh_exec_get(r->exec, ports[i], data[i]);
+    }
+    take_values(ref, data[0], data[1], data[2], (int64_t)micro_steps * r->build.batch.batch, r->build.batch.seq);
+    for (int i = 0; i < 3; i++)
+        free(data[i]);
+}
+
 /* Of pairs that a head scores. */
-static struct sh_pair_metrics scores(const double sums[SH_PAIR_ALL], double n)
+static struct sh_pair_metrics scores(const struct sh_reference *ref, const double sums[SH_PAIR_ALL], double n)
 {
     return (struct sh_pair_metrics){.scored = (int64_t)n,
                                     .reward = (sums[SH_PAIR_CHOSEN] + sums[SH_PAIR_REJECTED]) / (2 * n),
+                                    .least = ref->least,
+                                    .most = ref->most,
                                     .margin = (sums[SH_PAIR_CHOSEN] - sums[SH_PAIR_REJECTED]) / n,
                                     .accuracy = sums[SH_PAIR_RIGHT] / n};
 }
@@ -72,7 +117,7 @@ struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, cons
     double c = (double)chosen, r = (double)rejected;
 
     if (ref->numbered)
-        return single ? (struct sh_pair_metrics){.values = answers} : scores(sums, (double)answers);
+        return single ? (struct sh_pair_metrics){.values = answers} : scores(ref, sums, (double)answers);
     return (struct sh_pair_metrics){.pairs = single ? 0 : answers,
                                     .singles = single ? answers : 0,
                                     .n_chosen = chosen,

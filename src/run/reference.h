@@ -15,13 +15,14 @@ struct sh_feed;
 struct sh_reference {
     double *value; /* [documents] by the number of the document in its set */
     int64_t documents;
-    int loss;          /* enum sh_cfg_loss_type */
-    bool needed;       /* by the loss; if not, all numbers stay 0 */
-    bool labelled;     /* answers are single, with labels */
-    bool numbered;     /* the numbers are those of the data, and labels are 1 */
-    int32_t *label;    /* [sequences, T] of samples that were read: at the first place of each document, else 0 */
-    double *places;    /* [sequences, T] of the samples that were read: at the first place of each document, else 0 */
-    int64_t *document; /* [sequences, T] scratch: which document begins at a place, -1: none */
+    int loss;           /* enum sh_cfg_loss_type */
+    bool needed;        /* by the loss; if not, all numbers stay 0 */
+    bool labelled;      /* answers are single, with labels */
+    bool numbered;      /* the numbers are those of the data, and labels are 1 */
+    int32_t *label;     /* [sequences, T] of samples that were read: at the first place of each document, else 0 */
+    double *places;     /* [sequences, T] of the samples that were read: at the first place of each document, else 0 */
+    int64_t *document;  /* [sequences, T] scratch: which document begins at a place, -1: none */
+    double least, most; /* of the values that a head has given to answers since sh_reference_forget() */
 };
 
 /* All 0. loss: enum sh_cfg_loss_type. Local. */
@@ -35,6 +36,15 @@ sh_rc sh_reference_place(struct sh_reference *ref, const struct sh_data *d, int6
  * state is there and before the first step. name: of the file in the run's folder.
  * Errors, agreed: SH_E_DATA: the file is missing, damaged or of other data. */
 sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name);
+
+/* Whether a head scores pairs of answers. */
+bool sh_reference_scores(const struct sh_reference *ref);
+
+/* Extremes, unlike sums, are not joined by the program: after each section the host takes those of the answers of this
+ * rank's last `micro_steps` micro-steps; a stage before the last has none. A value that is not a number is left out.
+ * Nothing if no head scores. Local. */
+void sh_reference_forget(struct sh_reference *ref); /* NULL is fine, as below */
+void sh_reference_take(struct sh_reference *ref, const struct sh_run *r, int micro_steps);
 
 /* The means over pairs, or over single answers, of PAIR_LOSS's numbers. Local. */
 struct sh_pair_metrics sh_reference_metrics(const struct sh_reference *ref, const double sums[SH_PAIR_ALL],

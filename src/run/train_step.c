@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/log.h"
+#include "src/base/mem.h"
 #include "src/base/time.h"
 #include "src/job/job.h"
 #include "src/model/objective.h"
@@ -15,6 +16,7 @@
 #include "src/run/watch/hunt.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A rank's contiguous part of a global batch of `batch` sequences from `samples` on. */
@@ -90,6 +92,27 @@ static sh_rc sum_over_ranks(struct sh_run *r, double *values, int n)
 
     SH_TRY(sh_comm_start(r->comm, &coll, &ticket));
     return sh_comm_wait(r->comm, ticket);
+}
+
+/* The extremes of all ranks, exactly: each puts its own in its place, and 0 in those of the others. */
+static sh_rc share_extremes(struct sh_run *r, struct sh_reference *ref)
+{
+    enum { LEAST, MOST, EACH };
+    double *ends;
+    sh_rc rc;
+
+    if (!sh_reference_scores(ref))
+        return SH_OK;
+    ends = sh_calloc((size_t)r->mesh->world * EACH, sizeof *ends);
+    ends[r->mesh->rank * EACH + LEAST] = ref->least;
+    ends[r->mesh->rank * EACH + MOST] = ref->most;
+    rc = sum_over_ranks(r, ends, r->mesh->world * EACH);
+    for (int i = 0; i < r->mesh->world && rc == SH_OK; i++) {
+        ref->least = fmin(ref->least, ends[i * EACH + LEAST]);
+        ref->most = fmax(ref->most, ends[i * EACH + MOST]);
+    }
+    free(ends);
+    return rc;
 }
 
 /* This rank's part of the number by which the objective divides. */
@@ -237,10 +260,14 @@ static void micro_steps(struct sh_train *t)
     double numbers[SH_PAIR_ALL];
 
     sh_run_no_loss(r);
+    sh_reference_forget(t->feed.reference);
     sh_routers_begin(&t->routers, r);
     for (int m = 0; m < micro_steps_of(t); m++) {
         run_micro_step(t, m);
-        if (!r->p->tree_sums || (m + 1) % r->p->unrolled)
+        if ((m + 1) % r->p->unrolled)
+            continue;
+        sh_reference_take(t->feed.reference, r, r->p->unrolled);
+        if (!r->p->tree_sums)
             continue;
         for (int k = 0; k < r->p->unrolled; k++) {
             sh_run_own_losses(r, k, numbers);
@@ -274,7 +301,7 @@ static void measured_micro_steps(struct sh_train *t)
 /* The gradients are sums over targets or answers; dividing by those of all ranks makes them means, and float16 multiplies
  * them by its loss scale. Those of the routers' losses are sums over tokens. loss and sumsq are already summed over all
  * ranks when they are read. */
-static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
+static sh_rc forward_backward(struct sh_train *t, struct sh_step_metrics *m)
 {
     struct sh_run *r = t->r;
     double numbers[SH_PAIR_ALL], norm;
@@ -288,8 +315,10 @@ static void forward_backward(struct sh_train *t, struct sh_step_metrics *m)
     sh_exec_get(r->exec, SH_PORT_SUMSQ, &norm);
     m->loss = numbers[0] / (double)t->counted;
     m->grad_norm = sqrt(norm) / t->loss_scale.scale;
+    SH_TRY(share_extremes(r, t->feed.reference));
     if (t->feed.reference)
         m->pairs = sh_reference_metrics(t->feed.reference, numbers, t->counted);
+    return SH_OK;
 }
 
 /* `updates`, not the step, drives Adam's bias correction: skipped steps do not count. */
@@ -383,7 +412,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
         leave_out(t, m);
         return SH_OK;
     }
-    forward_backward(t, m);
+    SH_TRY(forward_backward(t, m));
     sh_routers_take(&t->routers, t->r, step_tokens(t), &m->routers);
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
     if (hunts(t, m))

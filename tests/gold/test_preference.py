@@ -272,7 +272,8 @@ def reward_loss(w, documents, numbers, c):
     chosen, rejected = (torch.stack([value(w, tokens, c) for tokens in documents[i::2]]) for i in (0, 1))
     loss = -log_s(chosen - rejected - torch.tensor(numbers[::2])).mean()
     loss = loss + c['objective.center_rewards_coefficient'] * ((chosen + rejected) ** 2).mean()
-    return loss, {'mean_reward': float((chosen + rejected).mean()) / 2, 'margin': float((chosen - rejected).mean()),
+    both = torch.cat([chosen, rejected])
+    return loss, {'mean_reward': float(both.mean()), 'min_reward': float(both.min()), 'max_reward': float(both.max()), 'margin': float((chosen - rejected).mean()),
                   'accuracy': float((chosen > rejected).double().mean()), 'pairs': len(chosen)}
 
 

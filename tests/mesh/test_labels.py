@@ -33,7 +33,7 @@ VALUES = {
     'reward': {**KINDS['llama in bf16'], 'model.num_labels': 1, 'objective.name': 'reward'},
     'regression': {**KINDS['gpt2'], 'model.num_labels': 1, 'objective.name': 'regression', 'data.packing': 'bfd'},
 }
-NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'texts', 'mean_reward', 'margin', 'accuracy')
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'texts', 'mean_reward', 'margin', 'accuracy', 'min_reward', 'max_reward')
 
 
 def draw_texts(seed, count, longest=9):
@@ -57,7 +57,7 @@ def train(folder, kind, ranks=0, changes=None, fresh=True):
     job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
     lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
     return ([[line.get(key) for key in NUMBERS] for line in lines if 'loss' in line],
-            [[line['validation_loss'], *map(line.get, ('accuracy', 'tokens', 'mean_reward', 'margin', 'pairs', 'texts'))] for line in lines if 'validation_loss' in line])
+            [[line['validation_loss'], *map(line.get, ('accuracy', 'tokens', 'mean_reward', 'margin', 'pairs', 'texts', 'min_reward', 'max_reward'))] for line in lines if 'validation_loss' in line])
 
 
 def case_mesh(kind, mesh):
@@ -156,7 +156,7 @@ def case_values(kind):
     last, validation = one[kind][0][-1], one[kind][1][-1]
     said = job.sherd('eval', '--checkpoint', f'one-{kind}/out', '--data', {'reward': scored, 'regression': numbered}[kind]).split()
     words = dict(zip(said[::2], said[1::2]))
-    keys = {'reward': {'loss': 0, 'accuracy': 1, 'mean_reward': 3, 'margin': 4, 'pairs': 5}, 'regression': {'loss': 0, 'texts': 6}}[kind]
+    keys = {'reward': {'loss': 0, 'accuracy': 1, 'mean_reward': 3, 'margin': 4, 'pairs': 5, 'min_reward': 7, 'max_reward': 8}, 'regression': {'loss': 0, 'texts': 6}}[kind]
     wrong = [f'{key} {words.get(key)}, expected {validation[i]}' for key, i in keys.items()
              if key not in words or abs(float(words[key]) - validation[i]) > 1e-5]
     files = {ranks: case_scores(kind, ranks) for ranks in ((0, 2) if job.can_launch() else (0,))}
@@ -169,6 +169,7 @@ def case_values(kind):
     if kind == 'reward':
         chosen, rejected = scores[::2], scores[1::2]
         numbers = {'pairs': len(chosen), 'mean_reward': sum(scores) / len(scores),
+                   'min_reward': min(scores), 'max_reward': max(scores),
                    'margin': sum(c - r for c, r in zip(chosen, rejected)) / len(chosen),
                    'accuracy': sum(c > r for c, r in zip(chosen, rejected)) / len(chosen)}
     else:
@@ -176,7 +177,7 @@ def case_values(kind):
     wrong += [f'{key} of the scores is {number}, printed {words[key]}' for key, number in numbers.items()
               if abs(float(words[key]) - number) > 1e-5 * max(1, abs(number))]
     there = [number is not None for number in last]
-    wrong += [] if there[4:] == [kind == 'reward', kind != 'reward', *3 * [kind == 'reward']] else [f'{last}']
+    wrong += [] if there[4:] == [kind == 'reward', kind != 'reward', *5 * [kind == 'reward']] else [f'{last}']
     job.sherd('ckpt', 'export', f'one-{kind}/out', '-o', f'{kind}-folder')
     found = json.loads(pathlib.Path(f'{kind}-folder/config.json').read_text())
     right = {'id2label': {'0': 'LABEL_0'}, 'problem_type': 'regression' if kind == 'regression' else None}

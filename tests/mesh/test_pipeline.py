@@ -195,7 +195,7 @@ def of_routers(step):
 
 def of_answers(line):
     """What is said of pairs, answers and labels."""
-    numbers = [line.get(key, 0) for key in ('pairs', 'answers', 'rewards', 'logps', 'kl', 'mean_reward', 'margin', 'accuracy')]
+    numbers = [line.get(key, 0) for key in ('pairs', 'answers', 'rewards', 'logps', 'kl', 'mean_reward', 'min_reward', 'max_reward', 'margin', 'accuracy')]
     return [number for one in numbers for number in (one.values() if isinstance(one, dict) else [one])]
 
 

@@ -13,6 +13,8 @@
  *
  * Messages of each link and direction have their own stream, so that none waits for one of another neighbour. */
 #include "src/base/mem.h"
+#include "src/config/words.h"
+#include "src/model/objective.h"
 #include "src/pass/build.h"
 #include "src/pass/pipeline/links.h"
 #include "src/pass/pipeline/order.h"
@@ -172,14 +174,25 @@ static void emit(struct pipe *f, const struct sh_pipe_item *items, int n)
         add_wait(f, sent);
 }
 
-/* Inputs of all micro-steps, in place of those of one; and their losses, if the host joins them in a tree. */
+/* Whether the host reads what each micro-step leaves in a port: losses, if it joins them in a tree, and the values of
+ * answers, of which it takes the extremes. */
+static bool is_read_each(const struct pipe *f, int port)
+{
+    const struct sh_model_batch *b = &f->b->batch;
+    bool values = sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS &&
+                  sh_cfg_loss_takes(b->pairs.loss) & SH_TAKES_NUMBERS;
+
+    return (port == SH_PORT_LOSS && f->b->options.reproducible) || (port == SH_PORT_SUMS && values);
+}
+
+/* Ports of all micro-steps in place of those of one: what the host fills, or reads of each. */
 static void widen_ports(struct pipe *f)
 {
     for (int port = 0; port < SH_PORTS; port++) {
         int t = f->p->port[port];
         struct sh_tensor all;
 
-        if (t == SH_NONE || !(sh_port_row(port)->in || (port == SH_PORT_LOSS && f->b->options.reproducible)))
+        if (t == SH_NONE || !(sh_port_row(port)->in || is_read_each(f, port)))
             continue;
         all = f->p->tensors[t];
         all.dim[0] *= f->steps;

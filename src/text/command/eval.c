@@ -65,8 +65,9 @@ static void print_result(const struct sh_eval_result *v)
 {
     printf("loss %.6f", v->loss);
     if (v->pairs.scored)
-        printf("  accuracy %.6f  mean_reward %.6f  margin %.6f  pairs %lld", v->pairs.accuracy, v->pairs.reward,
-               v->pairs.margin, (long long)v->pairs.scored);
+        printf("  accuracy %.6f  mean_reward %.6f  min_reward %.6f  max_reward %.6f  margin %.6f  pairs %lld",
+               v->pairs.accuracy, v->pairs.reward, v->pairs.least, v->pairs.most, v->pairs.margin,
+               (long long)v->pairs.scored);
     else if (v->pairs.values)
         printf("  texts %lld", (long long)v->pairs.values);
     else if (v->labels)

@@ -64,6 +64,21 @@ static double reward_margin_of(const struct sh_report_step *s)
     return s->reward_margin;
 }
 
+static double reward_of(const struct sh_report_step *s)
+{
+    return s->reward;
+}
+
+static double reward_least_of(const struct sh_report_step *s)
+{
+    return s->reward_least;
+}
+
+static double reward_most_of(const struct sh_report_step *s)
+{
+    return s->reward_most;
+}
+
 static double expert_waves_of(const struct sh_report_step *s)
 {
     return s->expert_waves;
@@ -127,6 +142,18 @@ static const struct curve curves[] = {
      .about = "Pairs of answers only: the reward of the chosen answer minus that of the rejected one.",
      .unit = "margin",
      .value = reward_margin_of},
+    {.title = "Mean rewards against steps",
+     .about = "Rewards that a head gives: the mean over both answers of all pairs.",
+     .unit = "reward",
+     .value = reward_of},
+    {.title = "Smallest rewards against steps",
+     .about = "Rewards that a head gives: the smallest of a step. Far from the mean it is that of an outlier.",
+     .unit = "reward",
+     .value = reward_least_of},
+    {.title = "Largest rewards against steps",
+     .about = "Rewards that a head gives: the largest of a step. Far from the mean it is that of an outlier.",
+     .unit = "reward",
+     .value = reward_most_of},
     {.title = "Load of experts against steps",
      .about = "Models with experts only: the largest load of an expert over the mean of its block, of all blocks; 1 is "
               "balanced.",
