@@ -84,7 +84,7 @@ int sh_optim_wave_units(const struct sh_update_wave *all)
         of_all += n[i];
     }
     p->n_matrices = before; /* they are added again with their unit */
-    wave = sh_owners_wave(work, n, all->n, all->ranks);
+    wave = sh_owners_wave(work, n, all->n, sh_owners_of(all->ranks, all->ortho->owners));
     free(work);
     free(none);
     free(n);
@@ -129,7 +129,17 @@ static void keep_moments(const struct sh_update_wave *w, int unit, const int *pl
     free(end);
 }
 
-/* Share the matrices of a unit among the ranks, which have `load` already; `elems`: what each of them holds. */
+/* Place n matrices on owners. If not all ranks are, these lie evenly among them: on several nodes, if the ranks do. */
+static void place_all(const struct sh_update_wave *w, const double *work, int n, double *load, int *place)
+{
+    int owners = sh_owners_of(w->ranks, w->ortho->owners);
+
+    sh_owners_place(work, n, owners, load, place);
+    for (int i = 0; i < n; i++)
+        place[i] = place[i] * w->ranks / owners;
+}
+
+/* Share the matrices of a unit among the owners, which have `load` already; `elems`: what each rank holds. */
 static struct owned share(const struct sh_update_wave *w, int unit, double *load, int64_t *elems)
 {
     int n = w->p->units[unit].n_params, *place = sh_calloc((size_t)n + 1, sizeof *place);
@@ -140,7 +150,7 @@ static struct owned share(const struct sh_update_wave *w, int unit, double *load
     n = add_matrices(w, unit, work, begin, end);
     o.n_matrices = w->p->n_matrices - o.first_matrix;
     note_sides(w->p, &o);
-    sh_owners_place(work, n, w->ranks, load, place);
+    place_all(w, work, n, load, place);
     add_cuts(w, place, begin, end, n);
     if (w->p->units[unit].moments != SH_NONE)
         keep_moments(w, w->p->units[unit].moments, place, n);

@@ -49,6 +49,11 @@ void sh_owners_place(const double *work, int n, int ranks, double *load, int *pl
     free(best);
 }
 
+int sh_owners_of(int ranks, int most)
+{
+    return most && most < ranks ? most : ranks;
+}
+
 static double largest(const double *load, int ranks)
 {
     double most = 0;

@@ -10,6 +10,9 @@
  *   place  out    [n], ascending */
 void sh_owners_place(const double *work, int n, int ranks, double *load, int *place);
 
+/* How many of the ranks own matrices, if `most` may; 0: all may. */
+int sh_owners_of(int ranks, int most);
+
 /* How many units to treat at once so that the busiest rank has at most a few percent more than the mean, or the number
  * with which it has least.
  *   work   [sum of n] unit after unit; n [units] */

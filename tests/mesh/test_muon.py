@@ -43,6 +43,12 @@ MESHES = {
     'no_shard over 2, once, saved in the background': flat('no_shard', 2, **{'checkpoint.async_mode': 'async'}),
     'no_shard, 2 replicas': flat('no_shard', 2, **{'mesh.replicate': 2}),
     'shard_optim over 4': flat('shard_optim', 4),
+    'full_shard over 4, 1 owner': flat('full_shard', 4, **{'optimizer.muon_ranks': 1}),
+    'full_shard over 4, 2 owners, carried': flat('full_shard', 4, **FILE, **{'optimizer.muon_ranks': 2}),
+    'shard_grad_op over 4, 3 owners, by messages': flat('shard_grad_op', 4, **{'optimizer.muon_ranks': 3, 'comm.shared_memory': 'off'}),
+    'shard_optim over 2, 1 owner': flat('shard_optim', 2, **{'optimizer.muon_ranks': 1}),
+    'no_shard over 2, once, 1 owner': flat('no_shard', 2, **{'optimizer.muon_ranks': 1}),
+    'hybrid_shard_zero2 2 x 2, 1 owner': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2, 'optimizer.muon_ranks': 1}),
     'hybrid_shard 2 x 2': flat('hybrid_shard', 4, **{'mesh.shard': 2}),
     'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
 }
@@ -51,7 +57,7 @@ IN_A_FILE = {
     'states in a file, not carried': flat('full_shard', 0, **FILE, **{'offload.overlap_update': 'off'}),
     'half of the states in a file': flat('hybrid_shard_zero2', 4, **FILE, **{'mesh.shard': 2, 'offload.optimizer_ratio': 0.5}),
 }
-SAMPLE = ('full_shard over 2', 'full_shard over 4, by messages', 'hybrid_shard 2 x 2')
+SAMPLE = ('full_shard over 2', 'full_shard over 4, by messages', 'full_shard over 4, 1 owner', 'hybrid_shard 2 x 2')
 folders = itertools.count()
 
 
@@ -146,7 +152,7 @@ if __name__ == '__main__':
               ('no_shard over 2, once, saved in the background', 'states in a file, carried') if job.can_launch()]
     cases.append(('states of rows elsewhere', case_rows_elsewhere))
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
-              (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
+              (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama, NorMuon', 'full_shard over 4, 1 owner'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
                ('llama, groups', 'full_shard over 2')) if job.can_launch()]
     cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
               ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),

@@ -274,6 +274,7 @@ static const char *const *frozen;
 static const struct sh_unit_groups *groups;
 static struct sh_adapters adapters;
 static const struct sh_optim *optim; /* NULL: AdamW */
+static int owners;                   /* at most so many ranks of a group own matrices; 0: all */
 static bool coded;                   /* what is gathered */
 
 static struct sh_build build_of(const struct tiny_model *m, int world, int micros, bool sync_last)
@@ -286,6 +287,7 @@ static struct sh_build build_of(const struct tiny_model *m, int world, int micro
     b.options.micro_steps = micros;
     b.options.strategy.sync_last_only = sync_last;
     b.options.gather_coded = coded;
+    b.options.ortho.owners = owners;
     b.evaluate = true;
     if (optim)
         b.options.optim = optim;
@@ -735,13 +737,16 @@ static void with_whole_matrices(void **state)
     optim = NULL;
 }
 
-/* Each mesh with whole matrices at their owners. One rank makes all of them. */
+/* Each mesh with whole matrices at their owners, which may be few of its ranks. One rank makes all of them. */
 static void with_muon(void **state)
 {
     (void)state;
     optim = sh_optim_of(SH_OPTIM_MUON);
     check_model(&(void *){(void *)(uintptr_t)&tiny_models[1]});
     check_model(&(void *){(void *)(uintptr_t)&tiny_models[5]});
+    owners = 2;
+    check_model(&(void *){(void *)(uintptr_t)&tiny_models[1]});
+    owners = 0;
     optim = NULL;
 }
 

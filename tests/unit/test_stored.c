@@ -77,6 +77,7 @@ static const struct row machine[] = {
     {"parallelism.backward_prefetch", "3", NULL},
     {"parallelism.limit_all_gathers", "3", NULL},
     {"parallelism.resident_units", "1", NULL},
+    {"optimizer.muon_ranks", "1", "optimizer.name=muon"},
     {"mesh.shard", "2", NULL},
     {"mesh.replicate", "2", NULL},
     {"mesh.ranks_per_node", "2", NULL},

@@ -89,7 +89,7 @@ LEFT_OUT = {
     'optimizer.name=adamw_4bit': 'no kernel has states of four bits', 'optimizer.state_dtype=int4': 'no kernel has states of four bits',
     'optimizer.name=adamw_8bit': 'with optimizer.state_dtype=int8', 'optimizer.name=galore_adamw': 'offload.optimizer moves them',
     'optimizer.name=plugin': 'plug-ins bring operations and losses', 'optimizer.plugin=x': 'plug-ins bring operations and losses',
-    'optimizer.muon_coefficients=gram': 'loses digits', 'optimizer.muon_ranks=8': 'each replica has all of them',
+    'optimizer.muon_coefficients=gram': 'loses digits',
     'objective.loss_type=sigmoid,sft': 'one loss at a time', 'objective.loss_weights=1,2': 'objective.loss_type is one loss',
     'objective.sync_ref_model=true': 'the reference stays', 'objective.ref_model_mixup_alpha=0.5': 'the reference stays',
     'objective.name=reverse_kl': 'learns by the forward divergence', 'objective.name=gkd': 'learns by the forward divergence',

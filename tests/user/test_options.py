@@ -219,6 +219,7 @@ ROWS = {
     'optimizer.adjust_lr_fn': Row('original', 'steps', needs=MUON),
     'optimizer.muon_split': Row('heads', 'steps', needs=MUON),
     'optimizer.cautious_decay': Row('true', 'steps', needs=MUON),
+    'optimizer.muon_ranks': Row(1, 'mpi/plan-muon.case'),
     'optimizer.muon_beta2': Row(0.5, 'steps', needs={'optimizer.name': 'normuon'}),
     'optimizer.state_dtype': Row('bfloat16', 'plan'),
     'optimizer.ema_decay': Row(0.9, 'plan'),

@@ -275,9 +275,6 @@ static const struct {
     {"model.block|model.blocks|model.attention",
      "model.family names the blocks, rows of a table of the program; model.ffn has the "
      "feed-forward part in words"},
-    {"muon_ranks|optimizer.muon_ranks",
-     "leave it out: the ranks that share a unit's parameters share its matrices, and each "
-     "replica has all of them"},
     {"max_prompt_length|max_completion_length", "data.excess_length_strategy: drop leaves out pairs that do not fit "
                                                 "into training.seq_len"},
     {"num_epochs", EPOCHS},

@@ -5,6 +5,7 @@
 #include "src/base/string/str.h"
 #include "src/config/read/groups.h"
 #include "src/model/model.h"
+#include "src/optim/owners.h"
 #include "src/tools/predict/command.h"
 
 #include <math.h>
@@ -59,7 +60,7 @@ static void say_groups(const struct sh_predict *l)
 
 /* The matrices of a step, by wave. A wave takes as long as its busiest rank. */
 struct work {
-    int matrices, waves, ranks;
+    int matrices, waves, ranks, owners; /* ranks that share a unit, and those of them that own matrices */
     int64_t elems;
     double all, busiest; /* operations: of all ranks, and of the busiest of each wave */
 };
@@ -122,6 +123,7 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
         if (op->kind == SH_OP_ORTHO) {
             add_ortho(l->p, op, &w, load, ranks);
             w.ranks = ranks;
+            w.owners = sh_owners_of(ranks, l->build.options.ortho.owners);
         }
     }
     w.busiest += largest(load, most);
@@ -135,17 +137,19 @@ static void say_muon(const struct sh_predict *l)
     struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
     double of_token = f.matmul + f.attention_causal, world = sh_mesh_ranks(&l->mesh), step;
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
-    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[96] = "";
+    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[112] = "", of[24] = "";
     struct work w;
 
     if (!update || !l->build.options.optim->finish)
         return;
     w = work_of(l, update);
     step = of_token * (double)(batch * l->cfg.training.seq_len) / world + w.busiest;
+    if (w.owners < w.ranks)
+        snprintf(of, sizeof of, " of %d", w.ranks);
     if (w.ranks > 1)
         snprintf(balance, sizeof balance,
-                 "; owned by %d ranks, in waves of %d units, the busiest with %.2f of the mean", w.ranks,
-                 w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, w.busiest * w.ranks / w.all);
+                 "; owned by %d%s ranks, in waves of %d units, the busiest with %.2f of the mean", w.owners, of,
+                 w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, w.busiest * w.owners / w.all);
     sh_str_say(stdout, "muon", "%d matrices of %s elements, the other %s by AdamW%s", w.matrices,
                sh_str_count(w.elems, count), sh_str_count(sh_model_params(&l->build.model) - w.elems, others), balance);
     sh_str_say(stdout, "muon",
