@@ -142,6 +142,13 @@ sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part)
     return ask(fd, &m, NULL);
 }
 
+sh_rc sh_keep_accuse(int fd, int64_t good)
+{
+    struct sh_wire m = {.kind = SH_WIRE_ACCUSE, .bytes = good};
+
+    return ask(fd, &m, NULL);
+}
+
 sh_rc sh_keep_lose(int fd, bool node, int *rank)
 {
     struct sh_wire m = {.kind = SH_WIRE_LOSE, .slot = node};

@@ -53,6 +53,13 @@ static struct {
     char why[256];
 } left_out = {.event = -1};
 
+static atomic_llong accused = -1;
+
+int64_t sh_keep_accused(void)
+{
+    return accused;
+}
+
 /* ---- parts ---- */
 
 static int find_part(const struct keeper *k, const struct sh_wire *m)
@@ -289,6 +296,8 @@ static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
         drop_others(k, m->start);
     if (m->kind == SH_WIRE_FORGET)
         drop(k, find_part(k, m));
+    if (m->kind == SH_WIRE_ACCUSE)
+        accused = m->bytes;
     if (m->kind == SH_WIRE_LOSE && !stops)
         rc = lose_rank(k, &m->rank);
     if (listed) {

@@ -60,6 +60,13 @@ sh_rc sh_keep_drop(int fd, uint64_t start);
 /* Forget the part of that rank, world, slot and layout. */
 sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part);
 
+/* This node computes wrong numbers, and checkpoints up to step `good` are right (0: no one is sure to be): the keeper tells
+ * the watch, before it says that the node lives once more. */
+sh_rc sh_keep_accuse(int fd, int64_t good);
+
+/* The keeper's side, from any thread: what a rank has said by that, or -1. */
+int64_t sh_keep_accused(void);
+
 /* For drills: have the keeper kill the lowest rank of its node, whose number is in *rank, or stop itself and all ranks
  * there, as a node that has lost its network seems to others. Errors: SH_E_USAGE: there is no rank. */
 sh_rc sh_keep_lose(int fd, bool node, int *rank);

@@ -95,12 +95,24 @@ static bool is_left_out(const struct address *a)
     return speaks;
 }
 
+/* Before the next sign of life, so that whoever asks the watch whether all live has heard it. */
+static void accuse(int fd, bool *said)
+{
+    char text[FIELD];
+
+    if (*said || sh_keep_accused() < 0)
+        return;
+    snprintf(text, sizeof text, "U%lld\n", (long long)sh_keep_accused());
+    say(fd, text);
+    *said = true;
+}
+
 static void *beat(void *arg)
 {
     struct address *a = arg;
     char text[2 * FIELD], last = 0;
     int64_t heard;
-    bool any, there = true;
+    bool any, there = true, accused = false;
     int fd = reach_soon(a);
 
     if (fd < 0) {
@@ -114,6 +126,7 @@ static void *beat(void *arg)
     heard = sh_now_ns();
     while (last != 'Q' && sh_seconds_since(heard) < GONE_SECONDS) {
         poll(NULL, 0, BEAT_MS);
+        accuse(fd, &accused);
         say(fd, ".");
         if (there && !hear(fd, &last, &any)) {
             there = false;

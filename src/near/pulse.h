@@ -22,6 +22,7 @@ sh_rc sh_pulse_start(const char *address);
  *     watch HOST:PORT:TOKEN   first, for SHERD_WATCH
  *     lost NODE               nothing was heard for `silence` seconds
  *     ended NODE              its keeper has ended; the node may live
+ *     unfit NODE STEP         it computes wrong numbers; checkpoints up to STEP are right, 0: no one is sure to be
  *     all                     after SIGUSR1: all nodes that are not lost or ended have been heard since
  *
  * Errors: SH_E_COMM: it cannot listen. */

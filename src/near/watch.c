@@ -77,7 +77,25 @@ static bool greet(struct watch *w, struct node *me)
     return true;
 }
 
-/* "TOKEN NAME\n", and then bytes that mean nothing but that they came. false: it is gone, or not one of ours. */
+/* A line is complete. false: it is not one of ours. */
+static bool take_line(struct watch *w, struct node *me)
+{
+    char text[2 * HELLO];
+    long long step;
+
+    me->hello[me->length] = '\0';
+    me->length = 0;
+    if (!me->name[0])
+        return greet(w, me);
+    if (sscanf(me->hello, "U%lld", &step) == 1) {
+        snprintf(text, sizeof text, "%s %lld", me->name, step);
+        print("unfit ", text);
+    }
+    return true;
+}
+
+/* "TOKEN NAME\n", and then dots that mean nothing but that they came, and "U STEP\n". false: it is gone, or not one of
+ * ours. */
 static bool hear(struct watch *w, struct node *me)
 {
     char bytes[HELLO];
@@ -86,15 +104,15 @@ static bool hear(struct watch *w, struct node *me)
     if (n <= 0)
         return n < 0 && (errno == EAGAIN || errno == EINTR);
     me->heard = sh_now_ns();
-    for (ssize_t i = 0; i < n && !me->name[0]; i++) {
+    for (ssize_t i = 0; i < n; i++) {
+        if (me->name[0] && bytes[i] == '.')
+            continue;
         if (me->length == HELLO - 1)
             return false;
-        me->hello[me->length++] = bytes[i];
-        if (bytes[i] == '\n') {
-            me->hello[me->length - 1] = '\0';
-            if (!greet(w, me))
-                return false;
-        }
+        if (bytes[i] != '\n')
+            me->hello[me->length++] = bytes[i];
+        else if (!take_line(w, me))
+            return false;
     }
     return true;
 }

@@ -147,13 +147,21 @@ static sh_rc check_state(struct sh_train *t, bool *finite)
 }
 
 /* Compare after the step just done; once is enough. */
+/* Numbers that may be wrong are neither saved nor kept in memory. */
+static sh_rc distrust(struct sh_train *t, sh_rc rc)
+{
+    if (rc == SH_E_REPLICA)
+        sh_kept_forget(t->r);
+    return rc;
+}
+
 static sh_rc compare_replicas(struct sh_train *t)
 {
     int64_t begun = sh_now_ns();
 
     if (!t->r->cfg.fault.replica_check_every || t->compared == t->r->step)
         return SH_OK;
-    SH_TRY(sh_replicas_compare(t->r));
+    SH_TRY(distrust(t, sh_replicas_compare(t->r)));
     t->compared = t->r->step;
     t->check_seconds += sh_seconds_since(begun);
     return SH_OK;
@@ -167,7 +175,7 @@ static sh_rc check(struct sh_train *t, bool *finite)
 
     sh_exec_settle(t->r->exec);
     SH_TRY(compare_replicas(t));
-    SH_TRY(sh_frozen_check(t->r));
+    SH_TRY(distrust(t, sh_frozen_check(t->r)));
     t->saving.look_seconds = sh_seconds_since(begun);
     begun = sh_now_ns();
     SH_TRY(check_state(t, finite));
@@ -215,14 +223,11 @@ static sh_rc go_back(struct sh_train *t)
     return SH_OK;
 }
 
-/* Numbers that may be wrong are neither saved nor kept in memory. */
 static sh_rc replay(struct sh_train *t)
 {
     int64_t begun = sh_now_ns();
-    sh_rc rc = sh_train_replay(t);
+    sh_rc rc = distrust(t, sh_train_replay(t));
 
-    if (rc == SH_E_REPLICA)
-        sh_kept_forget(t->r);
     t->check_seconds += sh_seconds_since(begun);
     return rc;
 }

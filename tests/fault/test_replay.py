@@ -5,6 +5,8 @@ import os
 import pathlib
 import random
 import re
+import signal
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
@@ -78,6 +80,31 @@ def case_pair():
     return bad + [once] * ('rank 1 on' not in once or f' makes other numbers each time, first in {label};' not in once)
 
 
+def case_watched():
+    """The keeper tells the watch which node is unfit and what is sure to be right, before it says that the node lives; near
+    checkpoints are empty."""
+    short = {'training.steps': 4, 'checkpoint.near_interval': 1}
+    calls = count_calls({'training.steps': 4}, 2)[-1]
+    folder = wrong.prepare('watched', {**BASE, **short})
+    watch = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, text=True, env=job.environment(0))
+    address = watch.stdout.readline().split()[1]
+    keeper = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL,
+                              env=job.environment(0) | {'SHERD_WATCH': address})
+    try:
+        wrong.go(folder, 2, statuses=(7,), CALL=calls - 30, HOW='flip', RANK=1, AGAIN=True)
+        watch.send_signal(signal.SIGUSR1)
+        said = [watch.stdout.readline() for _ in range(2)]
+        left = job.sherd('keep', 'c.yaml', '--step', folder=folder).strip()
+    finally:
+        for process in watch, keeper:
+            process.terminate()
+            process.wait(job.SECONDS)
+        watch.stdout.close()
+    right = re.fullmatch(r'unfit \S+ 2\n', said[0]) and said[1] == 'all\n' and left == '-1'
+    return [] if right else [f'{said}, and the keeper has {left}']
+
+
 def case_clean():
     """Nothing is said, and the losses are those of a run without replays."""
     bad = []
@@ -106,5 +133,5 @@ def case_refused():
 
 if __name__ == '__main__':
     wrong.tokens = tiny.write_tokens()
-    sys.exit(job.run_cases([('one bit, lasting', case_flips), ('of two ranks', case_pair), ('no flip', case_clean),
+    sys.exit(job.run_cases([('one bit, lasting', case_flips), ('of two ranks', case_pair), ('the watch', case_watched), ('no flip', case_clean),
                             ('what cannot be replayed', case_refused)] if job.can_launch() else [('skipped', list)]))

@@ -49,7 +49,14 @@ LATER = {'gradient': ('bwd_w', 'bias_bwd', 'embed_bwd', 'accumulate', 'lora_bwd'
 
 def run(folder, ranks, config, words=('train', 'c.yaml'), statuses=(0, 6), more=None, **env):
     """Standard error of a run that is meant to end well, with the guard's status, or with that of wrong operations."""
-    folder = job.prepare(folder, {'job.dump_folder': 'out', 'training.dataset_path': tokens, **config})
+    return go(prepare(folder, config), ranks, words, statuses, more, **env)
+
+
+def prepare(folder, config):
+    return job.prepare(folder, {'job.dump_folder': 'out', 'training.dataset_path': tokens, **config})
+
+
+def go(folder, ranks, words=('train', 'c.yaml'), statuses=(0, 6), more=None, **env):
     words = job.command(ranks, list(words))
     words[words.index(os.environ['SHERD'])] = str(PROGRAM)
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, timeout=job.SECONDS,

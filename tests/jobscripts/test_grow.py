@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""keep-going.sbatch takes lost nodes back. Prints TAP.
+"""keep-going.sbatch takes lost nodes back, and leaves out those that compute wrong numbers. Prints TAP.
 
 The whole script, with programs that stand in for srun, scontrol and squeue, and for sherd's keeper, watch and ranks; what it
 plans and configures is sherd's own. tests/cluster/run does it on a real Slurm.
@@ -52,7 +52,7 @@ train*)
     while [ -e "$STAGE/alive" ]; do
         step=$((step + 1))
         echo "$step" >"$STAGE/step.new" && mv "$STAGE/step.new" "$STAGE/step"
-        [ ! -e "$STAGE/kill" ] || { rm "$STAGE/kill"; exit 137; }
+        [ ! -e "$STAGE/kill" ] || { rm "$STAGE/kill"; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 137)"; }
         sleep 0.02
     done ;;
 *) exec "$REAL" "$@" ;;
@@ -65,7 +65,7 @@ class Stage:
 
     def __init__(self, name, *words):
         self.folder = job.prepare(pathlib.Path(name).absolute(), {**tiny.MODELS['llama'], 'training.dataset_path': 'none.bin', 'training.steps': 100000,
-                                         'training.global_batch_size': 48, 'checkpoint.near_interval': 1})
+                                         'training.global_batch_size': 48, 'checkpoint.near_interval': 1, 'job.dump_folder': 'out'})
         self.stage = self.folder / 'stage'
         self.stage.mkdir()
         (self.stage / 'alive').touch()
@@ -113,6 +113,14 @@ class Stage:
         self.answers(node, 'gone')
         (self.stage / 'part').write_text(f'lost {node}\n')
         (self.stage / 'part').rename(self.stage / 'say')
+
+    def accuse(self, *lines):
+        """The watch says so, and the ranks end."""
+        (self.stage / 'part').write_text(''.join(f'unfit {line}\n' for line in lines))
+        (self.stage / 'part').rename(self.stage / 'say')
+        self.wait('the accusation', lambda: not (self.stage / 'say').exists())
+        (self.stage / 'ends').write_text('7\n')
+        self.kill_rank()
 
     def kill_rank(self):
         (self.stage / 'kill').touch()
@@ -241,7 +249,40 @@ def case_asked():
         return expect((status, len(stage.starts())), (75, 2), stage)
 
 
+def case_unfit():
+    """A node that computes wrong numbers is left out for good; checkpoints that may have them are set aside."""
+    with Stage('unfit') as stage:
+        checkpoints = stage.folder / 'out/checkpoint'
+        checkpoints.mkdir(parents=True)
+        for step in 8, 9, 10:
+            (checkpoints / f'step-{step:08}.h5').touch()
+        stage.accuse('n3 9')
+        stage.wait_for_starts(2)
+        left = sorted(path.name for path in checkpoints.iterdir())
+        wrong = expect(stage.starts()[1], 'n1,n2,n4', stage) + expect(left, ['step-00000008.h5', 'step-00000009.h5', 'step-00000010.h5.unsure'], stage)
+        (stage.stage / 'ends').unlink()
+        stage.kill_rank()
+        stage.wait_for_starts(3)
+        wrong += expect(stage.starts()[2], 'n1,n2,n4', stage) + expect('n3' in stage.lines('probes'), False, stage)
+        stage.accuse('n2 8', 'n4 20')
+        stage.wait_for_starts(4)
+        left = [path.name for path in checkpoints.iterdir() if path.suffix == '.h5']
+        return wrong + expect(stage.starts()[3], 'n1', stage) + expect(left, ['step-00000008.h5'], stage)
+
+
+def case_unsure():
+    """Without a node that is named, or a step that is sure to be right, the job ends and its chain is stopped."""
+    wrong = []
+    for name, lines in ('nobody', ()), ('no-step', ('n3 0',)):
+        with Stage(name) as stage:
+            stage.accuse(*lines)
+            wrong += expect((stage.process.wait(job.SECONDS), len(stage.starts())), (7, 1), stage)
+            wrong += expect('stopped: replicas differ' in stage.text(), True, stage)
+    return wrong
+
+
 if __name__ == '__main__':
     sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth),
                             ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('lost twice', case_twice),
-                            ('asked to stop', case_asked)]))
+                            ('asked to stop', case_asked), ('a node that is unfit', case_unfit),
+                            ('nobody to leave out', case_unsure)]))

@@ -256,6 +256,13 @@ void sh_kept_forget(struct sh_run *r)
     sh_mesh_barrier();
 }
 
+/* Without a keeper, the error says it all. */
+void sh_kept_accuse(const struct sh_run *r, int64_t good)
+{
+    if (r->kept && sh_keep_accuse(r->kept->socket, good) != SH_OK)
+        sh_error_clear();
+}
+
 bool sh_kept_due(const struct sh_run *r, int64_t step)
 {
     return r->kept && step % r->cfg.checkpoint.near_interval == 0;

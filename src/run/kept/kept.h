@@ -33,6 +33,9 @@ sh_rc sh_kept_take(struct sh_run *r);
 /* Empty all slots: the run goes back to a file. Collective. */
 void sh_kept_forget(struct sh_run *r);
 
+/* Numbers of this rank are wrong, those of checkpoints up to step `good` are not: the job's script leaves its node out. Local. */
+void sh_kept_accuse(const struct sh_run *r, int64_t good);
+
 /* Whether a generation is due after this step. Local, the same on all ranks. */
 bool sh_kept_due(const struct sh_run *r, int64_t step);
 

@@ -6,6 +6,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/time.h"
+#include "src/run/kept/kept.h"
 #include "src/run/run.h"
 #include "src/run/watch/fingerprint_rows.h"
 
@@ -307,6 +308,7 @@ static sh_rc report(const struct sh_replay *s, const struct verdict *v)
     else
         fprintf(out, "start again: no checkpoint is sure to be right");
     fclose(out);
+    sh_kept_accuse(s->r, s->good);
     rc = sh_fail(SH_E_REPLICA, "%s", text);
     free(text);
     return rc;

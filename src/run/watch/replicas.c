@@ -3,6 +3,7 @@
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/job/job.h"
+#include "src/run/kept/kept.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
 #include "src/run/save/scan.h"
@@ -197,6 +198,7 @@ static sh_rc report_outlier(const struct sh_run *r, const struct details *d, int
     fprintf(out, "; memory or a processor has failed silently: leave %s out and continue from the newest checkpoint",
             n_outliers == 1 ? "that node" : "those nodes");
     fclose(out);
+    sh_kept_accuse(r, r->step);
     rc = sh_fail(SH_E_REPLICA, "%s", text);
     free(text);
     return rc;
