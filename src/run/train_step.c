@@ -141,7 +141,7 @@ static sh_rc prepare(struct sh_train *t)
     if (rc == SH_OK)
         rc = read_micro_step(t, 0, &first);
     if (rc == SH_OK)
-        sh_fingerprint_micro_step(&t->fingerprint, first);
+        sh_fingerprint_micro_step(&t->fingerprint, 0, first);
     sums[FAILED] = rc != SH_OK;
     bool speaks = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape);
     sums[TARGETS] = speaks ? (double)t->own_targets : 0;
@@ -208,7 +208,7 @@ static void run_micro_step(struct sh_train *t, int m)
     if (rc != SH_OK)
         sh_stop(rc);
     if (m > 0)
-        sh_fingerprint_micro_step(&t->fingerprint, first);
+        sh_fingerprint_micro_step(&t->fingerprint, m, first);
     run_section(t, m);
 }
 

@@ -128,7 +128,6 @@ REFUSED = {
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
     'offload': ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload'),
-    'fingerprint': ({'debug.fingerprint': 'f'}, 'leave out debug.fingerprint'),
     'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
@@ -384,8 +383,58 @@ def case_stalled():
     return [] if status == 5 and re.search(line, said) else [f'exit {status}'] + said.splitlines()[-5:]
 
 
+# Kind, ranks, stages, borders of chunks, changes.
+PRINTED = {
+    '2 stages': ('llama', 4, 2, 1, {**TREE, **LATER, **GRADS}),
+    '4 stages, recomputed': ('gpt2, documents', 4, 4, 3, {**TREE, **FULL}),
+    '2 stages of 2 chunks': ('llama', 2, 2, 3, {**TREE, **RING}),
+    '2 stages in bfloat16, all micro-steps in one list': ('qwen3, bfloat16', 2, 2, 1, {'training.global_batch_size': 6}),
+    '2 stages of experts': ('experts', 2, 2, 1, TREE),
+    '2 stages, sequences over 2': ('llama, 4 heads', 4, 2, 1, {CONTEXT: 2, **GRADS}),
+}
+
+
+def printed(name, changes, ranks):
+    job.train(name, config({**changes, 'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': '1,3', 'validation.enable': False,
+                            'checkpoint.enable': False}), ranks)
+    return pathlib.Path(name, 'f.jsonl')
+
+
+def compare(*files):
+    done = subprocess.run(job.command(0, ['diff', *files, '--json']), capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
+def records(path):
+    """By step and name, without which operation it is: stages do not fuse over a border."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return {(line['step'], line['name']): {key: line[key] for key in ('sum', 'bad', 'largest', 'norm', 'signs')} for line in lines
+            if not line['name'].startswith('recompute ')}
+
+
+def case_printed(name):
+    """Records of stages are those of one, in the same order, but for the sum at each border, which one stage fuses with the
+    norm after it and names by that. A difference is found on the stage that makes it."""
+    kind, ranks, stages, borders, changes = PRINTED[name]
+    mesh = {key: value for key, value in changes.items() if not key.startswith('parallelism.pipeline')}
+    one = printed('printed-one', {**KINDS[kind], **mesh, 'parallelism.gradient_sync': 'last_micro_step'}, ranks // stages)
+    many = printed('printed-many', {**KINDS[kind], **changes, PP: stages}, ranks)
+    a, b = records(one), records(many)
+    wrong = [f'in one stage only: {sorted(set(a) - set(b))}, in stages only: {sorted(set(b) - set(a))}'] * (
+        len(set(a) - set(b)) != 4 * borders or len(set(b) - set(a)) != 4 * borders
+        or any(f'{word} ' in name for _, name in set(a) ^ set(b) for word in ('gradient', 'parameter', 'tokens')))
+    wrong += [f'{key}: {b[key]}, of one stage {a[key]}' for key in a if key in b and a[key] != b[key]][:1]
+    wrong += ['another order'] * ([key for key in a if key in b] != [key for key in b if key in a])
+    status, said = compare(one, many)
+    wrong += [f'exit {status}: {said}'] * (status != 0 or not said['equal'])
+    other = printed('printed-other', {**KINDS[kind], **changes, PP: stages, 'model.norm_eps': 1e-3}, ranks)
+    status, said = compare(many, other)
+    return wrong + [f'exit {status}: {said}'] * (status != 3 or not said['name'].startswith('forward layers.0.'))
+
+
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
+            + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
             + [('late messages', case_late), ('checkpoints do not show the degree', case_resume),
                ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('traced', case_traced), ('stalled', case_stalled)]

@@ -58,8 +58,6 @@ static const char *bar_of(const struct sh_config *c)
          "stages need unequal memory, and no search of a budget knows all of them; give activation_checkpoint.mode=full, "
          "selective or none"},
         {offloads(c), "stages keep everything on the device; leave out offload"},
-        {c->debug.fingerprint[0] != '\0',
-         "stages have no sums of a whole model's tensors; leave out debug.fingerprint"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -20,7 +20,7 @@ struct sh_fingerprint_step {
     struct sh_run *r;
     int64_t step;
     struct sh_print_batch batch;
-    int64_t first; /* sequence of the micro-step */
+    int64_t first; /* sequence of the newest micro-step */
     struct sh_print_rows rows;
     struct sh_sketch *sketch; /* [rows.n] of this rank; on rank 0 in the end of all */
     float *floats;            /* a tensor, or a piece of one */
@@ -66,17 +66,38 @@ static const float *read_floats(struct sh_fingerprint_step *s, int tensor)
     return s->floats;
 }
 
-static void add_tensor(struct sh_fingerprint_step *s, int row, int tensor)
+/* x: what a micro-step has that begins with sequence `first`. */
+static void add_floats(struct sh_fingerprint_step *s, int row, const struct sh_tensor *t, const float *x, int64_t first)
 {
     struct sh_print_cut c;
-    const float *x;
 
-    if (!sh_print_cut(&s->r->p->tensors[tensor], &s->batch, &c))
+    if (!sh_print_cut(t, &s->batch, &c))
         return;
-    x = read_floats(s, tensor);
     for (int64_t j = 0; j < s->batch.runs * s->batch.sequences; j++)
         sh_sketch_add(&s->sketch[row], x + j * c.rows * c.width, c.rows, c.width, s->rows.row[row].seed,
-                      ((s->first + j % s->batch.sequences) * c.all + c.first[j / s->batch.sequences]) * c.width);
+                      ((first + j % s->batch.sequences) * c.all + c.first[j / s->batch.sequences]) * c.width);
+}
+
+/* In a section of several micro-steps, the newest one is the last. */
+static int64_t first_of(const struct sh_fingerprint_step *s, const struct sh_op *op)
+{
+    int unrolled = s->r->p->unrolled;
+
+    return unrolled == 1 ? s->first : s->first - (unrolled - 1 - op->micro) * s->batch.sequences;
+}
+
+/* They lie in one port for all micro-steps of a section. Of stages the first one reads them. */
+static void add_tokens(struct sh_fingerprint_step *s, int m)
+{
+    const struct sh_mesh_shape *mesh = &s->r->mesh->shape;
+    int port = s->r->p->port[SH_PORT_TOKENS], unrolled = s->r->p->unrolled;
+    struct sh_tensor one;
+
+    if (port == SH_NONE || sh_group_index(mesh, mesh->pipeline) > 0)
+        return;
+    one = s->r->p->tensors[port];
+    one.dim[0] /= unrolled;
+    add_floats(s, s->rows.tokens, &one, read_floats(s, port) + m % unrolled * sh_tensor_elems(&one), s->first);
 }
 
 /* Called by the executor around each operation. */
@@ -87,7 +108,8 @@ static void look(void *arg, int op, bool done)
 
     for (int k = 0; done && k < SH_OP_MAX_OUT; k++)
         if (s->rows.made[op * SH_OP_MAX_OUT + k] != SH_NONE)
-            add_tensor(s, s->rows.made[op * SH_OP_MAX_OUT + k], o->out[k]);
+            add_floats(s, s->rows.made[op * SH_OP_MAX_OUT + k], &s->r->p->tensors[o->out[k]], read_floats(s, o->out[k]),
+                       first_of(s, o));
 }
 
 /* Elements from element `at` of a unit on. A block of 64 of them lies on one rank, so it is a row of the sketch. */
@@ -303,6 +325,26 @@ sh_rc sh_fingerprint_check(const struct sh_run *r)
     return SH_OK;
 }
 
+/* Of each stage one rank speaks for the same sequences. */
+static bool speaks(const struct sh_mesh_shape *mesh)
+{
+    return sh_group_index(mesh, sh_group_others(mesh, mesh->data | mesh->pipeline)) == 0;
+}
+
+/* The rows of all stages, whose programs each rank builds for itself. Local. */
+static sh_rc make_rows(struct sh_fingerprint_step *s)
+{
+    const struct sh_run *r = s->r;
+    const struct sh_mesh_shape *mesh = &r->mesh->shape;
+    struct sh_pipe_stages stages = {0};
+    sh_rc rc = sh_group_size(mesh, mesh->pipeline) > 1 ? sh_pipe_stages_build(&r->build, true, NULL, &stages) : SH_OK;
+
+    if (rc == SH_OK)
+        sh_print_rows_make(r->p, &s->batch, &stages, r->cfg.model.n_layers, &s->rows);
+    sh_pipe_stages_free(&stages);
+    return rc;
+}
+
 sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
 {
     const struct sh_config *cfg = &r->cfg;
@@ -315,23 +357,23 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
         .r = r,
         .step = r->step + 1,
         .batch = sh_print_batch_of(&r->build.batch, cfg->training.seq_len, r->build.options.gather, &r->mesh->shape)};
-    sh_print_rows_make(r->p, &s->batch, &s->rows);
+    SH_TRY(sh_agree(make_rows(s)));
     s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
     sh_exec_settle(r->exec);
     SH_TRY(sketch_states(s));
-    if (sh_mesh_speaks(&r->mesh->shape))
+    if (speaks(&r->mesh->shape))
         sh_exec_set_look(r->exec, SH_LOOKS, look, s);
     return SH_OK;
 }
 
-void sh_fingerprint_micro_step(struct sh_fingerprint *f, int64_t first)
+void sh_fingerprint_micro_step(struct sh_fingerprint *f, int m, int64_t first)
 {
     struct sh_fingerprint_step *s = f->recording;
 
     if (!s)
         return;
     s->first = first;
-    add_tensor(s, s->rows.tokens, s->r->p->port[SH_PORT_TOKENS]);
+    add_tokens(s, m);
 }
 
 /* A step that was left before its first micro-step has no record. */

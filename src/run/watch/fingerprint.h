@@ -23,8 +23,8 @@ sh_rc sh_fingerprint_check(const struct sh_run *r);
 sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r);
 sh_rc sh_fingerprint_after_step(struct sh_fingerprint *f, struct sh_run *r);
 
-/* The next micro-step has sequences from number `first` of the run on; their tokens are on the device. Local. */
-void sh_fingerprint_micro_step(struct sh_fingerprint *f, int64_t first);
+/* Micro-step m has sequences from number `first` of the run on; their tokens are on the device. Local. */
+void sh_fingerprint_micro_step(struct sh_fingerprint *f, int m, int64_t first);
 
 void sh_fingerprint_close(struct sh_fingerprint *f); /* local */
 

@@ -147,44 +147,189 @@ static int row_of(struct sh_print_rows *rows, const struct sh_program *p, const 
     }
 }
 
-/* made: [tensors] the row that each root tensor holds now. */
-static void list_inputs(struct sh_print_row *row, const struct sh_program *p, const struct sh_op *op, const int *holds)
-{
-    row->n_in = 0;
-    for (int i = 0; i < SH_OP_MAX_IN; i++) {
-        int held = op->in[i] == SH_NONE ? SH_NONE : holds[sh_tensor_root(p, op->in[i])];
+/* A walk over the operations of one micro-step, of one program or of all stages.
+ *   holds  [stages][tensors] the row that each root tensor holds now
+ *   came   [stages][tensors] of what another stage sends: the border and direction; SH_NONE: it does not
+ *   sent   [borders of chunks and directions] which stage sends what
+ *   known  what each row reads is known already */
+struct walk {
+    struct sh_print_rows *rows;
+    const struct sh_print_batch *batch;
+    const struct sh_program *const *p;
+    int n, layers;
+    bool known;
+    int **holds, **came;
+    struct sent {
+        int stage, root;
+    } * sent;
+};
 
-        if (held != SH_NONE)
-            row->in[row->n_in++] = held;
+/* An operation that a stage has a row of; and where it would stand if one stage had all blocks. */
+struct place {
+    int stage, op, depth;
+};
+
+static void begin_walk(struct walk *w)
+{
+    w->holds = sh_calloc((size_t)w->n, sizeof *w->holds);
+    w->came = sh_calloc((size_t)w->n, sizeof *w->came);
+    w->sent = sh_calloc(2 * (size_t)w->layers + 2, sizeof *w->sent);
+    for (int s = 0; s < w->n; s++) {
+        const struct sh_program *p = w->p[s];
+        int tokens = p->port[SH_PORT_TOKENS];
+
+        w->holds[s] = sh_calloc((size_t)p->n_tensors, sizeof **w->holds);
+        w->came[s] = sh_calloc((size_t)p->n_tensors, sizeof **w->came);
+        for (int i = 0; i < p->n_tensors; i++)
+            w->holds[s][i] = w->came[s][i] = SH_NONE;
+        if (tokens != SH_NONE && s == 0)
+            w->holds[s][sh_tensor_root(p, tokens)] = w->rows->tokens;
     }
 }
 
-static void add_section(struct sh_print_rows *rows, const struct sh_program *p, int section,
-                        const struct sh_print_batch *batch)
+static void end_walk(struct walk *w)
+{
+    for (int s = 0; s < w->n; s++) {
+        free(w->holds[s]);
+        free(w->came[s]);
+    }
+    free(w->holds);
+    free(w->came);
+    free(w->sent);
+}
+
+/* Nothing changes a tensor between its sending and its use. */
+static int held(const struct walk *w, int stage, int tensor)
+{
+    int root = sh_tensor_root(w->p[stage], tensor), came = w->came[stage][root];
+
+    if (w->holds[stage][root] != SH_NONE || came == SH_NONE)
+        return w->holds[stage][root];
+    return w->holds[w->sent[came].stage][w->sent[came].root];
+}
+
+static void list_inputs(struct walk *w, int row, int stage, const struct sh_op *op)
+{
+    struct sh_print_row *to = &w->rows->row[row];
+
+    to->n_in = 0;
+    for (int i = 0; i < SH_OP_MAX_IN; i++) {
+        int in = op->in[i] == SH_NONE ? SH_NONE : held(w, stage, op->in[i]);
+
+        if (in != SH_NONE)
+            to->in[to->n_in++] = in;
+    }
+}
+
+/* row: out, of the outputs. */
+static void walk_over(struct walk *w, int stage, const struct sh_op *op, int row[SH_OP_MAX_OUT])
+{
+    const struct sh_program *p = w->p[stage];
+
+    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
+        bool recorded = op->out[k] != SH_NONE && is_recorded(p, op, op->out[k], w->batch);
+
+        row[k] = recorded ? row_of(w->rows, p, op, op->out[k], w->rows->sections) : SH_NONE;
+        if (recorded && !w->known)
+            list_inputs(w, row[k], stage, op);
+    }
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE)
+            w->holds[stage][sh_tensor_root(p, op->out[k])] = row[k];
+}
+
+static void add_section(struct sh_print_rows *rows, const struct sh_program *p, int section, int micro,
+                        const struct sh_print_batch *batch, bool known)
 {
     const struct sh_section *s = &p->sections[section];
-    int *holds = sh_calloc((size_t)p->n_tensors, sizeof *holds);
+    struct walk w = {.rows = rows, .batch = batch, .p = &p, .n = 1, .known = known};
 
-    for (int i = 0; i < p->n_tensors; i++)
-        holds[i] = SH_NONE;
-    holds[sh_tensor_root(p, p->port[SH_PORT_TOKENS])] = rows->tokens;
-    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
-        const struct sh_op *op = &p->ops[i];
-        int row[SH_OP_MAX_OUT];
+    begin_walk(&w);
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++)
+        if (p->ops[i].micro == micro)
+            walk_over(&w, 0, &p->ops[i], rows->made + (ptrdiff_t)i * SH_OP_MAX_OUT);
+    end_walk(&w);
+    rows->sections++;
+}
 
-        for (int k = 0; k < SH_OP_MAX_OUT; k++) {
-            bool recorded = op->out[k] != SH_NONE && is_recorded(p, op, op->out[k], batch);
+/* ---- of stages ---- */
 
-            row[k] = recorded ? row_of(rows, p, op, op->out[k], section) : SH_NONE;
-            rows->made[i * SH_OP_MAX_OUT + k] = row[k];
-            if (recorded)
-                list_inputs(&rows->row[row[k]], p, op, holds);
+static int depth_of(const struct walk *w, int stage, const struct sh_op *op)
+{
+    int layers = w->layers + 1, outside = stage ? layers : 0, depth = op->block == SH_NONE ? outside : op->block + 1;
+
+    return op->phase == SH_PHASE_FORWARD ? depth : 2 * layers - depth;
+}
+
+static void note_message(struct walk *w, int stage, const struct sh_op *op)
+{
+    int at = 2 * op->attr.link.border + (op->phase != SH_PHASE_FORWARD);
+
+    if (op->kind == SH_OP_SEND)
+        w->sent[at] = (struct sent){stage, sh_tensor_root(w->p[stage], op->in[0])};
+    else
+        w->came[stage][sh_tensor_root(w->p[stage], op->out[0])] = at;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+
+    return x->depth != y->depth   ? (x->depth > y->depth) - (x->depth < y->depth)
+           : x->stage != y->stage ? (x->stage > y->stage) - (x->stage < y->stage)
+                                  : (x->op > y->op) - (x->op < y->op);
+}
+
+/* Those of the first micro-step of a step, of all stages, in the order of one stage. Returns their number; the caller frees
+ * them. */
+static int find_places(struct walk *w, struct place **places)
+{
+    int n = 0, most = 0;
+
+    *places = NULL;
+    for (int s = 0; s < w->n; s++)
+        for (int i = 0; i < w->p[s]->n_sections; i++) {
+            const struct sh_section *section = &w->p[s]->sections[i];
+
+            for (int k = section->first_op; sh_program_is_micro_step(section) && k < section->first_op + section->n_ops;
+                 k++) {
+                const struct sh_op *op = &w->p[s]->ops[k];
+
+                if (op->micro)
+                    continue;
+                if (sh_program_is_message(op))
+                    note_message(w, s, op);
+                *places = sh_grow(*places, n, &most, sizeof **places);
+                (*places)[n++] = (struct place){s, k, depth_of(w, s, op)};
+            }
         }
-        for (int k = 0; k < SH_OP_MAX_OUT; k++)
-            if (op->out[k] != SH_NONE)
-                holds[sh_tensor_root(p, op->out[k])] = row[k];
+    if (n)
+        qsort(*places, (size_t)n, sizeof **places, compare_places);
+    return n;
+}
+
+static void add_stages(struct sh_print_rows *rows, const struct sh_pipe_stages *stages, int layers,
+                       const struct sh_print_batch *batch)
+{
+    struct walk w = {.rows = rows,
+                     .batch = batch,
+                     .p = (const struct sh_program *const *)stages->p,
+                     .n = stages->n,
+                     .layers = layers};
+    struct place *places;
+    int n, row[SH_OP_MAX_OUT];
+
+    begin_walk(&w);
+    n = find_places(&w, &places);
+    for (int i = 0; i < n; i++) {
+        const struct sh_op *op = &w.p[places[i].stage]->ops[places[i].op];
+
+        if (!sh_program_is_message(op))
+            walk_over(&w, places[i].stage, op, row);
     }
-    free(holds);
+    free(places);
+    end_walk(&w);
+    rows->sections++;
 }
 
 /* ---- all ---- */
@@ -197,7 +342,8 @@ static void add_states(struct sh_print_rows *rows, const struct sh_program *p)
             add(rows, sh_strfmt("%s %s", k ? p->state[k - 1].name : "parameter", p->saved[i].name), NULL);
 }
 
-void sh_print_rows_make(const struct sh_program *p, const struct sh_print_batch *batch, struct sh_print_rows *out)
+void sh_print_rows_make(const struct sh_program *p, const struct sh_print_batch *batch,
+                        const struct sh_pipe_stages *stages, int layers, struct sh_print_rows *out)
 {
     *out = (struct sh_print_rows){0};
     out->made = sh_calloc((size_t)p->n_ops * SH_OP_MAX_OUT, sizeof *out->made);
@@ -205,9 +351,11 @@ void sh_print_rows_make(const struct sh_program *p, const struct sh_print_batch 
         out->made[i] = SH_NONE;
     add_states(out, p);
     out->tokens = add(out, sh_strdup("tokens"), NULL);
+    if (stages->n)
+        add_stages(out, stages, layers, batch);
     for (int i = 0; i < p->n_sections; i++)
-        if (sh_program_is_micro_step(&p->sections[i]))
-            add_section(out, p, i, batch);
+        for (int u = 0; sh_program_is_micro_step(&p->sections[i]) && u < p->unrolled; u++)
+            add_section(out, p, i, u, batch, stages->n > 0);
     out->gradient = out->n;
     for (int i = 0; i < p->n_saved; i++)
         add(out, sh_strfmt("gradient %s", p->saved[i].name), NULL);

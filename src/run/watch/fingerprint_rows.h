@@ -6,6 +6,7 @@
 
 #include "src/mesh/shape.h"
 #include "src/model/model.h"
+#include "src/pass/pipeline/stages.h"
 #include "src/program/program.h"
 
 struct sh_print_row {
@@ -13,7 +14,7 @@ struct sh_print_row {
     const char *kind;           /* of the operation that makes it; NULL: none does */
     uint64_t hash;              /* of the name */
     uint64_t seed;              /* of its sketch: a tensor that is computed again has that of its first making */
-    int section;                /* the last one that was found to make it */
+    int section;                /* the last micro-step of a section that was found to make it, by number */
     int in[SH_OP_MAX_IN], n_in; /* rows that the operation reads */
 };
 
@@ -24,6 +25,7 @@ struct sh_print_rows {
     int tokens;   /* the row of the tokens */
     int state;    /* the first of [saved][1 + n_states] */
     int gradient; /* the first of [saved] */
+    int sections; /* micro-steps of sections that were walked over */
 };
 
 /* How a tensor of a micro-step lies in the logical one: in pieces of `rows` neighbours of `width` elements. Piece j is of
@@ -46,7 +48,10 @@ struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int6
 /* Whether an operation's rows lie in the order of their experts, which depends on who computes what. */
 bool sh_print_sorts_rows(enum sh_op_kind kind);
 
-void sh_print_rows_make(const struct sh_program *p, const struct sh_print_batch *batch, struct sh_print_rows *out);
+/* The rows of the whole model, whatever p's rank has of it.
+ *   stages  the programs of all stages, of a model of `layers` blocks; n 0: p is all of it */
+void sh_print_rows_make(const struct sh_program *p, const struct sh_print_batch *batch,
+                        const struct sh_pipe_stages *stages, int layers, struct sh_print_rows *out);
 void sh_print_rows_free(struct sh_print_rows *rows);
 
 /* False: the tensor has no logical place. */
