@@ -63,6 +63,7 @@ FULL = {'activation_checkpoint.mode': 'full'}
 SELECTIVE = {'activation_checkpoint.mode': 'selective'}
 TREE = {'training.reproducible': 'mesh', 'training.local_batch_size': 1, 'training.global_batch_size': 16}
 GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
+STATES = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64}
 # Kind, ranks, stages, changes. The job of one stage has as many ranks as each stage here.
 MESHES = {
     '2 stages': ('llama', 2, 2, {SCHEDULE: '1F1B'}),
@@ -112,6 +113,12 @@ MESHES |= {
     'a tree over 2 stages, pairs': ('pairs', 4, 2, {**TREE, **HYBRID, 'training.global_batch_size': 8}),
     'a tree over 2 stages of experts over 2': ('experts', 4, 2, {**TREE, EXPERTS: 2, 'training.local_batch_size': 4}),
 }
+MESHES |= {
+    '2 stages, states in a file': ('llama', 4, 2, {**STATES, **GRADS, **LATER, **FULL}),
+    '4 stages of chunks, states in a file': ('qwen3, bfloat16', 4, 4, {**STATES, **RING, 'model.n_layers': 9,
+                                                                      'training.local_batch_size': 3}),
+    'a tree over 2 stages, states in a file, not carried': ('llama', 4, 2, {**STATES, **TREE, 'offload.overlap_update': 'off'}),
+}
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
 # What stages cannot be combined with, and a word of what is given instead.
@@ -127,7 +134,9 @@ REFUSED = {
     'leaves of rows': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'training.row_leaves': 2}, 'leave out training.row_leaves'),
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
-    'offload': ({'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload'),
+    'homes by a budget': ({'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}, 'choose homes by offload.optimizer'),
+    'gradients': ({'offload.gradients': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload.gradients'),
+    'activations': ({'offload.activations': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload.activations'),
     'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
@@ -233,7 +242,7 @@ def tensors_in(data):
 
 def case_mesh(name):
     kind, ranks, stages, changes = MESHES[name]
-    mesh = {key: value for key, value in changes.items() if not key.startswith('parallelism.pipeline')}
+    mesh = {key: value for key, value in changes.items() if not key.startswith(('parallelism.pipeline', 'offload.'))}
     expected, tensors = one_stage(kind, ranks // stages, tuple(mesh.items()))
     changes = config({**KINDS[kind], **changes, PP: stages})
     found, steps = train('run ' + name, changes, ranks)
@@ -241,6 +250,14 @@ def case_mesh(name):
     wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {planned}'] * (steps[-1]['arena_bytes'] != planned)
     wrong += ['other tensors are saved'] * (tensors_in(found[-1]) != tensors)
     return wrong + job.differ('losses and norms', found[:-1], expected, 0)
+
+
+def case_homes():
+    """States in a file leave the memory of each stage."""
+    plans = [[test_memory.plan(config({**LLAMA, PP: 2, **STATES, **changes}), 2, rank) for rank in (0, 1)]
+             for changes in ({}, {'offload.optimizer': 'none'})]
+    return [f'{away}, and in memory {here}' for away, here in zip(*plans)
+            if away[test_memory.ARENA] > here[test_memory.ARENA] - here['optimizer state'] / 2]
 
 
 def case_late():
@@ -435,7 +452,7 @@ def case_printed(name):
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
-            + [('late messages', case_late), ('checkpoints do not show the degree', case_resume),
+            + [('homes', case_homes), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
                ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])

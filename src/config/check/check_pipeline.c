@@ -14,13 +14,6 @@ static bool gathers_once(const struct sh_config *c)
     return s == SH_SHARD_OPTIM || s == SH_SHARD_GRAD_OP || s == SH_HYBRID_SHARD_ZERO2;
 }
 
-static bool offloads(const struct sh_config *c)
-{
-    return c->offload.mode == SH_OFFLOAD_BUDGET || c->offload.optimizer != SH_OFFLOAD_NONE ||
-           c->offload.gradients != SH_OFFLOAD_NONE || c->offload.parameters != SH_OFFLOAD_NONE ||
-           c->offload.activations != SH_OFFLOAD_NONE;
-}
-
 /* With matrices cut over ranks, the vectors of all blocks of a stage lie end to end in one unit, whose squares are summed
  * in blocks: each vector must fill its own. */
 static bool splits_blocks(const struct sh_config *c)
@@ -57,7 +50,16 @@ static const char *bar_of(const struct sh_config *c)
         {c->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
          "stages need unequal memory, and no search of a budget knows all of them; give activation_checkpoint.mode=full, "
          "selective or none"},
-        {offloads(c), "stages keep everything on the device; leave out offload"},
+        {c->offload.mode == SH_OFFLOAD_BUDGET,
+         "stages need unequal memory, and no search of a budget knows all of them; choose homes by offload.optimizer"},
+        {c->offload.gradients != SH_OFFLOAD_NONE,
+         "stages add up whole gradients in memory and reduce them once, so these would leave it for the update only; leave "
+         "out offload.gradients"},
+        {c->offload.parameters != SH_OFFLOAD_NONE,
+         "stages use the parameters of all their blocks until a step ends; leave out offload.parameters"},
+        {c->offload.activations != SH_OFFLOAD_NONE,
+         "stages overlap micro-steps, and activations move by blocks; leave out offload.activations, or give "
+         "activation_checkpoint.mode=full"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
