@@ -39,7 +39,7 @@ static const struct sh_attr_field cache_attrs[] = {
     LETTER(attn, heads, 'H'), LETTER(attn, kv_heads, 'K'), LETTER(attn, head_dim, 'D'), FIELD(attn, scale), FIELD(attn, window), FIELD(attn, cap), {0}};
 static const struct sh_attr_field table_attrs[] = {FIELD(rope, theta), FIELD(rope, factor), FIELD(rope, low_freq),
                                                    FIELD(rope, high_freq), FIELD(rope, original_len), FIELD(rope, ramp_first),
-                                                   FIELD(rope, ramp_last), FIELD(rope, scale), FIELD(rope, divisors), {0}};
+                                                   FIELD(rope, ramp_last), FIELD(rope, scale), FIELD(rope, divisors), FIELD(rope, turned), {0}};
 static const struct sh_attr_field qk_attrs[] = {
     LETTER(qk, heads, 'H'), LETTER(qk, kv_heads, 'K'), LETTER(qk, head_dim, 'D'), LETTER(qk, q_width, 'I'),
     LETTER(qk, k_width, 'J'), LETTER(qk, groups, 'G'), FIELD(qk, eps), FIELD(qk, plus_one), {0}};
@@ -50,6 +50,9 @@ static const struct sh_attr_field regroup_attrs[] = {
     LETTER(regroup, heads, 'H'), LETTER(regroup, head_dim, 'D'), FIELD(regroup, inverse), {0}};
 static const struct sh_attr_field latent_attrs[] = {
     LETTER(latent, heads, 'H'), LETTER(latent, plain, 'P'), LETTER(latent, turned, 'R'), LETTER(latent, value, 'V'), {0}};
+static const struct sh_attr_field value_attrs[] = {
+    LETTER(values, heads, 'H'), LETTER(values, kv_heads, 'K'), LETTER(values, head_dim, 'D'), LETTER(values, kv_in, 'J'),
+    FIELD(values, eps), {0}};
 static const struct sh_attr_field split_attrs[] = {
     LETTER(split, ranks, 'P'), LETTER(split, heads, 'H'), LETTER(split, kv_here, 'J'), LETTER(split, kv_heads, 'K'),
     LETTER(split, head_dim, 'D'), {0}};
@@ -406,6 +409,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "26NHV", .attrs = delta_attrs, APART},
     [SH_OP_RELU2] = {.shape = "x [n] act -> y [n] act", .flops = "2n", .forward = true, .backward = SH_OP_RELU2_BWD, APART},
     [SH_OP_RELU2_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "3n", OVER(0)},
+    [SH_OP_VALUE_NORM] =
+        {.shape = "x [N,HD+JD] act -> y [N,HD+2KD] act, rstd [N,K] f32", .flops = "4NKD", .forward = true,
+         .attrs = value_attrs, APART},
+    [SH_OP_VALUE_NORM_BWD] =
+        {.shape = "dy [N,HD+2KD] act, x [N,HD+JD] act, rstd [N,K] f32 -> dx [N,HD+JD] act", .flops = "8NKD",
+         .attrs = value_attrs, APART},
+    [SH_OP_SCALE_BY] = {.shape = "x [n] act, s [1] f32 -> y [n] act", .flops = "n", .forward = true, OVER(0)},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

@@ -268,7 +268,10 @@ extern "C" {
     KERNEL(GATE_NORM, gate_norm)            /* RMSNorm of x silu(z) in groups of columns, times w */                  \
     KERNEL(GATE_NORM_BWD, gate_norm_bwd)                                                                              \
     KERNEL(RELU2, relu2)                    /* the square of what is above 0 */                                       \
-    KERNEL(RELU2_BWD, relu2_bwd)
+    KERNEL(RELU2_BWD, relu2_bwd)   \
+    KERNEL(VALUE_NORM, value_norm)          /* q, k and v / rms(v) of each head; without v in x, v is k */            \
+    KERNEL(VALUE_NORM_BWD, value_norm_bwd)                                                                            \
+    KERNEL(SCALE_BY, scale_by)              /* y = s[0] x; s has no gradient */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };
@@ -375,6 +378,7 @@ struct sh_op_attr {
             double scale;                          /* of cos and sin; 0: 1 */
             int divisors, first_divisor;           /* or as in LongRoPE if divisors is R/2: frequency i is divided by
                                                       row first_divisor + i of the program's table of divisors */
+            int turned;                            /* only the first so many of the R/2 pairs turn; 0: all */
         } rope;                                    /* ROPE_TABLE */
         struct {
             int heads, kv_heads, head_dim;
@@ -393,6 +397,11 @@ struct sh_op_attr {
         struct {
             int heads, plain, turned, value;       /* H, P, R, V */
         } latent;                                  /* LATENT_* */
+        struct {
+            int heads, kv_heads, head_dim;         /* H, K, D */
+            int kv_in;                             /* heads behind queries in x: 2K, or K if values are the keys */
+            float eps;
+        } values;                                  /* VALUE_NORM* */
         struct {
             int ranks, heads, kv_here;             /* P; of a rank: H and J, which is K / P or 1, or 0 without K */
             int kv_heads, head_dim;                /* K; D */

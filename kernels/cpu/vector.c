@@ -89,6 +89,16 @@ sh_rc sh_cpu_scale(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* As SCALE; the factor is a tensor. */
+sh_rc sh_cpu_scale_by(const struct sh_op_call *call)
+{
+    struct sh_op_attr attr = {.scale.by = *(const float *)call->in[1].data};
+    struct sh_op_call by = *call;
+
+    by.attr = &attr;
+    return sh_cpu_scale(&by);
+}
+
 /* The parameters are not changed: 12 bytes an element. */
 SH_CLONES static void approach(float *e, const float *p, float by, int64_t n)
 {

@@ -175,7 +175,7 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
                     {}};
     /* clang-format on */
 
-    SH_REQUIRE(attr->rope.divisors <= SH_ROPE_DIVISORS);
+    SH_REQUIRE(attr->rope.divisors <= SH_ROPE_DIVISORS && attr->rope.turned == 0);
     for (int i = 0; i < attr->rope.divisors; i++)
         f.divisor[i] = call->divisors[i];
 

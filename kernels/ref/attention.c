@@ -329,3 +329,64 @@ sh_rc sh_ref_latent_values_bwd(const struct sh_op_call *call)
         sh_ref_set(&call->out[0], i, i % l.D < l.V ? sh_ref_get(&call->in[0], i / l.D * l.V + i % l.D) : 0);
     return SH_OK;
 }
+
+/* Where a head's value comes from in x, and where its key and value are in the result. */
+struct value {
+    int64_t from, key, to;
+};
+
+static struct value value_of(const struct sh_op_call *call, int64_t row, int64_t head)
+{
+    int64_t D = call->attr->values.head_dim, H = call->attr->values.heads, K = call->attr->values.kv_heads;
+    int64_t in = H + call->attr->values.kv_in, key = (row * (H + 2 * K) + H + head) * D;
+
+    return (struct value){(row * in + in - K + head) * D, key, key + K * D};
+}
+
+/* y = q, k and v / rms(v); v is k if x has no others. */
+sh_rc sh_ref_value_norm(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *y = &call->out[0];
+    int64_t K = call->attr->values.kv_heads, D = call->attr->values.head_dim;
+    int64_t in = x->dim[1], out = y->dim[1], kept = out - K * D;
+
+    for (int64_t i = 0; i < x->dim[0] * kept; i++)
+        sh_ref_set(y, i / kept * out + i % kept, sh_ref_get(x, i / kept * in + i % kept));
+    for (int64_t i = 0; i < x->dim[0] * K; i++) {
+        struct value v = value_of(call, i / K, i % K);
+        double sum = 0, rstd;
+
+        for (int64_t d = 0; d < D; d++)
+            sum += sh_ref_get(x, v.from + d) * sh_ref_get(x, v.from + d);
+        rstd = 1 / sqrt(sum / (double)D + (double)call->attr->values.eps);
+        for (int64_t d = 0; d < D; d++)
+            sh_ref_set(y, v.to + d, sh_ref_get(x, v.from + d) * rstd);
+        sh_ref_set(&call->out[1], i, rstd);
+    }
+    return SH_OK;
+}
+
+/* With n = x rstd: dx = rstd (dv - n mean(dv n)), and dk too if the values are the keys. */
+sh_rc sh_ref_value_norm_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dx = &call->out[0];
+    int64_t K = call->attr->values.kv_heads, D = call->attr->values.head_dim;
+    int64_t in = x->dim[1], out = dy->dim[1], kept = in - K * D;
+    bool both = call->attr->values.kv_in == K;
+
+    for (int64_t i = 0; i < x->dim[0] * kept; i++)
+        sh_ref_set(dx, i / kept * in + i % kept, sh_ref_get(dy, i / kept * out + i % kept));
+    for (int64_t i = 0; i < x->dim[0] * K; i++) {
+        struct value v = value_of(call, i / K, i % K);
+        double rstd = sh_ref_get(&call->in[2], i), mean = 0;
+
+        for (int64_t d = 0; d < D; d++)
+            mean += sh_ref_get(dy, v.to + d) * sh_ref_get(x, v.from + d) * rstd / (double)D;
+        for (int64_t d = 0; d < D; d++) {
+            double dv = rstd * (sh_ref_get(dy, v.to + d) - sh_ref_get(x, v.from + d) * rstd * mean);
+
+            sh_ref_set(dx, v.from + d, dv + (both ? sh_ref_get(dy, v.key + d) : 0));
+        }
+    }
+    return SH_OK;
+}

@@ -53,7 +53,8 @@ sh_rc sh_ref_rope_table(const struct sh_op_call *call)
     double scale = call->attr->rope.scale == 0 ? 1 : call->attr->rope.scale;
 
     for (int64_t i = 0; i < R / 2; i++) {
-        double freq = stretch(call, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)R));
+        bool still = call->attr->rope.turned && i >= call->attr->rope.turned;
+        double freq = still ? 0 : stretch(call, i, pow(call->attr->rope.theta, -2.0 * (double)i / (double)R));
         for (int64_t t = 0; t < T; t++) {
             sh_ref_set(cs, t * R + i, scale * cos((double)t * freq));
             sh_ref_set(cs, t * R + R / 2 + i, scale * sin((double)t * freq));

@@ -34,6 +34,13 @@ sh_rc sh_ref_scale(const struct sh_op_call *call)
     return SH_OK;
 }
 
+sh_rc sh_ref_scale_by(const struct sh_op_call *call)
+{
+    for (int64_t i = 0; i < sh_ref_elems(&call->out[0]); i++)
+        sh_ref_set(&call->out[0], i, sh_ref_get(&call->in[1], 0) * sh_ref_get(&call->in[0], i));
+    return SH_OK;
+}
+
 sh_rc sh_ref_ema(const struct sh_op_call *call)
 {
     struct sh_floats whole = {.whole = call->in[0].data};

@@ -52,6 +52,16 @@ bool sh_family_has_experts(const struct sh_model *m, int block)
            (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
 }
 
+bool sh_family_is_global(const struct sh_model *m, int block)
+{
+    return sh_family_of(m->family)->global_heads && !(sh_layers_kind(m, block) & SH_LAYER_SLIDING);
+}
+
+int sh_family_global_dim(const struct sh_model *m)
+{
+    return m->global_head_dim ? m->global_head_dim : m->head_dim;
+}
+
 bool sh_family_has_delta(const struct sh_model *m, int block)
 {
     return (sh_layers_kind(m, block) & SH_LAYER_LINEAR) != 0;
@@ -170,7 +180,7 @@ void sh_family_param_name(const struct sh_family *f, int block, const char *modu
 {
     bool bare = f->experts_in_out && sh_param_info(role)->experts && !sh_param_info(role)->adapter;
     const char *ending = !bare ? sh_param_info(role)->ending : role == SH_PARAM_EXPERT_BIAS ? "_bias" : "";
-    const char *dot = bare ? "" : ".";
+    const char *dot = bare || !module[0] ? "" : "."; /* a number of the block itself has no module */
 
     if (block < 0)
         snprintf(name, size, "%s.%s", module, ending);
@@ -201,6 +211,8 @@ static bool has_product(const struct sh_model *m, int role)
     if (!sh_family_linear_name(sh_family_of(m->family), role))
         return false;
     if (role == SH_PARAM_Q && m->q_lora_rank)
+        return false;
+    if (role == SH_PARAM_V && m->keys_as_values && !sh_layers_any(m, SH_LAYER_SLIDING))
         return false;
     if (role == SH_PARAM_Q_A || role == SH_PARAM_Q_B)
         return m->q_lora_rank;

@@ -50,7 +50,12 @@ struct sh_family {
     const char *q_norm, *k_norm; /* of queries and keys, or with kv_a of latent vectors; NULL: none */
     /* Latent attention, with q for queries without a latent vector; NULL: none. */
     const char *q_a, *q_b, *kv_a, *kv_b;
-    const char *sinks;   /* the module that has a number for each head in its softmax; NULL: none */
+    const char *sinks; /* the module that has a number for each head in its softmax; NULL: none */
+    bool
+        global_heads; /* blocks without a window may have other heads (model.global_head_dim), and their rotary positions
+                            turn the first of all pairs of a head; scores are not divided */
+    bool value_norm;  /* values are normalized, without a weight */
+    bool layer_scale;    /* what a block makes is multiplied by a number of its own, "layer_scalar" */
     bool attention_gate; /* q has a gate behind each head's query, for what that head makes */
     const char *delta;   /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
     const char *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_o, *delta_conv, *delta_norm; /* and those in it */
@@ -63,6 +68,10 @@ struct sh_family {
     const char *experts; /* the module of transformers 5 that has both stacks, as gate_up_proj and down_proj */
     const char *shared_gate, *shared_up, *shared_down, *shared_weight;
 };
+
+/* Whether this block, counted from 0, has the heads of model.global_head_dim; and the width of these. */
+bool sh_family_is_global(const struct sh_model *m, int block);
+int sh_family_global_dim(const struct sh_model *m);
 
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);

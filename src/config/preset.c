@@ -307,6 +307,8 @@ static sh_rc derive_heads(struct sh_config_state *state)
     struct sh_model *m = &state->cfg.model;
     if (m->n_kv_heads == 0)
         m->n_kv_heads = m->n_heads;
+    if (m->query_pre_attn_scalar == 0 && sh_family_of(m->family)->global_heads)
+        m->query_pre_attn_scalar = 1;
     if (m->head_dim != 0)
         return SH_OK;
     if (m->dim % m->n_heads != 0)

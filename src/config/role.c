@@ -33,7 +33,7 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_NORM] = {.ending = "weight", .vector = true},
         [SH_PARAM_BIAS] = {.ending = "bias", .vector = true},
         [SH_PARAM_MOMENT] = {.ending = "rows", .vector = true},
-        [SH_PARAM_ROUTER_BIAS] = {.ending = "e_score_correction_bias", .vector = true},
+        [SH_PARAM_ROUTER_BIAS] = {.ending = "e_score_correction_bias", .vector = true, .still = true},
         [SH_PARAM_LORA_A] = {.ending = "lora_A.weight", .adapter = true},
         [SH_PARAM_LORA_B] = {.ending = "lora_B.weight", .adapter = true},
         [SH_PARAM_EXPERT_LORA_A] = {.ending = "lora_A.weight", .experts = true, .adapter = true},
@@ -43,6 +43,7 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_DECAY] = {.ending = "A_log", .vector = true},
         [SH_PARAM_STEP] = {.ending = "dt_bias", .vector = true},
         [SH_PARAM_GATED_NORM] = {.ending = "weight", .vector = true},
+        [SH_PARAM_LAYER_SCALE] = {.ending = "layer_scalar", .vector = true, .still = true},
         [SH_PARAM_SINK] = {.ending = "sinks", .vector = true},
     };
     return &rows[role];

@@ -47,6 +47,7 @@ enum sh_param_role {
     SH_PARAM_CONV,        /* [C,1,W], a convolution over time of each column */
     SH_PARAM_DECAY,       /* logarithm of the decay of each head's state */
     SH_PARAM_STEP,        /* added to what the decay depends on, for each head */
+    SH_PARAM_LAYER_SCALE, /* one factor on what a block makes, which training never changes */
     SH_PARAM_GATED_NORM,  /* factors of a norm that a gate multiplies, never 1 + weight */
     SH_PARAM_ROLES
 };
@@ -60,6 +61,7 @@ struct sh_param_info {
     bool linear;   /* a linear product as PEFT means it: a module that all-linear adapts */
     bool matrix;   /* of a product between hidden features: what an optimizer of whole matrices takes */
     bool packs;    /* a matrix that a frozen base in four bits keeps packed */
+    bool still;    /* no gradient changes it: it has no decay and no states of an optimizer */
     bool adapter;  /* trained alongside frozen parameters */
 };
 

@@ -11,6 +11,7 @@
 #include "src/config/layers.h"
 #include "src/config/words.h"
 #include "src/model/adapt.h"
+#include "src/model/block.h"
 #include "src/model/ffn.h"
 #include "src/model/model.h"
 #include "src/model/objective.h"
@@ -26,7 +27,9 @@
  * tensors of the program. */
 struct decoder {
     struct sh_emit e;
-    const struct sh_model *m;
+    const struct sh_model *m;     /* as the block being emitted sees it, or the whole */
+    const struct sh_model *whole; /* all blocks' */
+    struct sh_model of_block;     /* what m points to in blocks that see another */
     const struct sh_family *f;
     const struct sh_adapters *adapters;
     struct sh_model_spread spread;
@@ -37,7 +40,7 @@ struct decoder {
     struct sh_emit_route route;
     bool reports;
     int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
-    int router_bias;  /* of the block; SH_NONE */
+    int router_bias, layer_scale; /* of the block; SH_NONE */
     int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
 };
 
@@ -94,7 +97,7 @@ static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, fl
     *std = role == SH_PARAM_DECAY ? 1 : 0; /* heads that forget soon and late (doc/decisions/0077) */
     if (role == SH_PARAM_DECAY)
         return SH_INIT_NORMAL;
-    if (role == SH_PARAM_STEP || role == SH_PARAM_GATED_NORM)
+    if (role == SH_PARAM_STEP || role == SH_PARAM_GATED_NORM || role == SH_PARAM_LAYER_SCALE)
         return SH_INIT_ONE;
     if (info->vector)
         return role == SH_PARAM_NORM && !d->f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO;
@@ -170,7 +173,7 @@ static struct sh_adapt products_of(const struct decoder *d, struct stack stack)
         s.experts = sh_param_info(i)->experts ? d->m->n_experts : 0;
         if (s.experts && d->spread.ranks > 1)
             s.held = (struct sh_band){(int64_t)here * d->spread.place, here};
-        if (!s.module[s.n])
+        if (!s.module[s.n] || (i == SH_PARAM_V && d->m->keys_as_values))
             continue;
         sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n]);
         if (d->tensor.ranks > 1 && i < SH_PARAM_LINEARS)
@@ -422,6 +425,8 @@ static int attention(struct decoder *d, int x, const struct branch *b)
         qkv = sh_emit_split_gate(&d->e, qkv, &d->heads, &gate);
     if (d->f->qkv_by_head)
         qkv = sh_emit_regroup(&d->e, qkv, &d->heads);
+    if (d->f->value_norm)
+        qkv = sh_emit_value_norm(&d->e, qkv, &d->heads, norm_kind(d).eps);
     if (d->f->q_norm)
         qkv = sh_emit_qk_norm(&d->e, qkv, b->q_norm, b->k_norm, &d->heads, norm_kind(d));
     qkv = attend(d, qkv, b);
@@ -656,18 +661,23 @@ static struct branch declare_branch(struct decoder *d, int which)
     return b;
 }
 
-/* In its own unit, since the shards of the block's are of the compute type. */
-static void declare_router_bias(struct decoder *d)
+/* Numbers that no gradient changes, in their own unit, since the shards of the block's are of the compute type. */
+static int declare_apart(struct decoder *d, const char *what, enum sh_param_role role, const char *module, int64_t n)
 {
     char unit[SH_NAME_MAX];
-    int64_t experts = d->m->n_experts;
 
-    d->router_bias = SH_NONE;
-    if (!d->m->router_bias || !has_experts(d))
-        return;
-    snprintf(unit, sizeof unit, "layers.%d.router", d->e.block);
+    snprintf(unit, sizeof unit, "layers.%d.%s", d->e.block, what);
     sh_emit_unit_of_biases(&d->e, unit);
-    d->router_bias = declare(d, SH_PARAM_ROUTER_BIAS, d->f->router, 1, &experts);
+    return declare(d, role, module, 1, &n);
+}
+
+static void declare_untrained(struct decoder *d)
+{
+    d->router_bias = d->layer_scale = SH_NONE;
+    if (d->m->router_bias && has_experts(d))
+        d->router_bias = declare_apart(d, "router", SH_PARAM_ROUTER_BIAS, d->f->router, d->m->n_experts);
+    if (d->f->layer_scale)
+        d->layer_scale = declare_apart(d, "scale", SH_PARAM_LAYER_SCALE, "", 1);
 }
 
 /* The adapters of the products of experts, or of all others, in the newest unit or in one of their own. Returns whether
@@ -745,8 +755,8 @@ static void emit_rope_tables(struct decoder *d)
     if (d->f->learned_positions)
         return;
     d->rope_local = d->rope = sh_emit_rope_table(&d->e, "rope", sh_model_rotary_dim(d->m), &rope);
-    if (d->m->rope_local_base_freq != 0)
-        d->rope_local = sh_emit_rope_table(&d->e, "rope_local", sh_model_rotary_dim(d->m), &local);
+    if (d->m->rope_local_base_freq != 0 || d->f->global_heads)
+        d->rope_local = sh_emit_rope_table(&d->e, "rope_local", sh_model_rotary_dim_local(d->m), &local);
 }
 
 static int parts_of(const struct sh_model_batch *b)
@@ -841,17 +851,29 @@ static int emit_embedding(struct decoder *d)
     return scaled(d, x, d->m->embedding_multiplier);
 }
 
+/* Blocks may differ in their heads. */
+static void enter_block(struct decoder *d)
+{
+    d->m = sh_model_of_block(d->whole, d->e.block, &d->of_block);
+    d->heads.kv_heads = d->m->n_kv_heads / d->tensor.ranks;
+    d->heads.head_dim = d->m->head_dim;
+}
+
 /* Blocks of other stages are only listed. */
 static int emit_block(struct decoder *d, int x)
 {
     struct branch block[BRANCHES];
     int in;
 
+    enter_block(d);
     declare_block(d, block);
-    declare_router_bias(d);
+    declare_untrained(d);
     in = d->e.elsewhere ? x : emit_shared_norm(d, x, block);
     for (int i = 0; i < BRANCHES && !d->e.elsewhere; i++)
         x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
+    if (d->layer_scale != SH_NONE && !d->e.elsewhere)
+        x = sh_emit_scale_by(&d->e, x, d->layer_scale);
+    d->m = d->whole;
     return x;
 }
 
@@ -907,6 +929,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     const int all[] = {0, m->n_layers};
     struct decoder d = {.e = position(m, b, p),
                         .m = m,
+                        .whole = m,
                         .f = sh_family_of(m->family),
                         .adapters = &b->adapters,
                         .spread = {b->spread.ranks > 1 ? b->spread.ranks : 1, b->spread.place, 0},

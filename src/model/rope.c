@@ -4,13 +4,21 @@
 #include "src/model/rope.h"
 
 #include "src/base/string/str.h"
+#include "src/config/family.h"
 #include "src/config/words.h"
 
 #include <math.h>
 
 int sh_model_rotary_dim(const struct sh_model *m)
 {
+    if (sh_family_of(m->family)->global_heads)
+        return sh_family_global_dim(m);
     return m->rotary_dim ? m->rotary_dim : m->head_dim;
+}
+
+int sh_model_rotary_dim_local(const struct sh_model *m)
+{
+    return sh_family_of(m->family)->global_heads ? m->head_dim : sh_model_rotary_dim(m);
 }
 
 /* The element whose wave turns `turns` times within the original length. */
@@ -71,6 +79,8 @@ struct sh_emit_rope sh_model_rope(const struct sh_model *m, int length)
 {
     struct sh_emit_rope r = {.theta = m->rope_theta, .factor = m->rope_factor};
 
+    if (sh_family_of(m->family)->global_heads)
+        r.turned = m->rotary_dim / 2;
     if (m->rope_factor == 0)
         return r;
     switch (m->rope_type) {
@@ -94,5 +104,5 @@ struct sh_emit_rope sh_model_rope(const struct sh_model *m, int length)
 
 struct sh_emit_rope sh_model_rope_local(const struct sh_model *m)
 {
-    return (struct sh_emit_rope){.theta = m->rope_local_base_freq};
+    return (struct sh_emit_rope){.theta = m->rope_local_base_freq != 0 ? m->rope_local_base_freq : m->rope_theta};
 }

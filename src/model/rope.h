@@ -5,8 +5,9 @@
 #include "src/config/model.h"
 #include "src/program/emit.h"
 
-/* How many elements of a head are rotated. */
+/* How many elements of a head the table is for; and of one in a block with a window. */
 int sh_model_rotary_dim(const struct sh_model *m);
+int sh_model_rotary_dim_local(const struct sh_model *m);
 
 /* What DeepSeek multiplies scores by if positions are stretched; 0: nothing. */
 float sh_model_sharper(const struct sh_model *m);

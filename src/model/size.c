@@ -16,14 +16,21 @@
 #define MOST_SCORES (1ll << 58)      /* attention weights of a layer, which never exist at once */
 
 /* All of these are at most 2^34: heads, widths, and products of two of them. */
+static int64_t widest_head(const struct sh_model *m)
+{
+    return m->global_head_dim > m->head_dim ? m->global_head_dim : m->head_dim;
+}
+
 static int64_t qkv_width(const struct sh_model *m)
 {
-    return ((int64_t)m->n_heads + 2 * (int64_t)m->n_kv_heads) * m->head_dim;
+    int64_t kv = m->global_kv_heads > m->n_kv_heads ? m->global_kv_heads : m->n_kv_heads;
+
+    return ((int64_t)m->n_heads + 2 * kv) * widest_head(m);
 }
 
 static int64_t heads_width(const struct sh_model *m)
 {
-    return (int64_t)m->n_heads * m->head_dim;
+    return (int64_t)m->n_heads * widest_head(m);
 }
 
 /* Elements of the matrices of a block between latent vectors and heads. */

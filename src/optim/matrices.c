@@ -43,7 +43,8 @@ void sh_matrices_dims(const struct sh_model *m, const struct sh_saved *s, int64_
     bool turned = sh_family_of(m->family)->w_in_out;
 
     sh_family_linear_dims(m, s->role, in, out);
-    if (!m->ffn[0] || (s->role != SH_PARAM_UP && s->role != SH_PARAM_DOWN))
+    bool differs = sh_family_of(m->family)->global_heads; /* from block to block */
+    if (!differs && (!m->ffn[0] || (s->role != SH_PARAM_UP && s->role != SH_PARAM_DOWN)))
         return;
     *in = s->dim[!turned];
     *out = s->dim[turned];

@@ -315,6 +315,30 @@ static void scale_rule(struct grad *g)
     give(g, g->fwd.in[0], op.out[0]);
 }
 
+/* The factor is no parameter that learns. */
+static void scale_by_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SCALE_BY);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = g->fwd.in[1];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
+static void value_norm_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_VALUE_NORM_BWD);
+
+    op.in[0] = upstream(g, 0);
+    op.in[1] = g->fwd.in[0];
+    op.in[2] = g->fwd.out[1];
+    op.out[0] = fresh(g, g->fwd.in[0]);
+    sh_program_add_op(g->p, &op);
+    give(g, g->fwd.in[0], op.out[0]);
+}
+
 /* Softmax is not kept: the backward has the output and each row's log-sum-exp (out[1]), and recomputes it. With a sink,
  * which comes right after, these are the sink's. */
 static const struct sh_op *makes_output(const struct grad *g)
@@ -717,6 +741,8 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_LATENT_HEADS] = latent_heads_rule,
     [SH_OP_QK_NORM] = qk_norm_rule,
     [SH_OP_SCALE] = scale_rule,
+    [SH_OP_SCALE_BY] = scale_by_rule,
+    [SH_OP_VALUE_NORM] = value_norm_rule,
     [SH_OP_REGROUP] = regroup_rule,
     [SH_OP_ADD] = add_rule,
     [SH_OP_ROUTE] = route_rule,

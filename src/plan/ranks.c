@@ -384,7 +384,7 @@ static sh_rc not_covered(const struct check *c, int saved, int64_t from, int64_t
 
 static bool has_gradients(const struct sh_saved *s)
 {
-    return s->trainable && s->role != SH_PARAM_ROUTER_BIAS && s->role != SH_PARAM_MOMENT;
+    return s->trainable && !sh_param_info(s->role)->still && s->role != SH_PARAM_MOMENT;
 }
 
 /* Check that parts cover each tensor with gradients from the first to the last element, without gap or overlap, and nothing

@@ -307,6 +307,28 @@ static sh_rc check_ffn_of_gpus(const struct sh_config *cfg)
     return SH_OK;
 }
 
+/* Parts of families that have no kernels for GPUs. */
+static sh_rc check_family_on_gpu(const struct sh_config *cfg)
+{
+    const struct sh_family *f = sh_family_of(cfg->model.family);
+    const struct {
+        bool there;
+        const char *what;
+    } rows[] = {
+        {f->sinks, "sinks of attention and biases of experts have kernels for CPUs only"},
+        {f->attention_gate, "the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
+                            "GATED_DELTA, GATED_NORM, GATE)"},
+        {f->value_norm, "norms of values and factors of blocks have kernels for CPUs only (VALUE_NORM, SCALE_BY)"},
+        {cfg->model.kv_lora_rank > 0, "latent attention has kernels for CPUs only (LATENT_HEADS, LATENT_VALUES)"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].there)
+            return sh_fail(SH_E_USAGE, "model.family=%s: %s, but the job runs on GPUs; give training.device=cpu",
+                           f->name, rows[i].what);
+    return SH_OK;
+}
+
 /* Refuse what does not work with float16, or not yet on GPUs. */
 static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology *at, bool train)
 {
@@ -325,22 +347,8 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
             "parallelism.pipeline_parallel_degree=%d: messages between stages are for CPUs so far, but the job "
             "runs on GPUs; leave it out, or give training.device=cpu",
             cfg->parallelism.pipeline_parallel_degree);
-    if (gpu && sh_family_of(cfg->model.family)->sinks)
-        return sh_fail(SH_E_USAGE,
-                       "model.family=%s: sinks of attention and biases of experts have kernels for CPUs only, but the "
-                       "job runs on GPUs; give training.device=cpu",
-                       sh_family_of(cfg->model.family)->name);
-    if (gpu && sh_family_of(cfg->model.family)->attention_gate)
-        return sh_fail(
-            SH_E_USAGE,
-            "model.family=%s: the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
-            "GATED_DELTA, GATED_NORM, GATE), but the job runs on GPUs; give training.device=cpu",
-            sh_family_of(cfg->model.family)->name);
-    if (gpu && cfg->model.kv_lora_rank > 0)
-        return sh_fail(SH_E_USAGE,
-                       "model.family=%s: latent attention has kernels for CPUs only (LATENT_HEADS, LATENT_VALUES), but "
-                       "the job runs on GPUs; give training.device=cpu",
-                       sh_family_of(cfg->model.family)->name);
+    if (gpu)
+        SH_TRY(check_family_on_gpu(cfg));
     if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
         return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
                                    "give compute, or training.device=cpu");

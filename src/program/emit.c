@@ -361,6 +361,34 @@ int sh_emit_latent_values(struct sh_emit *e, int o, const struct sh_emit_latent 
     return op.out[0];
 }
 
+int sh_emit_scale_by(struct sh_emit *e, int x, int s)
+{
+    struct sh_op op = make_op(e, SH_OP_SCALE_BY);
+
+    op.in[0] = x;
+    op.in[1] = s;
+    op.out[0] = activation(e, 2, tensor(e, x)->dim, "scaled");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
+int sh_emit_value_norm(struct sh_emit *e, int x, const struct sh_emit_heads *h, float eps)
+{
+    struct sh_op op = make_op(e, SH_OP_VALUE_NORM);
+    int64_t rows = tensor(e, x)->dim[0], D = h->head_dim, width = ((int64_t)h->heads + 2 * (int64_t)h->kv_heads) * D;
+
+    op.attr.values.heads = h->heads;
+    op.attr.values.kv_heads = h->kv_heads;
+    op.attr.values.head_dim = h->head_dim;
+    op.attr.values.kv_in = (int)(tensor(e, x)->dim[1] / D) - h->heads;
+    op.attr.values.eps = eps;
+    op.in[0] = x;
+    op.out[0] = activation(e, 2, DIMS(rows, width), "value_norm");
+    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 2, DIMS(rows, h->kv_heads), "rstd");
+    sh_program_add_op(e->p, &op);
+    return op.out[0];
+}
+
 /* rstd [B*T,G] of the G groups of a row is kept for the backward, like a norm's. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how)
 {
@@ -412,6 +440,7 @@ int sh_emit_rope_table(struct sh_emit *e, const char *name, int rotary_dim, cons
     op.attr.rope.ramp_first = rope->ramp_first;
     op.attr.rope.ramp_last = rope->ramp_last;
     op.attr.rope.scale = rope->scale;
+    op.attr.rope.turned = rope->turned;
     op.attr.rope.divisors = rope->divisors;
     op.attr.rope.first_divisor = e->p->n_divisors;
     for (int i = 0; i < rope->divisors; i++)

@@ -63,6 +63,7 @@ int sh_emit_linear(struct sh_emit *e, int x, int w, int b, bool w_in_out);      
 int sh_emit_pointwise(struct sh_emit *e, enum sh_op_kind kind, int x); /* [N,k F] -> [N,F], k by the kind's row */
 int64_t sh_emit_columns(enum sh_op_kind kind);                         /* that k: 2 of [N,2F] -> [N,F] */
 int sh_emit_scale(struct sh_emit *e, int x, float by);                 /* [N,C] -> [N,C] */
+int sh_emit_scale_by(struct sh_emit *e, int x, int s);                 /* the same, by s [1] f32 */
 int sh_emit_add(struct sh_emit *e, int a, int b);                      /* [N,C] -> [N,C] */
 
 struct sh_emit_heads {
@@ -78,6 +79,7 @@ struct sh_emit_heads {
 struct sh_emit_rope {
     double theta, factor, low_freq, high_freq, original_len; /* factor 0: no scaling */
     double ramp_first, ramp_last, scale;                     /* as in struct sh_op_attr */
+    int turned;                                              /* as in struct sh_op_attr */
     int divisors;                                            /* rotary_dim / 2 of them; 0: none */
     double divisor[SH_ROPE_DIVISORS];
 };
@@ -98,6 +100,9 @@ struct sh_emit_latent {
 int sh_emit_latent_heads(struct sh_emit *e, int q, int kv, int turned, const struct sh_emit_latent *l);
 int sh_emit_latent_values(struct sh_emit *e, int o, const struct sh_emit_latent *l); /* [N,H(P+R)] -> [N,HV] */
 
+/* Normalize values, without a weight; if x ends with the keys, they are the values too. [N,(H+2K)D] or [N,(H+K)D] ->
+ * [N,(H+2K)D] */
+int sh_emit_value_norm(struct sh_emit *e, int x, const struct sh_emit_heads *h, float eps);
 /* Normalize queries and keys in groups as wide as wq and wk: [N,(H+2K)D] -> same. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h); /* [N,(H+2K)D] -> [N,H*D] */

@@ -74,6 +74,10 @@ MODELS = {
     'gpt_oss': (transformers.GptOssConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=24, num_local_experts=5, num_experts_per_tok=2, **IDS, rope_parameters={
             'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 128, 'truncate': False})),
+    'gemma4_text': (transformers.Gemma4TextConfig, dict(
+        SIZES, num_key_value_heads=2, head_dim=24, global_head_dim=32, attention_k_eq_v=True, num_global_key_value_heads=1,
+        sliding_window=24, hidden_size_per_layer_input=0, layer_types=['sliding_attention', 'full_attention'] * (SIZES['num_hidden_layers'] // 2)
+        + ['full_attention'] * (SIZES['num_hidden_layers'] % 2), final_logit_softcapping=5.0, **IDS)),
     'deepseek_v3': (transformers.DeepseekV3Config, dict(
         SIZES, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
         n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,

@@ -62,6 +62,8 @@ DELTA = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, line
 DEEPSEEK = dict(NEOX, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
                 n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,
                 first_k_dense_replace=1, num_nextn_predict_layers=0)
+GEMMA4 = dict(GROUPED, head_dim=16, global_head_dim=24, sliding_window=9, hidden_size_per_layer_input=0, vocab_size_per_layer_input=101,
+              layer_types=['full_attention', 'sliding_attention', 'full_attention'])
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
@@ -190,6 +192,12 @@ MODELS = {
     'ministral3': (transformers.Ministral3Config, dict(GROUPED, head_dim=24, rope_parameters=MINISTRAL)),
     'ministral3, tied, a window': (transformers.Ministral3Config, dict(
         GROUPED, head_dim=16, tie_word_embeddings=True, sliding_window=9, rope_parameters=MINISTRAL)),
+    'gemma4_text': (transformers.Gemma4TextConfig, dict(
+        GEMMA4, attention_k_eq_v=True, num_global_key_value_heads=1, final_logit_softcapping=5.0)),
+    'gemma4_text, untied, values of their own, biases, other positions': (transformers.Gemma4TextConfig, dict(
+        GEMMA4, tie_word_embeddings=False, attention_bias=True, rope_parameters={
+            'sliding_attention': {'rope_type': 'default', 'rope_theta': 30.0},
+            'full_attention': {'rope_type': 'proportional', 'rope_theta': 200.0, 'partial_rotary_factor': 0.5}})),
     'deepseek_v3': (transformers.DeepseekV3Config, dict(
         DEEPSEEK, rope_parameters=dict(YARN, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0))),
     'deepseek_v3, tied, queries from the stream, no dense block': (transformers.DeepseekV3Config, dict(
@@ -202,7 +210,7 @@ MODELS = {
 
 
 def draw(model):
-    plus_one = model.config.model_type.startswith(('gemma', 'qwen3_5'))  # the identity is then at 0
+    plus_one = model.config.model_type.startswith(('gemma', 'qwen3_5')) and model.config.model_type != 'gemma4_text'  # the identity is then at 0
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.endswith('gate_up_proj') and model.config.model_type == 'gpt_oss':
@@ -217,6 +225,8 @@ def draw(model):
         for name, b in model.named_buffers():
             if name.endswith('e_score_correction_bias'):
                 b.normal_(0, 0.1)
+            if name.endswith('layer_scalar'):
+                b.uniform_(0.5, 1.5)
 
 
 def make(name, dtype, folder, **options):
@@ -268,7 +278,9 @@ def reference(folder, stream):
 
 
 def parameters(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    """And the factors of blocks, which training leaves alone."""
+    still = [(name, b) for name, b in model.named_buffers() if name.endswith('layer_scalar')]
+    return {name: p.detach().clone() for name, p in [*model.named_parameters(), *still]}
 
 
 def exported(folder):
@@ -436,6 +448,8 @@ FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'mo
 
 def meaning(config):
     """How transformers reads a file, in Sherd's keys."""
+    if config.model_type == 'gemma4_text':
+        config.allow_global_per_layer_attribute_access = True
     heads = config.num_attention_heads
     gpt2 = config.model_type == 'gpt2'
     values = {key: getattr(config, field) for key, field in FIELDS.items()}
@@ -443,6 +457,7 @@ def meaning(config):
     values['model.head_dim'] = getattr(config, 'head_dim', None) or config.hidden_size // heads
     if latent(config):
         values |= latent(config)
+    values |= other_heads(config)
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
     if hasattr(config, 'num_experts_per_tok'):
         values |= experts(config)
@@ -451,7 +466,7 @@ def meaning(config):
     values['model.mlp_bias'] = getattr(config, 'mlp_bias', False)
     granite = config.model_type.startswith('granite')
     values['model.query_pre_attn_scalar'] = (
-        round(config.attention_multiplier ** -2) if granite else getattr(config, 'query_pre_attn_scalar', 0))
+        round(config.attention_multiplier ** -2) if granite else 1 if other_heads(config) else getattr(config, 'query_pre_attn_scalar', 0))
     for key in 'embedding_multiplier', 'residual_multiplier', 'logits_scaling':
         values[f'model.{key}'] = getattr(config, key, 0)
     for key, cap in ('attention', 'attn_logit'), ('logits', 'final_logit'):
@@ -463,13 +478,16 @@ def meaning(config):
         if 'full_attention' in rope:
             values['model.rope_local_base_freq'] = rope['sliding_attention']['rope_theta'] if any(windows(config)) else 0
             rope = rope['full_attention']
-        scaled = rope['rope_type'] not in ('default', 'dynamic')
+        scaled = rope['rope_type'] not in ('default', 'dynamic', 'proportional')
         values['model.rope_theta'] = rope['rope_theta']
         longer = config.max_position_embeddings / rope.get('original_max_position_embeddings', 1)
         values['model.rope_factor'] = (rope.get('factor') or max(longer, 1)) if scaled else 0
         values['model.rope_original_max_len'] = rope.get('original_max_position_embeddings', 0) if scaled else 0
-        part = config.qk_rope_head_dim if latent(config) else int(values['model.head_dim'] * rope.get('partial_rotary_factor', 1))
-        values['model.rotary_dim'] = 0 if part == values['model.head_dim'] else part
+        head = values.get('model.global_head_dim') or values['model.head_dim']
+        part = config.qk_rope_head_dim if latent(config) else int(head * rope.get('partial_rotary_factor', 1))
+        if other_heads(config):
+            part = part // 2 * 2
+        values['model.rotary_dim'] = 0 if part == head else part
         values['model.rope_beta_fast'] = rope.get('beta_fast', 32)
         for length in 'short', 'long':
             values[f'model.rope_{length}_factor'] = rope.get(f'{length}_factor', [])
@@ -489,6 +507,17 @@ def latent(config):
             'model.route_scale': config.routed_scaling_factor, 'model.route_groups': config.n_group,
             'model.route_top_groups': config.topk_group,
             'model.rope_mscale_all_dim': config.rope_parameters.get('mscale_all_dim', 0) if scaled else 0}
+
+
+def other_heads(config):
+    """Those of blocks without a window, if the class has them apart."""
+    if config.model_type != 'gemma4_text':
+        return {}
+    full = [config.per_layer_config[i] for i, kind in enumerate(config.layer_types) if kind == 'full_attention'][0]
+    heads = [full.head_dim, full.num_key_value_heads]
+    usual = [config.head_dim, config.num_key_value_heads]
+    return {'model.keys_as_values': config.attention_k_eq_v, **{key: 0 if a == b else a for key, a, b in zip(
+        ['model.global_head_dim', 'model.global_kv_heads'], heads, usual)}}
 
 
 def experts(config):
@@ -564,6 +593,9 @@ def same(ours, theirs):
 def older(config):
     """The configuration as transformers 4 wrote it."""
     config = dict(config)
+    if config['model_type'] == 'gemma4_text':  # as Google wrote it
+        full = list(config.pop('per_layer_config').values())[0]
+        return dict(config, global_head_dim=full['head_dim'], num_global_key_value_heads=full.get('num_key_value_heads'))
     rope = config.pop('rope_parameters', None)
     if rope and 'full_attention' in rope:
         if config['model_type'] != 'olmo3':  # whose class had one base for all blocks

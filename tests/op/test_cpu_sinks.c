@@ -1,4 +1,4 @@
-/* What gpt-oss, glm4 and deepseek_v3 have and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
+/* What gpt-oss, glm4, deepseek_v3 and gemma4_text have and other families do not, on the CPU and in the reference: sinks of attention, biases of experts and of
  * their router, stacks of experts that are stored [E,I,O], and the clamp of their gates; rotary positions of neighbours; heads from latent vectors. Gradients of the reference are
  * compared with finite differences. */
 #include "tests/op/agree.h"
@@ -631,6 +631,115 @@ static void latent_gradient(void **state)
     optest_end(&backward);
 }
 
+/* ---- norms of values, and factors of blocks ---- */
+
+struct values {
+    int rows, H, K, D, kv_in;
+};
+static const struct values values[] = {{1, 1, 1, 1, 2}, {5, 4, 2, 8, 4},   {3, 4, 2, 16, 2},
+                                       {2, 3, 3, 6, 3}, {2, 2, 1, 512, 1}, {2, 2, 1, 1500, 1}};
+enum { VALUES = sizeof values / sizeof *values };
+
+static void begin_values(struct optest *t, enum sh_op_kind kind, const struct values *v)
+{
+    optest_begin(t, kind);
+    t->attr.values.heads = v->H;
+    t->attr.values.kv_heads = v->K;
+    t->attr.values.head_dim = v->D;
+    t->attr.values.kv_in = v->kv_in;
+    t->attr.values.eps = 0.1F;
+}
+
+static void begin_value_norm(struct optest *t, enum sh_dtype act, enum sh_dtype number, const struct values *v)
+{
+    begin_values(t, SH_OP_VALUE_NORM, v);
+    optest_in(t, 0, act, DIMS(v->rows, (v->H + v->kv_in) * v->D));
+    optest_out(t, 0, act, DIMS(v->rows, (v->H + 2 * v->K) * v->D));
+    optest_out(t, 1, number, DIMS(v->rows, v->K));
+}
+
+/* f has run. */
+static void begin_value_norm_bwd(struct optest *t, const struct optest *f, const struct values *v)
+{
+    begin_values(t, SH_OP_VALUE_NORM_BWD, v);
+    optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
+    gradient_give(t, 1, &f->call.in[0]);
+    gradient_give(t, 2, &f->call.out[1]);
+    optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
+}
+
+static void value_norms(void **state)
+{
+    (void)state;
+    optest_seed(80);
+    for (int i = 0; i < VALUES * ACTS; i++) {
+        const struct values *v = &values[i / ACTS];
+        enum sh_dtype act = acts[i % ACTS];
+        const struct sh_bound made[] = {sh_bound_sum(act, 32), sh_bound_sum(SH_F32, v->D)},
+                              back = sh_bound_sum(act, 64);
+        struct optest f, b;
+
+        begin_value_norm(&f, act, SH_F32, v);
+        agree(&f, 2, made, -1, -1);
+        optest_run(&f, &sh_kernels_ref, 1);
+        begin_value_norm_bwd(&b, &f, v);
+        agree(&b, 1, &back, -1, -1);
+        optest_end(&f);
+        optest_end(&b);
+    }
+}
+
+/* Values of their own, and keys that are values too. */
+static void value_norm_gradient(void **state)
+{
+    (void)state;
+    optest_seed(81);
+    for (int i = 1; i < 4; i++) {
+        begin_value_norm(&forward, SH_F64, SH_F64, &values[i]);
+        optest_run(&forward, &sh_kernels_ref, 1);
+        begin_value_norm_bwd(&backward, &forward, &values[i]);
+        optest_run(&backward, &sh_kernels_ref, 1);
+        gradient_check(&forward.call.in[0], &backward.call.out[0], objective_of_forward);
+        optest_end(&forward);
+        optest_end(&backward);
+    }
+}
+
+static void factors_of_blocks(void **state)
+{
+    (void)state;
+    optest_seed(82);
+    for (int i = 0; i < ACTS; i++) {
+        const struct sh_bound made = sh_bound_sum(acts[i], 1);
+        struct optest t;
+
+        optest_begin(&t, SH_OP_SCALE_BY);
+        optest_in(&t, 0, acts[i], DIMS(3000));
+        optest_in(&t, 1, SH_F32, DIMS(1));
+        optest_out(&t, 0, acts[i], DIMS(3000));
+        agree(&t, 1, &made, 0, 0);
+        optest_end(&t);
+    }
+}
+
+/* As Gemma 4 turns a quarter of its pairs: the others stay as they are. */
+static void pairs_that_stand_still(void **state)
+{
+    struct optest t;
+
+    (void)state;
+    optest_begin(&t, SH_OP_ROPE_TABLE);
+    t.attr.rope.theta = 100;
+    t.attr.rope.turned = 1;
+    optest_out(&t, 0, SH_F32, DIMS(3, 8));
+    optest_run(&t, &sh_kernels_cpu, 1);
+    for (int i = 0; i < 4; i++) {
+        assert_true(fabs(optest_get(&t.call.out[0], 16 + i) - (i ? 1 : cos(2))) < 1e-6);
+        assert_true(fabs(optest_get(&t.call.out[0], 20 + i) - (i ? 0 : sin(2))) < 1e-6);
+    }
+    optest_end(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -648,6 +757,10 @@ int main(void)
         cmocka_unit_test(latent_heads),
         cmocka_unit_test(latent_by_hand),
         cmocka_unit_test(latent_gradient),
+        cmocka_unit_test(value_norms),
+        cmocka_unit_test(value_norm_gradient),
+        cmocka_unit_test(factors_of_blocks),
+        cmocka_unit_test(pairs_that_stand_still),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

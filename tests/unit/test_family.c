@@ -3,6 +3,7 @@
 #include "src/base/number/rng.h"
 #include "src/config/family.h"
 #include "src/config/words.h"
+#include "src/model/block.h"
 #include "src/model/rope.h"
 #include "src/program/saved.h"
 #include "tests/unit/simulate.h"
@@ -143,6 +144,11 @@ static const struct row {
                  .query_pre_attn_scalar = 7, .attention_softcap = 1, .logits_softcap = 2}, false},
      "Gemma2ForCausalLM",
      NORM1 QKV O NORM2 V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12), 2},
+    {{"gemma4_text", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GEMMA4, .attention_window = 3, .layer_types = "sliding,full",
+                      .query_pre_attn_scalar = 1, .global_head_dim = 6, .global_kv_heads = 3, .keys_as_values = true,
+                      .rotary_dim = 2, .logits_softcap = 2}, false}, "Gemma4ForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2
+         V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12) V("layer_scalar", 1), 2},
     {{"glm4", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false}, "Glm4ForCausalLM",
      NORM1 QKV QKV_BIAS O V("post_self_attn_layernorm.weight", 12) NORM2 W("mlp.gate_up_proj", 40, 12) DOWN
          V("post_mlp_layernorm.weight", 12), 2},
@@ -216,14 +222,16 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     float residual = (float)m->init_std / sqrtf(2.0f * LAYERS);
     bool bare = f->experts_in_out && role->experts; /* names without an ending */
     bool in_out = role->experts ? f->experts_in_out : f->w_in_out;
+    struct sh_model own;
     int64_t in, out;
+    int block = 0;
 
     assert_true(bare || ends_in(saved->name, "", role->ending));
     assert_int_equal(role->vector, param->ndim == 1 + (saved->role == SH_PARAM_EXPERT_BIAS));
     assert_int_equal(role->adapter, p->units[param->unit].beside != SH_NONE);
     if (saved->role == SH_PARAM_DECAY)
         assert_true(saved->init == SH_INIT_NORMAL && saved->init_std == 1);
-    else if (saved->role == SH_PARAM_STEP || saved->role == SH_PARAM_GATED_NORM)
+    else if (saved->role == SH_PARAM_STEP || saved->role == SH_PARAM_GATED_NORM || saved->role == SH_PARAM_LAYER_SCALE)
         assert_int_equal(saved->init, SH_INIT_ONE);
     else if (role->vector)
         assert_int_equal(saved->init, saved->role == SH_PARAM_NORM && !f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO);
@@ -232,7 +240,8 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
                     saved->init_std == (role->residual ? residual : (float)m->init_std));
     if (saved->role >= SH_PARAM_PRODUCTS)
         return;
-    sh_family_linear_dims(m, saved->role, &in, &out);
+    sscanf(p->units[param->unit].name, "layers.%d", &block);
+    sh_family_linear_dims(sh_model_of_block(m, block, &own), saved->role, &in, &out);
     assert_true(bare || ends_in(saved->name, sh_family_linear_name(f, saved->role), role->ending));
     assert_int_equal(param->dim[role->experts], in_out ? in : out);
     assert_int_equal(param->dim[role->experts + 1], in_out ? out : in);
@@ -255,6 +264,8 @@ static int blocks_with(const struct row *row, int role)
     }
     if (latent ? role == SH_PARAM_Q : role == SH_PARAM_Q_A || role == SH_PARAM_Q_B)
         return 0;
+    if (role == SH_PARAM_V && row->m.model.keys_as_values)
+        return 1; /* the block with a window */
     if (role >= SH_PARAM_DELTA_QKV)
         return delta;
     if (role >= SH_PARAM_SHARED_GATE && !row->m.model.shared_ffn_dim)

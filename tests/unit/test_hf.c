@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define DENSE4 "\"hidden_size_per_layer_input\":0"
 #define SIZES_OF(layers)                                                                              \
     "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":" layers "," \
     "\"num_attention_heads\":4,\"max_position_embeddings\":64"
@@ -267,6 +268,25 @@ static const struct {
     {"{\"model_type\":\"cohere\"}", NULL, "model.rope_theta", "500000"},
     {"{\"model_type\":\"cohere\",\"use_qk_norm\":null}", NULL, "model.family", "cohere"},
     {"{\"model_type\":\"cohere\",\"use_qk_norm\":true}", NULL, NULL, "use_qk_norm must be false: queries and keys have no LayerNorm here"},
+    {"{\"model_type\":\"gemma4_text\"}", NULL, NULL, "hidden_size_per_layer_input 256, the class's default"},
+    {"{\"model_type\":\"gemma4_text\"," DENSE4 "}", NULL, "model.global_head_dim", "512"},
+    {"{\"model_type\":\"gemma4_text\"," DENSE4 "}", NULL, "model.rotary_dim", "128"},
+    {"{\"model_type\":\"gemma4_text\"," DENSE4 "}", NULL, "model.layer_types", "5*sliding,full"},
+    {"{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":3," DENSE4 "}", NULL, "model.layer_types", "2*sliding,full"},
+    {"{\"model_type\":\"gemma4_text\",\"num_global_key_value_heads\":2," DENSE4 "}", NULL, "model.global_kv_heads", "0"},
+    {"{\"model_type\":\"gemma4_text\",\"attention_k_eq_v\":true,\"num_global_key_value_heads\":2," DENSE4 "}", NULL,
+     "model.global_kv_heads", "2"},
+    {"{\"model_type\":\"gemma4_text\",\"num_kv_shared_layers\":4," DENSE4 "}", NULL, NULL, "num_kv_shared_layers 4"},
+    {"{\"model_type\":\"gemma4_text\",\"enable_moe_block\":true," DENSE4 "}", NULL, NULL, "enable_moe_block must be false"},
+    {"{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":2,\"per_layer_config\":{\"0\":{\"head_dim\":8}}," DENSE4 "}", NULL, NULL,
+     "per_layer_config.0: 4 heads of keys of 8 elements; blocks of its kind have 4 of 256"},
+    {"{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":2,\"per_layer_config\":{\"1\":{\"head_dim\":8}}," DENSE4 "}", NULL,
+     "model.global_head_dim", "8"},
+    {"{\"model_type\":\"gemma4_text\",\"num_hidden_layers\":1,\"per_layer_config\":{\"0\":{\"window\":8}}," DENSE4 "}", NULL, NULL,
+     "per_layer_config.0.window is not known here"},
+    {"{\"model_type\":\"gemma4_text\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\"}}," DENSE4 "}", NULL, NULL,
+     "for gemma4_text there are default and proportional"},
+    {"{\"model_type\":\"gemma4\"}", NULL, NULL, "it reads images and sounds too"},
     {"{\"model_type\":\"qwen3_5_text\"}", NULL, "model.layer_types", "3*linear,full"},
     {"{\"model_type\":\"qwen3_5_text\",\"full_attention_interval\":2}", NULL, "model.layer_types", "linear,full"},
     {"{\"model_type\":\"qwen3_5_text\",\"full_attention_interval\":1}", NULL, "model.layer_types", "full"},

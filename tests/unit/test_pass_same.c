@@ -100,6 +100,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->norm.plus_one;
     if (!strcmp(f->name, "pairs"))
         return a->attn.pairs;
+    if (!strcmp(f->name, "turned") && f->letter == 0)
+        return a->rope.turned;
     if (!strcmp(f->name, "divisors"))
         return a->rope.divisors;
     if (!strcmp(f->name, "of"))

@@ -31,6 +31,7 @@ enum { WORLD = 2 };
     "model.linear_key_heads=1 model.linear_value_heads=2 model.linear_key_dim=4 model.linear_value_dim=4 " \
     "model.linear_conv_size=3"
 #define DELTA "model.family=qwen3_5_text " SIZES_OF_DELTA
+#define GLOBAL "model.family=gemma4_text model.query_pre_attn_scalar=1"
 #define LATENT "model.family=deepseek_v3 model.rotary_dim=2 model.kv_lora_rank=8 model.v_head_dim=3 " EXPERTS
 
 #define BUDGET "offload.mode=memory_budget offload.nvme_path=/elsewhere memory.limit_bytes=1GiB"
@@ -200,6 +201,9 @@ static const struct row state[] = {
     {"model.linear_conv_size", "4", DELTA},
     {"model.attention_softcap", "50", NULL},
     {"model.logits_softcap", "30", NULL},
+    {"model.global_head_dim", "8", GLOBAL},
+    {"model.global_kv_heads", "1", GLOBAL " model.keys_as_values=true"},
+    {"model.keys_as_values", "true", GLOBAL},
     {"model.q_lora_rank", "12", LATENT},
     {"model.kv_lora_rank", "12", LATENT},
     {"model.v_head_dim", "2", LATENT},
@@ -465,6 +469,7 @@ static const char *need_of(const char *change)
         {"model.family=granitemoe", EXPERTS},
         {"model.family=gpt_oss", EXPERTS},
         {"model.family=deepseek_v3", LATENT},
+        {"model.family=gemma4_text", "model.query_pre_attn_scalar=1"},
         {"model.router=sigmoid", MOE},
         {"model.route_norm=true", MOE},
         {"model.router_bias=true", MOE},

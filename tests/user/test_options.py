@@ -40,6 +40,7 @@ GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
 DELTA = {'model.family': 'qwen3_5_text', 'model.linear_key_heads': 2, 'model.linear_value_heads': 4, 'model.linear_key_dim': 4,
          'model.linear_value_dim': 4, 'model.linear_conv_size': 4}
 LATENT = {**MOE, 'model.family': 'deepseek_v3', 'model.n_kv_heads': None, 'model.rotary_dim': 2, 'model.kv_lora_rank': 6, 'model.v_head_dim': 3}
+GLOBAL = {'model.family': 'gemma4_text', 'model.keys_as_values': True}
 WINDOW = {'model.attention_window': 5}
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard'}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
@@ -114,6 +115,9 @@ ROWS = {
     'model.attention_softcap': Row(0.5, 'plan'),
     'model.logits_softcap': Row(0.5, 'plan'),
     'model.q_lora_rank': Row(5, 'plan', needs=LATENT),
+    'model.global_head_dim': Row(6, 'plan', needs=GLOBAL),
+    'model.global_kv_heads': Row(5, 'plan', needs=GLOBAL),
+    'model.keys_as_values': Row('false', 'plan', needs=GLOBAL),
     'model.kv_lora_rank': Row(5, 'plan', needs=LATENT),
     'model.v_head_dim': Row(2, 'plan', needs=LATENT),
     'model.rope_mscale_all_dim': Row(2, 'steps', needs={**YARN, **LATENT}),

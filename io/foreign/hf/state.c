@@ -170,7 +170,7 @@ void sh_hf_state_free(struct sh_hf_state *s)
 /* What a run with decay_all = `all` does with the parameters of a role. */
 static bool decays_here(const struct sh_ckpt_tensor *t, bool all)
 {
-    return t->role != SH_PARAM_ROUTER_BIAS && (all || !sh_param_info(t->role)->vector);
+    return !sh_param_info(t->role)->still && (all || !sh_param_info(t->role)->vector);
 }
 
 /* The first part for which folder and run differ; -1: none. */

@@ -1,5 +1,6 @@
 /* What has no kernel for GPUs yet: orthogonal factors, states in codes, sinks of attention and biases of experts, norms of heads on several ranks,
- * the gated delta rule with what belongs to it, heads from latent vectors, the state-space dual form. src/plan/request.c refuses a run that would
+ * the gated delta rule with what belongs to it, heads from latent vectors, norms of values, the state-space dual form.
+ * src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -41,3 +42,6 @@ ON_CPUS(gate_norm)
 ON_CPUS(gate_norm_bwd)
 ON_CPUS(relu2)
 ON_CPUS(relu2_bwd)
+ON_CPUS(value_norm)
+ON_CPUS(value_norm_bwd)
+ON_CPUS(scale_by)

@@ -37,9 +37,9 @@ static sh_rc check_rotary(struct sh_config_state *state)
     if (m->rotary_dim % 2 != 0)
         return sh_config_refuse(state, "model.rotary_dim", "%d is odd; rotary positions turn pairs of elements",
                                 m->rotary_dim);
-    if (m->rotary_dim > m->head_dim)
-        return sh_config_refuse(state, "model.rotary_dim", "%d is more than model.head_dim %d", m->rotary_dim,
-                                m->head_dim);
+    if (m->rotary_dim > sh_family_global_dim(m))
+        return sh_config_refuse(state, "model.rotary_dim", "%d is more than model.%s %d", m->rotary_dim,
+                                m->global_head_dim ? "global_head_dim" : "head_dim", sh_family_global_dim(m));
     return SH_OK;
 }
 
@@ -856,6 +856,7 @@ sh_rc sh_config_check(struct sh_config_state *state)
         check_gathers,
         sh_config_check_batches,
         sh_config_check_delta,
+        sh_config_check_global,
         sh_config_check_context,
         sh_config_check_leaves,
         sh_config_check_leaves_of_ranks,

@@ -12,6 +12,7 @@ sh_rc sh_config_check_batches(struct sh_config_state *state);
 sh_rc sh_config_check_context(struct sh_config_state *state);
 sh_rc sh_config_check_leaves(struct sh_config_state *state);
 sh_rc sh_config_check_leaves_of_ranks(struct sh_config_state *state);
+sh_rc sh_config_check_global(struct sh_config_state *state);
 sh_rc sh_config_check_delta(struct sh_config_state *state);
 sh_rc sh_config_check_tensor(struct sh_config_state *state);
 sh_rc sh_config_check_objective(struct sh_config_state *state);

@@ -3,6 +3,7 @@
 #include "src/base/mem.h"
 #include "src/optim/update.h"
 #include "src/pass/shard/shard.h"
+#include "src/program/saved.h"
 
 #include <stdlib.h>
 
@@ -148,6 +149,12 @@ static int size_of(struct wave *w)
     return n;
 }
 
+/* Other numbers that no gradient changes are never moved. */
+static bool balances_experts(const struct sh_program *p, const struct sh_unit *u)
+{
+    return u->balances && sh_saved_of(p, &p->params[u->first_param])->role == SH_PARAM_ROUTER_BIAS;
+}
+
 /* A trained unit's update is on the rank's chunk only. A resident full copy is gathered right after, so that the next
  * step finds it. */
 void sh_shard_update(const struct sh_build *b, struct sh_program *out)
@@ -159,8 +166,10 @@ void sh_shard_update(const struct sh_build *b, struct sh_program *out)
     w.most = size_of(&w);
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
-        load = out->units[i].balances ? load_after(out, load) : load;
-        if (out->units[i].balances && out->units[i].trainable && b->batch.balance.step > 0) {
+        bool router = balances_experts(out, &out->units[i]);
+
+        load = router ? load_after(out, load) : load;
+        if (router && out->units[i].trainable && b->batch.balance.step > 0) {
             move_biases(out, i, load, b->batch.balance.step);
             follow(opt, out, i);
         }

@@ -37,8 +37,6 @@ static sh_rc check_positions(const struct sh_hf_reader *r)
     return SH_OK;
 }
 
-static bool slides(const struct sh_hf_reader *r, long long i);
-
 /* Whether block i has no positions. In the list, 1 means that it has them. */
 static bool has_none(const struct sh_hf_reader *r, long long i)
 {
@@ -46,7 +44,7 @@ static bool has_none(const struct sh_hf_reader *r, long long i)
     long long interval = sh_hf_whole(r, SH_HF_NO_ROPE);
 
     if (r->f->full_nope)
-        return !json_is_null(json_object_get(r->root, "sliding_window")) && !slides(r, i);
+        return !json_is_null(json_object_get(r->root, "sliding_window")) && !sh_hf_blocks_slides(r, i);
     if (!r->f->key[SH_HF_NO_ROPE][0])
         return false;
     return list ? json_integer_value(json_array_get(list, (size_t)i)) == 0 : interval && (i + 1) % interval == 0;
@@ -138,12 +136,14 @@ static sh_rc check_pattern(const struct sh_hf_reader *r)
 /* Whether block i has the window. The list decides. Without one, it depends on the class: all blocks except every n-th
  * by the pattern, or the blocks from max_window_layers on, or, in a class without either key, those
  * without positions. */
-static bool slides(const struct sh_hf_reader *r, long long i)
+bool sh_hf_blocks_slides(const struct sh_hf_reader *r, long long i)
 {
     json_t *list = sh_hf_find(r->root, TYPES), *first = sh_hf_find(r->root, "max_window_layers");
 
     if (!r->f->layer_types && !r->f->pattern)
         return true;
+    if (r->f->global && i + 1 == sh_hf_whole(r, SH_HF_LAYERS)) /* whatever the list says */
+        return false;
     if (list)
         return is_word(json_array_get(list, (size_t)i), "sliding_attention");
     if (r->f->pattern)
@@ -165,7 +165,7 @@ static long long blocks_of(const struct sh_hf_reader *r)
 static bool any_slides(const struct sh_hf_reader *r)
 {
     for (long long i = 0; i < blocks_of(r); i++)
-        if (slides(r, i))
+        if (sh_hf_blocks_slides(r, i))
             return true;
     return false;
 }
@@ -233,7 +233,7 @@ static sh_rc give_kinds(const struct sh_hf_reader *r, bool window)
     bool fits;
 
     for (long long i = 0; i < n; i++)
-        kinds[i] = (window && slides(r, i) ? SH_LAYER_SLIDING : 0) | (has_none(r, i) ? SH_LAYER_NOPE : 0) |
+        kinds[i] = (window && sh_hf_blocks_slides(r, i) ? SH_LAYER_SLIDING : 0) | (has_none(r, i) ? SH_LAYER_NOPE : 0) |
                    (is_linear(r, i) ? SH_LAYER_LINEAR : 0);
     fits = sh_layers_print(kinds, (int)n, text, sizeof text);
     if (!strcmp(text, window ? "sliding" : "full") && !r->f->key[SH_HF_NO_ROPE][0] && !r->f->interval)

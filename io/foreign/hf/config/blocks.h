@@ -9,6 +9,9 @@
  * its blocks change too often. */
 sh_rc sh_hf_blocks_read(const struct sh_hf_reader *r);
 
+/* Whether block i has the window, if the model has one. */
+bool sh_hf_blocks_slides(const struct sh_hf_reader *r, long long i);
+
 bool sh_hf_blocks_is_key(const struct sh_hf_family *f, const char *key);
 
 /* Key i of those that describe a window, NULL after the last. */

@@ -3,6 +3,7 @@
 #include "io/file/outside.h"
 #include "io/foreign/hf/config/blocks.h"
 #include "io/foreign/hf/config/experts.h"
+#include "io/foreign/hf/config/global.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/foreign/hf/config/rope.h"
 #include "src/base/file.h"
@@ -108,7 +109,7 @@ static sh_rc read_caps(struct sh_hf_reader *r)
         const char *key = r->f->key[v][0];
         if (key && json_is_null(json_object_get(r->root, key)))
             strcpy(r->value[v], "0");
-        else if (key && !(strtod(r->value[v], NULL) > 0))
+        else if (key && sh_hf_find(r->root, key) && !(strtod(r->value[v], NULL) > 0))
             return sh_fail(SH_E_USAGE, "%s: %s must be a number above 0, or null", r->place, key);
     }
     return SH_OK;
@@ -200,7 +201,7 @@ static bool is_known(const struct sh_hf_reader *r, const char *key)
     /* check_packing() has checked it. */
     if (strcmp(key, "quantization_config") == 0)
         return true;
-    return sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
+    return sh_hf_global_is_key(r->f, key) || sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
 }
 
 /* All unknown keys are in one message, so a user does not have to find them one start at a time. */
@@ -317,6 +318,7 @@ static sh_rc read_root(struct sh_hf_reader *r)
     SH_TRY(check_unknown(r));
     SH_TRY(give_values(r));
     SH_TRY(read_labels(r));
+    SH_TRY(sh_hf_global_read(r));
     SH_TRY(sh_hf_rope_read(r));
     return sh_hf_blocks_read(r);
 }

@@ -71,6 +71,7 @@ struct sh_hf_family {
     const char *beta; /* llama_4_scaling_beta, which must be there, in yarn; NULL: the class has no such number */
     bool latent; /* latent attention, a router by sigmoid with biases, and blocks after the last that predict further
                          words, which are left out */
+    bool global; /* blocks without a window have other heads, as global.h says; the last block is one of them */
     bool mxfp4;  /* its experts may be packed (io/foreign/hf/mxfp4.h) */
     struct sh_hf_form form[SH_HF_FORMS];
     struct sh_hf_must must[6];

@@ -15,6 +15,7 @@ struct sh_hf_reader {
     json_t *root;
     const struct sh_hf_family *f;
     char value[SH_HF_VALUES][64]; /* as text */
+    long long global_dim;         /* width of a head in blocks without a window, if it may differ */
     char local_theta[64];         /* rotary base of blocks with a window; "": all blocks have the same */
 };
 

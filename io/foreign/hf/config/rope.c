@@ -5,6 +5,7 @@
  *     {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2}} */
 #include "io/foreign/hf/config/rope.h"
 
+#include "io/foreign/hf/config/global.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/json/json.h"
 #include "src/base/mem.h"
@@ -32,7 +33,7 @@ static const struct type {
     {"linear", LINEAR, NULL},
     {"yarn", YARN, NULL},
     {"longrope", LONG, NULL},
-    {"proportional", 0, "it turns a part of the head by the frequencies of the whole"},
+    {"proportional", 0, "it turns a part of the head by the frequencies of the whole"}, /* last; global.h reads it */
 };
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -107,7 +108,12 @@ static sh_rc read_type(const struct sh_hf_reader *r, struct rope *rope)
         return sh_fail(SH_E_USAGE,
                        "%s: %s.rope_type %s is not known here; default, dynamic, linear, llama3, yarn and longrope are",
                        r->place, rope->where, sh_config_text_shown(name, shown));
-    if (rope->type->refused)
+    if (r->f->global && !rope->object) /* the class's default */
+        rope->type = &types[TYPES - 1];
+    if (r->f->global && rope->type != &types[0] && rope->type != &types[TYPES - 1])
+        return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s: for %s there are default and proportional", r->place,
+                       rope->where, name, r->f->type);
+    if (rope->type->refused && !r->f->global)
         return sh_fail(SH_E_USAGE, "%s: %s.rope_type %s is not computed here: %s", r->place, rope->where, name,
                        rope->type->refused);
     if (r->f->length && rope->type->bit != LONG && rope->type != &types[0])
@@ -131,6 +137,8 @@ static sh_rc give_rotary_dim(struct sh_hf_reader *r, const struct rope *rope)
     double head = (double)sh_hf_whole(r, SH_HF_HEAD_DIM), part = said ? json_number_value(said) : r->f->part;
     char text[64];
 
+    if (r->f->global)
+        return sh_hf_global_turned(r, rope->object, rope->type == &types[TYPES - 1]);
     if (said && !r->f->partial && !(json_is_number(said) && part == 1))
         return sh_fail(SH_E_USAGE, "%s: " PARTIAL " is not computed here for %s", r->place, r->f->type);
     if ((said && !json_is_number(said)) || part < 0 || part > 1)
@@ -483,7 +491,8 @@ double sh_hf_rope_part(const struct sh_config *cfg)
 {
     double head = cfg->model.head_dim, part = cfg->model.rotary_dim / head;
 
-    if (cfg->model.rotary_dim == 0 || sh_family_of(cfg->model.family)->kv_a)
+    if (cfg->model.rotary_dim == 0 || sh_family_of(cfg->model.family)->kv_a ||
+        sh_family_of(cfg->model.family)->global_heads)
         return 1;
     return (int)(part * head) < cfg->model.rotary_dim ? nextafter(part, 2) : part;
 }

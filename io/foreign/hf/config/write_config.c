@@ -1,6 +1,7 @@
 #include "io/foreign/hf/config/config.h"
 
 #include "io/foreign/hf/config/blocks.h"
+#include "io/foreign/hf/config/global.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/foreign/hf/config/rope.h"
 #include "src/base/mem.h"
@@ -337,8 +338,12 @@ static void put_two_ropes(struct writer *w, const char *rope, const char *theta)
     char *own = sh_hf_number(w->cfg, "model.rope_local_base_freq", true);
     const char *local = w->cfg->model.rope_local_base_freq != 0 ? own : theta;
     begin(w, "rope_parameters");
-    fprintf(w->out, "{\"full_attention\": {%s, \"rope_theta\": %s}, ", rope ? rope : "\"rope_type\": \"default\"",
-            theta);
+    fputs("{\"full_attention\": {", w->out);
+    if (w->f->global)
+        sh_hf_global_print_rope(w->cfg, w->out);
+    else
+        fputs(rope ? rope : "\"rope_type\": \"default\"", w->out);
+    fprintf(w->out, ", \"rope_theta\": %s}, ", theta);
     fprintf(w->out, "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %s}}", local);
     if (!w->f->lists_only)
         put_raw(w, "rope_local_base_freq", local);
@@ -367,8 +372,10 @@ static void put_rope(struct writer *w)
         put_two_ropes(w, rope, theta);
     else
         put_one_rope(w, rope, theta, part);
-    begin(w, "rope_scaling");
-    fprintf(w->out, rope ? "{%s}" : "null", rope);
+    if (!w->f->global) { /* whose class never had it, and would take null for both kinds of blocks */
+        begin(w, "rope_scaling");
+        fprintf(w->out, rope ? "{%s}" : "null", rope);
+    }
     if (part) {
         begin(w, w->f->partial);
         fprintf(w->out, "%.17g", sh_hf_rope_part(w->cfg));
@@ -440,6 +447,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_balance(w);
     put_window(w);
     put_linear(w);
+    sh_hf_global_print(w->f, w->cfg, w->out);
     put_must(w);
     put_rope(w);
     put_dropouts(w);
@@ -450,14 +458,16 @@ static void put_all(struct writer *w, const char *dtype)
 /* Check values for which only some classes have keys. */
 static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_family *f, const char *name)
 {
-    bool scalar = m->query_pre_attn_scalar && m->query_pre_attn_scalar != m->head_dim;
+    bool scalar = f->global ? m->query_pre_attn_scalar != 1
+                            : m->query_pre_attn_scalar && m->query_pre_attn_scalar != m->head_dim;
     bool windows = count_windows(m) != 0;
     if (scalar && !f->key[SH_HF_SCALAR][0])
+        return sh_fail(SH_E_USAGE, "model.query_pre_attn_scalar: transformers' %s %s, so the model is not exported",
+                       name, f->global ? "does not divide scores" : "divides scores by the root of head_dim");
+    if (f->global && sh_model_window(m, m->n_layers - 1))
         return sh_fail(
             SH_E_USAGE,
-            "model.query_pre_attn_scalar: transformers' %s divides scores by the root of head_dim, so the model is "
-            "not exported",
-            name);
+            "model.layer_types: the last block of transformers' %s has no window, so the model is not exported", name);
     for (int i = 0; i < MULTIPLIERS; i++)
         if (multiplier(m, i) != 1 && !f->key[SH_HF_EMBED_BY + i][0])
             return sh_fail(SH_E_USAGE, "%s: transformers' %s has no such factor, so the model is not exported",
@@ -484,7 +494,7 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
             "model.rope_type: transformers' %s has a factor on queries by the length before yarn, so the model is "
             "not exported without model.rope_type=yarn and model.rope_factor",
             name);
-    if (m->rotary_dim && !f->partial && !f->latent && f->key[SH_HF_THETA][0])
+    if (m->rotary_dim && !f->partial && !f->latent && !f->global && f->key[SH_HF_THETA][0])
         return sh_fail(SH_E_USAGE, "model.rotary_dim: transformers' %s turns whole heads, so the model is not exported",
                        name);
     return SH_OK;

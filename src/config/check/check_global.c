@@ -1,0 +1,71 @@
+/* Families whose blocks without a window have other heads than the others: the sizes of these, and what needs the same heads
+ * in all blocks. */
+#include "src/config/check/check.h"
+
+#include "src/config/family.h"
+#include "src/config/read/place.h"
+#include "src/config/words.h"
+
+/* Keys that other families do not have. */
+static sh_rc check_others(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+    const struct {
+        const char *key;
+        bool set;
+    } rows[] = {{"model.global_head_dim", m->global_head_dim != 0},
+                {"model.global_kv_heads", m->global_kv_heads != 0},
+                {"model.keys_as_values", m->keys_as_values}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].set)
+            return sh_config_refuse(state, rows[i].key,
+                                    "%s has the same heads in all blocks; leave it out, or give "
+                                    "model.family=gemma4_text",
+                                    sh_family_of(m->family)->name);
+    return SH_OK;
+}
+
+static sh_rc check_sizes(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+
+    if (m->global_head_dim % 2)
+        return sh_config_refuse(state, "model.global_head_dim", "%d is odd; rotary positions turn pairs of elements",
+                                m->global_head_dim);
+    if (m->global_kv_heads && !m->keys_as_values)
+        return sh_config_refuse(state, "model.global_kv_heads",
+                                "counts only with model.keys_as_values, as in "
+                                "transformers; give that too, or leave it out");
+    if (m->global_kv_heads && m->n_heads % m->global_kv_heads)
+        return sh_config_refuse(state, "model.global_kv_heads", "%d does not divide model.n_heads %d",
+                                m->global_kv_heads, m->n_heads);
+    if (m->rope_factor != 0)
+        return sh_config_refuse(state, "model.rope_factor", "%s scales no frequencies; leave it out",
+                                sh_family_of(m->family)->name);
+    return SH_OK;
+}
+
+sh_rc sh_config_check_global(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        const char *key;
+        bool there;
+        const char *instead;
+    } bars[] = {
+        {"parallelism.context_parallel_degree", c->parallelism.context_parallel_degree > 1, "shard over all ranks"},
+        {"parallelism.tensor_parallel_degree", c->parallelism.tensor_parallel_degree > 1, "shard over all ranks"},
+        {"optimizer.muon_split", sh_cfg_is_muon(c->optimizer.name) && c->optimizer.muon_split == SH_MUON_SPLIT_HEADS,
+         "give qkv"},
+        {"mup.enable", c->optimizer.mup, "leave it out"}};
+
+    if (!sh_family_of(c->model.family)->global_heads)
+        return check_others(state);
+    SH_TRY(check_sizes(state));
+    for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
+        if (bars[i].there)
+            return sh_config_refuse(state, bars[i].key, "needs the same heads in all blocks, and %s has two kinds; %s",
+                                    sh_family_of(c->model.family)->name, bars[i].instead);
+    return SH_OK;
+}
