@@ -239,6 +239,61 @@ static void test_engines(void **state)
     }
 }
 
+#ifdef __x86_64__
+/* Rows [first,first+n) of a tile, alone. */
+static struct sh_gemm_tile some_rows(const struct sh_gemm_tile *t, int64_t first, int64_t n, float *c)
+{
+    struct sh_gemm_tile part = *t;
+
+    part.m = n;
+    part.a = (const float *)t->a + first * (t->trans_a ? 1 : t->lda);
+    part.c = c;
+    return part;
+}
+
+/* An element has the same bits wherever its row lies in a tile, and with any number of other rows. */
+static void test_place(void **state)
+{
+    enum { M = 87, N = 53, K = 700, LD = K };
+    float *a = malloc(M * LD * sizeof *a), *b = malloc(N * LD * sizeof *b);
+    float *c = malloc(M * N * sizeof *c), *alone = malloc(M * N * sizeof *c);
+
+    (void)state;
+    if (!sh_gemm_engine_avx2.works())
+        skip();
+    for (int i = 0; i < M * LD; i++)
+        a[i] = sinf((float)i);
+    for (int i = 0; i < N * LD; i++)
+        b[i] = cosf((float)i * 3);
+    for (int order = 0; order < 4; order++) {
+        struct sh_gemm_tile t = {.m = M,
+                                 .n = N,
+                                 .k = K,
+                                 .a = a,
+                                 .lda = order & 1 ? M : K,
+                                 .trans_a = order & 1,
+                                 .b = b,
+                                 .ldb = order & 2 ? K : N,
+                                 .trans_b = order & 2,
+                                 .c = c,
+                                 .ldc = N};
+
+        assert_int_equal(sh_gemm_engine_avx2.tile(&t, NULL), SH_OK);
+        for (int64_t first = 0; first < M; first += 5)
+            for (int64_t n = 1; first + n <= M; n += 7) {
+                struct sh_gemm_tile part = some_rows(&t, first, n, alone);
+
+                assert_int_equal(sh_gemm_engine_avx2.tile(&part, NULL), SH_OK);
+                assert_memory_equal(alone, c + first * N, (size_t)(n * N) * sizeof *c);
+            }
+    }
+    free(a);
+    free(b);
+    free(c);
+    free(alone);
+}
+#endif
+
 /* Products of one kind: the last are so deep that they may have another engine than the first. */
 static struct sh_gemm one_of(const void *from, int64_t i)
 {
@@ -606,6 +661,9 @@ int main(void)
         cmocka_unit_test(test_few_rows),
         cmocka_unit_test(test_few_rows_of_f16),
         cmocka_unit_test(test_engines),
+#ifdef __x86_64__
+        cmocka_unit_test(test_place),
+#endif
 #ifdef SH_WIDE
         cmocka_unit_test(test_thin),
 #endif

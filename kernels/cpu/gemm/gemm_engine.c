@@ -22,6 +22,9 @@ static const struct sh_gemm_engine *const engines[] = {
     &sh_gemm_engine_panels,
     &sh_gemm_engine_panels_wide,
 #endif
+#ifdef __x86_64__
+    &sh_gemm_engine_avx2,
+#endif
 #ifdef HAVE_DNNL
     &sh_gemm_engine_dnnl_bf16,
     &sh_gemm_engine_dnnl_f32,

@@ -37,6 +37,7 @@ struct sh_gemm_engine {
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
+extern const struct sh_gemm_engine sh_gemm_engine_avx2;                               /* on x86-64 */
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen, sh_gemm_engine_widen_f16;
 /* With SH_WIDE: bf16 by AMX or AVX-512, and by AVX-512's products of f32. */
 extern const struct sh_gemm_engine sh_gemm_engine_thin, sh_gemm_engine_panels, sh_gemm_engine_panels_wide;
