@@ -146,7 +146,6 @@ static sh_rc check_state(struct sh_train *t, bool *finite)
     return SH_OK;
 }
 
-/* Compare after the step just done; once is enough. */
 /* Numbers that may be wrong are neither saved nor kept in memory. */
 static sh_rc distrust(struct sh_train *t, sh_rc rc)
 {
@@ -155,6 +154,7 @@ static sh_rc distrust(struct sh_train *t, sh_rc rc)
     return rc;
 }
 
+/* Compare after the step just done; once is enough. */
 static sh_rc compare_replicas(struct sh_train *t)
 {
     int64_t begun = sh_now_ns();

@@ -270,6 +270,24 @@ def case_unfit():
         return wrong + expect(stage.starts()[3], 'n1', stage) + expect(left, ['step-00000008.h5'], stage)
 
 
+def case_unfit_dies():
+    """The same if the node is lost before the others have ended with 7; it does not come back when it answers."""
+    with Stage('unfit-dies') as stage:
+        checkpoints = stage.folder / 'out/checkpoint'
+        checkpoints.mkdir(parents=True)
+        (checkpoints / 'step-00000010.h5').touch()
+        stage.answers('n3', 'gone')
+        (stage.stage / 'part').write_text('unfit n3 9\nlost n3\n')
+        (stage.stage / 'part').rename(stage.stage / 'say')
+        stage.wait_for_starts(2)
+        stage.answers('n3', 'back')
+        stage.kill_rank()
+        stage.wait_for_starts(3)
+        left = [path.name for path in checkpoints.iterdir()]
+        return (expect(stage.starts()[1:], ['n1,n2,n4'] * 2, stage) + expect('n3 answers' in stage.text(), False, stage)
+                + expect(left, ['step-00000010.h5.unsure'], stage))
+
+
 def case_unsure():
     """Without a node that is named, or a step that is sure to be right, the job ends and its chain is stopped."""
     wrong = []
@@ -284,5 +302,5 @@ def case_unsure():
 if __name__ == '__main__':
     sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth),
                             ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('lost twice', case_twice),
-                            ('asked to stop', case_asked), ('a node that is unfit', case_unfit),
+                            ('asked to stop', case_asked), ('a node that is unfit', case_unfit), ('one that dies of it', case_unfit_dies),
                             ('nobody to leave out', case_unsure)]))

@@ -215,7 +215,7 @@ def blocks_of_lines(wanted):
     rest, wrong = after[after.index(']') + 1:], []
     lines = ('gu = linear(x, both, 2F)', 'h = clamped_swiglu(gu);', '', 'y = linear(h,', '  down, C)')
     for name, style, statements, code, says in (
-            ('lines', '|', lines, 0, wanted), ('lines-kept', '|+', [*lines, ''], 0, wanted),
+            ('lines', '|', (lines[0] + '  ', *lines[1:]), 0, wanted), ('lines-kept', '|+', [*lines, ''], 0, wanted),
             ('folded', '>-', [lines[0] + ';', lines[1], 'y = linear(h, down, C)'], 0, wanted),
             ('run together', '>', [lines[0], lines[1]], 2, 'run together.yaml:4: model.ffn: ')):
         pathlib.Path(f'{name}.yaml').write_text(f'{before}ffn: {style}\n' + ''.join(f'    {line}\n' for line in statements) + rest)

@@ -164,11 +164,13 @@ static void join_lines(const char *text, char *out)
         inside += (*c == '(') - (*c == ')');
         if (*c != '\n' || inside > 0) {
             *end++ = *c == '\n' ? ' ' : *c;
-        } else if (end > out && end[-1] != ' ') {
-            if (end[-1] != ';')
-                *end++ = ';';
-            *end++ = ' ';
+            continue;
         }
+        while (end > out && end[-1] == ' ')
+            end--;
+        if (end > out && end[-1] != ';')
+            *end++ = ';';
+        *end++ = ' ';
     }
     while (end > out && (end[-1] == ' ' || end[-1] == ';'))
         end--;

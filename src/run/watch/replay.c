@@ -136,7 +136,7 @@ sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
 
     if (!r->cfg.fault.replay_every)
         return SH_OK;
-    *s = (struct sh_replay){.r = r, .good = r->step, .began = sh_now_ns()};
+    *s = (struct sh_replay){.r = r, .began = sh_now_ns()};
     SH_TRY(pair(s));
     SH_TRY(sh_agree(check(s)));
     s->counts = sh_calloc((size_t)p->n_ops * SH_OP_MAX_OUT, sizeof *s->counts);
@@ -306,7 +306,7 @@ static sh_rc report(const struct sh_replay *s, const struct verdict *v)
     if (s->good)
         fprintf(out, "continue from a checkpoint of step %lld or before", (long long)s->good);
     else
-        fprintf(out, "start again: no checkpoint is sure to be right");
+        fprintf(out, "start again: no replay of this start has passed, so no checkpoint is sure to be right");
     fclose(out);
     sh_kept_accuse(s->r, s->good);
     rc = sh_fail(SH_E_REPLICA, "%s", text);

@@ -78,6 +78,7 @@ static bool same_value(const char *name, const struct sh_config *a, const struct
 
     free(one);
     free(other);
+    sh_error_clear();
     return same;
 }
 

@@ -137,7 +137,8 @@ static void say_muon(const struct sh_predict *l)
     struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
     double of_token = f.matmul + f.attention_causal, world = sh_mesh_ranks(&l->mesh), step;
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
-    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[112] = "", of[24] = "";
+    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[128] = "", of[24] = "",
+                                                                          units[SH_STR_SHORT];
     struct work w;
 
     if (!update || !l->build.options.optim->finish)
@@ -147,9 +148,10 @@ static void say_muon(const struct sh_predict *l)
     if (w.owners < w.ranks)
         snprintf(of, sizeof of, " of %d", w.ranks);
     if (w.ranks > 1)
-        snprintf(balance, sizeof balance,
-                 "; owned by %d%s ranks, in waves of %d units, the busiest with %.2f of the mean", w.owners, of,
-                 w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, w.busiest * w.owners / w.all);
+        snprintf(balance, sizeof balance, "; owned by %d%s ranks, in waves of %s, the busiest with %.2f of the mean",
+                 w.owners, of,
+                 sh_str_plural(w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, "unit", units),
+                 w.busiest * w.owners / w.all);
     sh_str_say(stdout, "muon", "%d matrices of %s elements, the other %s by AdamW%s", w.matrices,
                sh_str_count(w.elems, count), sh_str_count(sh_model_params(&l->build.model) - w.elems, others), balance);
     sh_str_say(stdout, "muon",
