@@ -67,7 +67,7 @@ def judge(words, number, lasting):
         return []
     if status == 0 or (status == 4 and len(said) == 1):
         return []
-    if lasting and words[0] == 'train' and status and len(said) == 1 and 'out of memory' in said[0]:
+    if lasting and words[0] == 'train' and status and len(said) == 1 and re.search('out of memory|cannot create a thread', said[0]):
         return []  # the line was printed; MPI_Abort, which ends the other ranks, needs memory too: it crashes or exits its own way
     return [f'allocation {number}, asked for by {who}: exit status {status}, {said}']
 

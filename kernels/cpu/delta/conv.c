@@ -25,10 +25,16 @@ static int64_t pieces(int64_t C)
     return (C + COLS - 1) / COLS;
 }
 
-/* Rows of C elements that the weights are, with the bias as the last one. `first`: the input that is x. */
+/* Asked before there are data, too: scratch is planned by shapes. `first`: the input that is x. */
+static bool has_bias(const struct sh_op_call *call, int first)
+{
+    return call->in[first + 3].ndim > 0;
+}
+
+/* Rows of C elements that the weights are, with the bias as the last one. */
 static int64_t rows_of_weights(const struct sh_op_call *call, int first)
 {
-    return call->in[first + 1].dim[2] + (call->in[first + 3].data != NULL);
+    return call->in[first + 1].dim[2] + has_bias(call, first);
 }
 
 static struct piece piece_of(const struct sh_op_call *call, int first, int64_t i)
@@ -40,7 +46,7 @@ static struct piece piece_of(const struct sh_op_call *call, int first, int64_t i
     return (struct piece){.x = x,
                           .docs = &call->in[first + 2],
                           .w = w,
-                          .bias = call->in[first + 3].data ? w + W * C : NULL,
+                          .bias = has_bias(call, first) ? w + W * C : NULL,
                           .b = i / pieces(C),
                           .at = at,
                           .n = C - at < COLS ? C - at : COLS,
@@ -70,7 +76,7 @@ static void load_weights(const struct sh_op_call *call, int first)
     float *to = call->work;
     int64_t C = w->dim[0], W = w->dim[2];
 
-    if (bias->data)
+    if (has_bias(call, first))
         sh_cpu_block_load((struct sh_cpu_block){1, C}, to + W * C, C, bias->data, C, bias->dtype);
 
     for (int64_t c = 0; c < C; c++) {

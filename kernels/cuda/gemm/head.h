@@ -48,7 +48,9 @@ struct sh_cuda_scores {
     const int32_t *targets;
     float *logprob;
     int32_t *likeliest;
-    bool raw; /* the target's logit stands for its log-probability */
+    bool raw;            /* the target's logit stands for its log-probability */
+    int32_t *best;       /* (optional) the likeliest word again, and its log-probability */
+    float *best_logprob; /* with best */
 };
 sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue);
 

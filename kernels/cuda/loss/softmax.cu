@@ -200,6 +200,10 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(sh_cuda_scores s)
         if (threadIdx.x)
             continue;
         s.likeliest[r] = word;
+        if (s.best) {
+            s.best[r] = word;
+            s.best_logprob[r] = (float)-log((double)of_row.sum);
+        }
         s.logprob[r] = 0;
         if (target >= 0 && s.raw)
             s.logprob[r] = target < s.vocab ? row[target] : nanf("");

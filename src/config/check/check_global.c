@@ -26,10 +26,26 @@ static sh_rc check_others(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Sizes of blocks that there are not. */
+static sh_rc check_there(struct sh_config_state *state)
+{
+    const struct sh_model *m = &state->cfg.model;
+
+    for (int i = 0; i < m->n_layers; i++)
+        if (sh_family_is_global(m, i))
+            return SH_OK;
+    if (m->keys_as_values)
+        return sh_config_refuse(state, "model.keys_as_values", "no block is without a window; leave it out");
+    if (m->global_head_dim && sh_config_place_typed(sh_config_place_of(state, "model.global_head_dim")))
+        return sh_config_refuse(state, "model.global_head_dim", "no block is without a window; leave it out");
+    return SH_OK;
+}
+
 static sh_rc check_sizes(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
 
+    SH_TRY(check_there(state));
     if (m->global_head_dim % 2)
         return sh_config_refuse(state, "model.global_head_dim", "%d is odd; rotary positions turn pairs of elements",
                                 m->global_head_dim);
