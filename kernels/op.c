@@ -407,8 +407,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,HV] act, x [N,HV] act, z [N,HV] act, w [HV] act, rstd [N,H] f32 "
                   "-> dx [N,HV] act, dz [N,HV] act, dw [HV] f32 += opt",
          .flops = "26NHV", .attrs = delta_attrs, APART},
-    [SH_OP_RELU2] = {.shape = "x [n] act -> y [n] act", .flops = "2n", .forward = true, .backward = SH_OP_RELU2_BWD, APART},
-    [SH_OP_RELU2_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "3n", OVER(0)},
+    [SH_OP_SQUARED_RELU] = {.shape = "x [n] act -> y [n] act", .flops = "2n", .forward = true, .backward = SH_OP_SQUARED_RELU_BWD, APART},
+    [SH_OP_SQUARED_RELU_BWD] = {.shape = "dy [n] act, x [n] act -> dx [n] act", .flops = "3n", OVER(0)},
     [SH_OP_VALUE_NORM] =
         {.shape = "x [N,HD+JD] act -> y [N,HD+2KD] act, rstd [N,K] f32", .flops = "4NKD", .forward = true,
          .attrs = value_attrs, APART},

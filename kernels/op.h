@@ -267,8 +267,8 @@ extern "C" {
     KERNEL(SCAN_BWD, scan_bwd)                                                                                        \
     KERNEL(GATE_NORM, gate_norm)            /* RMSNorm of x silu(z) in groups of columns, times w */                  \
     KERNEL(GATE_NORM_BWD, gate_norm_bwd)                                                                              \
-    KERNEL(RELU2, relu2)                    /* the square of what is above 0 */                                       \
-    KERNEL(RELU2_BWD, relu2_bwd)   \
+    KERNEL(SQUARED_RELU, squared_relu)                    /* the square of what is above 0 */                                       \
+    KERNEL(SQUARED_RELU_BWD, squared_relu_bwd)   \
     KERNEL(VALUE_NORM, value_norm)          /* q, k and v / rms(v) of each head; without v in x, v is k */            \
     KERNEL(VALUE_NORM_BWD, value_norm_bwd)                                                                            \
     KERNEL(SCALE_BY, scale_by)              /* y = s[0] x; s has no gradient */

@@ -62,7 +62,7 @@ sh_rc sh_cpu_gelu_erf_bwd(const struct sh_op_call *call)
     return SH_OK;
 }
 
-SH_CLONES static void relu2(float *y, const float *x, const float *none, int64_t n)
+SH_CLONES static void squared_relu(float *y, const float *x, const float *none, int64_t n)
 {
     (void)none;
 #pragma omp simd
@@ -70,22 +70,22 @@ SH_CLONES static void relu2(float *y, const float *x, const float *none, int64_t
         y[i] = x[i] < 0 ? 0 : x[i] * x[i];
 }
 
-SH_CLONES static void relu2_bwd(float *dx, const float *dy, const float *x, int64_t n)
+SH_CLONES static void squared_relu_bwd(float *dx, const float *dy, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         dx[i] = 2 * dy[i] * (x[i] < 0 ? 0 : x[i]);
 }
 
-sh_rc sh_cpu_relu2(const struct sh_op_call *call)
+sh_rc sh_cpu_squared_relu(const struct sh_op_call *call)
 {
-    sh_cpu_map(&call->out[0], &call->in[0], NULL, relu2, NULL);
+    sh_cpu_map(&call->out[0], &call->in[0], NULL, squared_relu, NULL);
     return SH_OK;
 }
 
-sh_rc sh_cpu_relu2_bwd(const struct sh_op_call *call)
+sh_rc sh_cpu_squared_relu_bwd(const struct sh_op_call *call)
 {
-    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], relu2_bwd, NULL);
+    sh_cpu_map(&call->out[0], &call->in[0], &call->in[1], squared_relu_bwd, NULL);
     return SH_OK;
 }
 

@@ -63,7 +63,7 @@ sh_rc sh_ref_gelu_erf_bwd(const struct sh_op_call *call)
 }
 
 /* The square of what is above 0. */
-sh_rc sh_ref_relu2(const struct sh_op_call *call)
+sh_rc sh_ref_squared_relu(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++) {
         double x = fmax(sh_ref_get(&call->in[0], i), 0);
@@ -72,7 +72,7 @@ sh_rc sh_ref_relu2(const struct sh_op_call *call)
     return SH_OK;
 }
 
-sh_rc sh_ref_relu2_bwd(const struct sh_op_call *call)
+sh_rc sh_ref_squared_relu_bwd(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->in[1]); i++)
         sh_ref_set(&call->out[0], i, 2 * sh_ref_get(&call->in[0], i) * fmax(sh_ref_get(&call->in[1], i), 0));

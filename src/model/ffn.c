@@ -78,7 +78,7 @@ static sh_rc check_operation(const struct sh_ffn_step *s, int64_t columns)
     if (kind == SH_OP_ROOM)
         return sh_fail(SH_E_USAGE,
                        "model.ffn: '%s': no plug-in of plugin.files has an operation '%s'; linear, norm, add, swiglu, "
-                       "geglu, gelu, gelu_erf and relu2 are Sherd's",
+                       "geglu, gelu, gelu_erf and squared_relu are Sherd's",
                        s->made, s->name);
     if (columns % sh_emit_columns(kind))
         return sh_fail(SH_E_USAGE, "model.ffn: '%s': %s takes gate and up, and %lld columns are odd", s->made, s->name,

@@ -299,9 +299,9 @@ static sh_rc check_ffn_of_gpus(const struct sh_config *cfg)
 
     SH_TRY(sh_config_ffn(cfg->model.ffn, &f));
     for (int i = 0; i < f.n; i++)
-        if (f.step[i].kind == SH_FFN_OPERATION && strcmp(f.step[i].name, sh_op_info(SH_OP_RELU2)->name) == 0)
+        if (f.step[i].kind == SH_FFN_OPERATION && strcmp(f.step[i].name, sh_op_info(SH_OP_SQUARED_RELU)->name) == 0)
             return sh_fail(SH_E_USAGE,
-                           "model.ffn: '%s': relu2 has a kernel for CPUs only, but the job runs on GPUs; give "
+                           "model.ffn: '%s': squared_relu has a kernel for CPUs only, but the job runs on GPUs; give "
                            "training.device=cpu",
                            f.step[i].made);
     return SH_OK;

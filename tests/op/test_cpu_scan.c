@@ -310,12 +310,12 @@ static void norms(void **state)
     check_all(&b, 3);
 }
 
-static void begin_relu2(struct optest *f, struct optest *b, enum sh_dtype act, int n)
+static void begin_squared_relu(struct optest *f, struct optest *b, enum sh_dtype act, int n)
 {
-    optest_begin(f, SH_OP_RELU2);
+    optest_begin(f, SH_OP_SQUARED_RELU);
     optest_in(f, 0, act, DIMS(n));
     optest_out(f, 0, act, DIMS(n));
-    optest_begin(b, SH_OP_RELU2_BWD);
+    optest_begin(b, SH_OP_SQUARED_RELU_BWD);
     optest_in(b, 0, act, DIMS(n));
     gradient_give(b, 1, &f->call.in[0]);
     optest_out(b, 0, act, DIMS(n));
@@ -331,13 +331,13 @@ static void squares(void **state)
         const struct sh_bound bound = sh_bound_sum(acts[i / 2], 8);
         struct optest f;
 
-        begin_relu2(&f, &b, acts[i / 2], i % 2 ? 7 : 3000);
+        begin_squared_relu(&f, &b, acts[i / 2], i % 2 ? 7 : 3000);
         agree(&f, 1, &bound, -1, -1);
         agree(&b, 1, &bound, 0, 0);
         optest_end(&f);
         optest_end(&b);
     }
-    begin_relu2(&forward, &b, SH_F64, 9);
+    begin_squared_relu(&forward, &b, SH_F64, 9);
     up_stream = &b.call.in[0];
     check_all(&b, 1);
 }

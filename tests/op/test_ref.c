@@ -422,7 +422,7 @@ static void act(void **state)
     check_act(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, 2);
     check_act(SH_OP_GEGLU, SH_OP_GEGLU_BWD, 2);
     check_act(SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD, 1);
-    check_act(SH_OP_RELU2, SH_OP_RELU2_BWD, 1);
+    check_act(SH_OP_SQUARED_RELU, SH_OP_SQUARED_RELU_BWD, 1);
 }
 
 static void set_heads(struct optest *t, int heads, int kv_heads, int head_dim)

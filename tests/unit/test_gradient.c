@@ -276,7 +276,7 @@ static void emit_space(struct sh_emit *e, int x, int head, int64_t chunk_rows, c
     sh_emit_split(e, parts[1], 14, rest);
     y = sh_emit_scan(e, sh_emit_short_conv(e, rest[0], &conv), rest[1], &s);
     y = sh_emit_linear(e, sh_emit_gate_norm(e, y, parts[0], &s), out, SH_NONE, false);
-    y = sh_emit_add(e, x, sh_emit_pointwise(e, SH_OP_RELU2, y));
+    y = sh_emit_add(e, x, sh_emit_pointwise(e, SH_OP_SQUARED_RELU, y));
     sh_emit_head_loss(e, y, head, SH_NONE, chunk_rows, NULL);
 }
 
