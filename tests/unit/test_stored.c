@@ -535,8 +535,11 @@ static void every_word_loads_back(void **unused)
                 check_word(&sh_config_keys[i], sh_config_keys[i].words[w].name);
 }
 
+/* Bytes for the names of a section's keys, and for a row of the manual's table with them. */
+enum { LIST = 4096, ROW = 3 * LIST };
+
 /* List the names of the keys in [from, to) that belong to the machine, or that do not. */
-static int list_keys(int from, int to, bool machines, char out[1024])
+static int list_keys(int from, int to, bool machines, char out[LIST])
 {
     int n = 0, at = 0;
 
@@ -546,7 +549,8 @@ static int list_keys(int from, int to, bool machines, char out[1024])
 
         if (key->alias_of || (key->of == SH_OF_MACHINE) != machines)
             continue;
-        at += snprintf(out + at, (size_t)(1024 - at), "%s`%s`", n ? ", " : "", strchr(key->name, '.') + 1);
+        at += snprintf(out + at, (size_t)(LIST - at), "%s`%s`", n ? ", " : "", strchr(key->name, '.') + 1);
+        assert_true(at < LIST);
         n++;
     }
     return n;
@@ -554,10 +558,10 @@ static int list_keys(int from, int to, bool machines, char out[1024])
 
 /* Make the row of the manual's table for the section that begins at row `from`; returns where the next
  * section begins. */
-static int section_row(int from, char row[4096])
+static int section_row(int from, char row[ROW])
 {
     int to = from + 1;
-    char own[1024], others[1024];
+    char own[LIST], others[LIST];
 
     while (to < sh_config_n_keys && !sh_config_section_starts(to))
         to++;
@@ -565,7 +569,7 @@ static int section_row(int from, char row[4096])
 
     row[0] = '\0';
     if (machines)
-        snprintf(row, 4096, "| `%.*s` | %s%s |\n", sh_config_section_len(sh_config_keys[from].name),
+        snprintf(row, ROW, "| `%.*s` | %s%s |\n", sh_config_section_len(sh_config_keys[from].name),
                  sh_config_keys[from].name,
                  !rest             ? "all"
                  : machines > rest ? "all but "
@@ -576,7 +580,7 @@ static int section_row(int from, char row[4096])
 
 static void the_manual_says_whose_a_key_is(void **unused)
 {
-    char table[8192] = "| section | keys of the machine |\n|---|---|\n", row[4096], *text;
+    char table[8192] = "| section | keys of the machine |\n|---|---|\n", row[ROW], *text;
     const char *top = getenv("SHERD_SRCDIR");
     size_t bytes;
 
