@@ -369,7 +369,7 @@ struct sh_op_attr {
             int runs;                              /* ATTENTION_ROWS*: U */
             int64_t first[2];                      /* ATTENTION_ROWS*: where they begin */
             int rotary_dim;                        /* ROPE: rotated elements of a head, the width of its table */
-            float cap;                             /* ATTENTION*: a score s is cap tanh(s / cap); 0: s. CPUs only */
+            float cap;                             /* ATTENTION*: a score s is cap tanh(s / cap); 0: s */
         } attn;                                    /* ROPE, ATTENTION* */
         struct {
             double theta;                          /* scaled as in Llama 3; no scaling if factor == 0 */

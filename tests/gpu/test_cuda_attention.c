@@ -132,6 +132,18 @@ static void check_shape(enum sh_dtype act, struct attention_shape s)
     optest_end(&t);
 }
 
+static void check_runs(enum sh_dtype act, struct runs_shape s)
+{
+    double keys = 2 * s.ranks * s.rows;
+    struct optest t;
+    runs_forward(&t, act, s);
+    check(&t, 2, s.dim + keys);
+    optest_end(&t);
+    runs_backward(&t, act, s);
+    check(&t, 2, 4 * s.dim + keys * s.heads / s.kv_heads);
+    optest_end(&t);
+}
+
 static void test_f32(void **state)
 {
     (void)state;
@@ -156,6 +168,24 @@ static void test_tensor_cores(void **state)
         check_shape(SH_BF16, tensor_shapes[i]);
 }
 
+/* Scores with a soft cap: every shape, those of tensor cores too, goes to the kernels of any shape. */
+static void test_capped(void **state)
+{
+    static const struct runs_shape runs = {2, 2, 1, 70, 2, 1, 64, 9, true};
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
+    (void)state;
+    optest_seed(38);
+    attention_cap = 0.75f;
+    for (size_t i = 0; i < 2; i++) {
+        for (size_t k = 0; k < 3 && k < n_any; k++) {
+            check_shape(acts[i], any_shapes[3 * k]);
+            check_shape(acts[i], tensor_shapes[3 * k]);
+        }
+        check_runs(acts[i], runs);
+    }
+    attention_cap = 0;
+}
+
 /* Runs that begin and end within tiles, each place, more sequences, shared heads, windows, documents; by tensor cores if
  * the type is bf16 and the head size one of theirs. */
 static void test_runs(void **state)
@@ -168,17 +198,8 @@ static void test_runs(void **state)
     static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
     (void)state;
     optest_seed(37);
-    for (size_t i = 0; i < 2 * sizeof some / sizeof some[0] && i < 2 * n_any; i++) {
-        struct runs_shape s = some[i / 2];
-        double keys = 2 * s.ranks * s.rows;
-        struct optest t;
-        runs_forward(&t, acts[i % 2], s);
-        check(&t, 2, s.dim + keys);
-        optest_end(&t);
-        runs_backward(&t, acts[i % 2], s);
-        check(&t, 2, 4 * s.dim + keys * s.heads / s.kv_heads);
-        optest_end(&t);
-    }
+    for (size_t i = 0; i < 2 * sizeof some / sizeof some[0] && i < 2 * n_any; i++)
+        check_runs(acts[i % 2], some[i / 2]);
 }
 
 /* Scores of hundreds: exponentials overflow without the maximum, and rows' maxima grow from tile to tile. A row then
@@ -311,10 +332,15 @@ static void test_head_too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),          cmocka_unit_test(test_any_bf16),
-        cmocka_unit_test(test_tensor_cores), cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_large_scores), cmocka_unit_test(test_nan_stays_in_its_row),
-        cmocka_unit_test(test_full_size),    cmocka_unit_test(test_head_too_large),
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_any_bf16),
+        cmocka_unit_test(test_tensor_cores),
+        cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_nan_stays_in_its_row),
+        cmocka_unit_test(test_full_size),
+        cmocka_unit_test(test_capped),
+        cmocka_unit_test(test_head_too_large),
     };
     if (!optest_device_there())
         return 0;

@@ -63,8 +63,8 @@ def main():
             ('single answers', answered, 'gpt2', '1x2', 'float32', kto),
             ('glm4', None, 'llama', '1x2', 'float32', {'model.family': 'glm4', 'model.rotary_dim': 2}),
             ('cohere', None, 'llama', '1x1', 'bfloat16', {'model.family': 'cohere', 'model.tie_word_embeddings': True}),
-            ('capped logits', None, 'llama', '1x2', 'float32', {'model.logits_softcap': 1.5}),
-            ('capped logits', None, 'gpt2', '1x1', 'bfloat16', {'model.logits_softcap': 1.5})]
+            ('capped scores', None, 'llama', '1x2', 'float32', {'model.attention_softcap': 0.1}),
+            ('capped logits', None, 'gpt2', '1x1', 'bfloat16', {'model.logits_softcap': 1.5, 'model.attention_softcap': 0.1})]
     cases = [(f'{what}, {model} on {mesh} in {precision}', lambda row=row: learns(*row[1:5], **row[5]))
              for row in rows for what, _, model, mesh, precision, _ in [row]]
     cases += [('a teacher, in float32', distils, 'float32'), ('a teacher, in bfloat16', distils, 'bfloat16')]

@@ -16,6 +16,8 @@ static void set_docs(const struct sh_operand *docs, int64_t batch, int64_t seq)
     }
 }
 
+float attention_cap;
+
 static void begin(struct optest *t, enum sh_op_kind kind, struct attention_shape s)
 {
     optest_begin(t, kind);
@@ -24,6 +26,7 @@ static void begin(struct optest *t, enum sh_op_kind kind, struct attention_shape
     t->attr.attn.head_dim = s.dim;
     t->attr.attn.window = s.window;
     t->attr.attn.scale = 1.0f / sqrtf((float)s.dim);
+    t->attr.attn.cap = attention_cap;
 }
 
 void attention_forward(struct optest *t, enum sh_dtype act, struct attention_shape s)

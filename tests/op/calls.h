@@ -11,6 +11,8 @@ struct attention_shape {
     bool docs;  /* documents of random lengths, many of one token */
     int window; /* 0: none */
 };
+/* The soft cap of the scores of all calls that are made from now on; 0: none. */
+extern float attention_cap;
 void attention_forward(struct optest *t, enum sh_dtype act, struct attention_shape s);
 
 /* The backward for the results of the reference's forward. */

@@ -1,9 +1,10 @@
 /* Attention on a GPU: three implementations for the same operands. The shape chooses, and what the GPU and cuDNN have
  * (cudnn_promise.h).
  *
- *   attention_cudnn.c  cuDNN: bf16, head sizes of 8, 16, ... 128, and 256, no documents, no window; needs the library
- *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128
- *   attention_any.cu   ordinary arithmetic: f32, and other head sizes up to 256
+ *   attention_cudnn.c  cuDNN: bf16, head sizes of 8, 16, ... 128, and 256, no documents, no window, no soft cap; needs the
+ *                      library
+ *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128, no soft cap
+ *   attention_any.cu   ordinary arithmetic: f32, soft caps, and other head sizes up to 256
  *
  * All three are deterministic, except that cuDNN's backward adds dq in any order if attr->attn.any_order allows it.
  * Our own kernels have no such variant: they compute two more products instead of adding across blocks with atomics.
@@ -25,12 +26,13 @@ extern "C" {
 struct sh_attention {
     int64_t batch, seq; /* sequences, and the keys of each */
     int rows;           /* queries of a run */
-    int runs;           /* U; above 1 if queries are apart from keys */
-    int first[2];       /* positions where they begin */
-    int heads, kv_heads, dim;
+    short runs;         /* U; above 1 if queries are apart from keys */
+    short dim;          /* of a head */
+    int first[2];       /* positions where runs begin */
+    int heads, kv_heads;
     int window; /* a query sees itself and the window - 1 keys before it; 0: all */
     enum sh_dtype dtype;
-    float scale;
+    float scale, cap;    /* a score s is cap tanh(s / cap); cap 0: s */
     const void *q, *kv;  /* the first query; the first key, with all keys of a row before its values */
     const int32_t *docs; /* [UB,rows] first position of the document of each query; NULL: 0 */
     void *o;             /* [UB,rows,H*D]: output of the forward, input of the backward */
@@ -54,12 +56,13 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     const struct sh_operand *q = &call->in[forward ? 0 : 1], *kv = apart ? q + 1 : q;
     struct sh_attention a;
     a.batch = kv->dim[0], a.seq = kv->dim[1], a.rows = (int)q->dim[1];
-    a.runs = apart ? call->attr->attn.runs : 1;
+    a.runs = (short)(apart ? call->attr->attn.runs : 1);
     for (int i = 0; i < 2; i++)
         a.first[i] = apart && i < a.runs ? (int)call->attr->attn.first[i] : 0;
-    a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
+    a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads;
+    a.dim = (short)call->attr->attn.head_dim;
     a.window = call->attr->attn.window;
-    a.dtype = q->dtype, a.scale = call->attr->attn.scale;
+    a.dtype = q->dtype, a.scale = call->attr->attn.scale, a.cap = call->attr->attn.cap;
     a.q = q->data;
     a.kv = apart ? kv->data : sh_attention_after_queries(&a, q);
     a.docs = (const int32_t *)kv[forward ? 1 : 3].data;

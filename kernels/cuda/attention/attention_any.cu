@@ -1,5 +1,5 @@
-/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, and for head sizes that
- * attention.cu has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
+/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, for soft caps, and for head sizes
+ * that attention.cu has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
  * block shares. First each lane takes one of the 32 rows and computes its dot products with the four; then each lane
  * takes some columns and adds up the 32 rows, weighted by the results. Forward and dq own queries, dk and dv own
  * keys: the same two steps.
@@ -171,6 +171,19 @@ __device__ __forceinline__ queries queries_of(const sh_attention &a)
     return q;
 }
 
+/* The score of a product of two rows. */
+__device__ __forceinline__ float score_of(const sh_attention &a, float product)
+{
+    float s = product * a.scale;
+    return a.cap == 0 ? s : a.cap * tanhf(s / a.cap);
+}
+
+/* Its derivative by the score before the cap. */
+__device__ __forceinline__ float slope_of(const sh_attention &a, float score)
+{
+    return a.cap == 0 ? 1 : 1 - score / a.cap * (score / a.cap);
+}
+
 /* Turn one row's 32 scores into weights, and rescale what it has accumulated so far to its new maximum. */
 template <int C> __device__ __forceinline__ float take_scores(float score, float &top, float &sum, float o[C])
 {
@@ -208,7 +221,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
         dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
-            s.weights[i * LANES + lane] = take_scores<C>(seen ? score[i] * a.scale : -INFINITY, top[i], sum[i], o[i]);
+            s.weights[i * LANES + lane] =
+                take_scores<C>(seen ? score_of(a, score[i]) : -INFINITY, top[i], sum[i], o[i]);
         }
         __syncwarp();
         add<C>(o, s.weights, s.tile[1], a.dim);
@@ -238,7 +252,7 @@ __global__ void __launch_bounds__(THREADS) row_sums(sh_attention a)
         a.delta[(s * a.heads + head) * a.rows + t] = sum;
 }
 
-/* dq [t] = scale * sum over s of p (dp - delta) k[s], where dp = dout[t] . v[s] */
+/* dq [t] = scale * sum over s of p (dp - delta) slope k[s], where dp = dout[t] . v[s] */
 template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_attention a)
 {
     SH_DYNAMIC_SHARED(float, shared);
@@ -267,7 +281,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
-            s.weights[i * LANES + lane] = seen ? expf(score[i] * a.scale - lse[i]) * (dp[i] - delta[i]) : 0;
+            float sc = score_of(a, score[i]);
+            s.weights[i * LANES + lane] = seen ? expf(sc - lse[i]) * (dp[i] - delta[i]) * slope_of(a, sc) : 0;
         }
         __syncwarp();
         add<C>(dq, s.weights, s.tile[0], a.dim);
@@ -276,8 +291,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         write<C>(of_queries(a, a.dq, q.s, q.head), q.own + i, dq[i], a.scale, a.dim);
 }
 
-/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s, in
- * the order of heads and positions */
+/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) slope q[t], of all heads that
+ * share s, in the order of heads and positions */
 template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
 {
     SH_DYNAMIC_SHARED(float, shared);
@@ -306,9 +321,9 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
             dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
             for (int j = 0; j < ROWS; j++) {
                 bool seen = t < a.rows && own + j <= begin + t && own + j >= first;
-                float p = seen ? expf(score[j] * a.scale - lse) : 0;
+                float sc = score_of(a, score[j]), p = seen ? expf(sc - lse) : 0;
                 s.weights[j * LANES + lane] = p;
-                dp[j] = seen ? p * (dp[j] - delta) : 0;
+                dp[j] = seen ? p * (dp[j] - delta) * slope_of(a, sc) : 0;
             }
             __syncwarp();
             add<C>(dv, s.weights, s.tile[1], a.dim);

@@ -102,13 +102,13 @@ static bool has_docs(const struct sh_op_call *call)
     return call->in[call->kind == SH_OP_ATTENTION ? 1 : 4].ndim > 0;
 }
 
-/* bf16, no document mask and no window: the graphs of cudnn_graph.c are written for this case. Whether the GPU and the
+/* bf16, no document mask, no window and no soft cap: the graphs of cudnn_graph.c are written for this case. Whether the GPU and the
  * version of cuDNN at hand have a kernel shows when the plan is made. */
 static bool cudnn_can(const struct sh_op_call *call)
 {
     int dim = call->attr->attn.head_dim;
     return qkv_of(call)->dtype == SH_BF16 && dim % 8 == 0 && (dim <= 128 || dim == 256) && !has_docs(call) &&
-           call->attr->attn.window == 0;
+           call->attr->attn.window == 0 && call->attr->attn.cap == 0;
 }
 
 /* Positions, with those that cuDNN adds. */
