@@ -371,13 +371,14 @@ static void place(const struct sim *s, int rank, const struct sh_unit *u, struct
         const struct sh_param *param = &p->params[i];
         struct sh_range mine =
             sh_layout_intersect(range, (struct sh_range){param->unit_elems, param->unit_elems + param->elems});
+        int64_t begin = begin_of(p, param->saved);
         struct sh_rng_runs run;
 
         for (int64_t at = mine.begin; at < mine.end; at += run.n) {
             run = sh_saved_run(p, param, at - param->unit_elems, mine.end - at);
             for (int64_t k = 0; k < run.n; k++) {
                 float *value = &values[at - range.begin + k];
-                int64_t to = begin_of(p, param->saved) + run.first + k;
+                int64_t to = begin + run.first + k;
 
                 if (known && known[to] && memcmp(&all[to], value, sizeof *value))
                     fail_msg("%s differs between ranks", p->saved[param->saved].name);
@@ -428,9 +429,10 @@ static void same_coded(const struct sim *s, int rank, const struct sh_unit *u, c
 /* The source of gathers must be the masters in the compute type. */
 static void same_full(const struct sim *s, int rank, const struct sh_unit *u, const float *masters)
 {
+    const void *full = sim_data(s, rank, u->full);
+    enum sh_dtype act = s->ranks[rank].p->act;
+
     for (int64_t i = 0; i < u->elems; i++) {
-        const void *full = sim_data(s, rank, u->full);
-        enum sh_dtype act = s->ranks[rank].p->act;
         float value = masters[i];
         sh_bf16 high;
         int16_t low;
@@ -444,7 +446,8 @@ static void same_full(const struct sim *s, int rank, const struct sh_unit *u, co
 
 void sim_params(const struct sim *s, float *out)
 {
-    bool *known = sh_calloc((size_t)sim_param_elems(s) + 1, sizeof *known);
+    int64_t elems = sim_param_elems(s);
+    bool *known = sh_calloc((size_t)elems + 1, sizeof *known);
 
     for (int rank = 0; rank < s->world; rank++)
         for (int i = 0; i < s->ranks[rank].p->n_units; i++) {
@@ -456,7 +459,7 @@ void sim_params(const struct sim *s, float *out)
             place(s, rank, u, own, values, out, known);
             free(values);
         }
-    for (int64_t i = 0; i < sim_param_elems(s); i++)
+    for (int64_t i = 0; i < elems; i++)
         assert_true(known[i]);
     for (int rank = 0; rank < s->world; rank++)
         for (int i = 0; i < s->ranks[rank].p->n_units; i++) {
