@@ -23,7 +23,7 @@ LION_BOUND = 5e-3        # a sign that differs in float32 moves an element by tw
 MUON_BOUND = 5e-4        # small singular values of a step grow, and their rounding with them
 BOUNDS = {'Lion': LION_BOUND, 'muon': MUON_BOUND, 'normuon': MUON_BOUND}
 BF16_BOUND = 1e-2        # seen: 1.5e-3
-GAP = 3e-5               # of scores, where experts are chosen: a choice that float32 makes differently is no rounding
+GAP = 3e-5               # of scores, where experts are chosen, or to a limit: what float32 chooses differently is no rounding
 
 COMMON = {
     'model.n_layers': 3, 'model.dim': 64, 'model.n_heads': 4, 'model.max_seq_len': 33, 'model.norm_eps': 1e-5,
@@ -265,7 +265,7 @@ def compare_run(m, steps, path):
     losses, norms, weights, _, gap = m.reference
     changed = {name: values - m.weights[name] for name, values in checkpoint.read(path).items()}
     expected = {name: weights[name] - m.weights[name] for name in weights}
-    return (([] if gap > GAP else [f'a choice of experts has a gap of {gap:.2g}: give another seed'])
+    return (([] if gap > GAP else [f'a choice has a gap of {gap:.2g}: give another seed'])
             + job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
             + job.differ('gradient norm', [step['grad_norm'] for step in steps], norms, GRADIENT_BOUND)
             + job.differ('rate', [step['lr'] for step in steps],

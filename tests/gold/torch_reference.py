@@ -222,7 +222,7 @@ def router_losses(routed, c):
         return x.unflatten(0, (-1, c['training.local_batch_size']))
 
     total, tokens = 0, c['training.global_batch_size'] * c['training.seq_len']
-    for r in routed:
+    for r in (r for r in routed if 'chosen' in r):
         share = by_micro_step(r['chosen'].double()).mean((1, 2)) / c['model.n_experts_per_token']
         score = by_micro_step(r['score'] / r['score'].sum(-1, keepdim=True)).sum((1, 2))
         total = total + c.get('moe.aux_loss_coeff', 0) * c['model.n_experts'] * (share * score).sum() / tokens
@@ -283,6 +283,7 @@ def llama_block(w, name, x, mask, c, turned):
     gate, up = linear('mlp.gate_up_proj', y).chunk(2, -1) if stacked or family.get('gate_up') else (linear(part, y) for part in GATED[:2])
     if 'model.ffn_op' in c:  # examples/plugins/clamped.c
         limit = float(c['plugin.numbers'].split('=')[1])
+        c['routed'].append({'gap': float(min((x.detach() - limit).abs().min() for x in (gate, up, -up)))})
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
         return x + linear('mlp.down_proj', (up + 1) * gate * torch.sigmoid(1.702 * gate))
     return x + by * after(1, linear('mlp.down_proj', (gelu(gate) if family.get('geglu') else gate * torch.sigmoid(gate)) * up))
