@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Preference optimization against PyTorch in float64, which computes each answer by itself: losses, rewards, norms and
-the change of weights in 20 steps, for all losses, one pair a sequence and packed. Prints TAP.
+"""Preference optimization against PyTorch in float64, which has a row for each answer: losses, rewards, norms and
+the change of weights in ten steps, for all losses, one pair a sequence and packed. Prints TAP.
 
 The losses are written down as in TRL 1.x (DPOTrainer with reverse KL, CPOTrainer, ORPOTrainer, KTOTrainer), and
 differentiated by PyTorch. What ORPO and sft_weight add is the mean over the chosen answer, as in their papers.
@@ -20,7 +20,7 @@ import pairs
 import torch_reference
 from test_torch import CHANGE_BOUND, COMMON, compare_tensors, draw_weights
 
-STEPS, BATCH = 20, 8
+STEPS, BATCH = 10, 8
 LOSS_BOUND = 1e-5     # relative, each step
 REWARD_BOUND = 2e-5   # of log-probabilities of up to 100, of which rewards are small differences
 NORM_BOUND = 5e-5
@@ -58,24 +58,37 @@ def log_rest(m):
 
 
 SMOOTHED = {'robust': 0.2, 'exo_pair': 0.1}
-MORE = {'cpo': SFT, 'simpo': {'objective.gamma': GAMMA, 'objective.label_smoothing': 0.1}}
+MORE = {'hinge': {'objective.beta': 3.0},  # which brings some pairs beyond the hinge
+        'cpo': SFT, 'simpo': {'objective.gamma': GAMMA, 'objective.label_smoothing': 0.1}}
 LLAMA = {**COMMON, 'model.family': 'llama', 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 96,
          'model.vocab_size': 101, 'model.rope_theta': 10000.0, 'model.tie_word_embeddings': False}
 GPT2 = {**COMMON, 'model.family': 'gpt2', 'model.head_dim': 16, 'model.ffn_dim': 256, 'model.vocab_size': 97,
         'model.tie_word_embeddings': True}
 MODELS = {'llama': LLAMA, 'gpt2': GPT2}
 PREFERENCE = {'training.dataset_path': '../pairs.bin', 'objective.name': 'dpo', 'objective.beta': 0.3,
-              'data.packing': 'none', 'optimizer.lr': 1e-3}
+              'data.packing': 'none', 'optimizer.lr': 2e-3, 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
+              'checkpoint.interval': STEPS}
 PAIRS = STEPS * BATCH
 
 
-def log_probability(w, prompt, answer, c):
-    tokens = torch.tensor([prompt + answer])
-    run, embedding = {'gpt2': (torch_reference.gpt2, 'transformer.wte.weight')}.get(
-        c['model.family'], (torch_reference.llama, 'model.embed_tokens.weight'))
-    x = run(w, tokens, torch_reference.visible(tokens, -1), {**c, 'routed': []})
+def states(w, texts, c):
+    """[n,T] tokens of lists of tokens, and [n,T,C]. Zeros come behind a text, where none of its tokens sees them."""
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True)
+    run = torch_reference.gpt2 if c['model.family'] == 'gpt2' else torch_reference.llama
+    return tokens, run(w, tokens, torch_reference.visible(tokens, -1), {**c, 'routed': []})
+
+
+def log_probabilities(w, texts, c):
+    """[n] of the answers of pairs of a prompt and an answer."""
+    tokens, x = states(w, [prompt + answer for prompt, answer in texts], c)
+    embedding = 'transformer.wte.weight' if c['model.family'] == 'gpt2' else 'model.embed_tokens.weight'
     logp = (x @ w['lm_head.weight' if 'lm_head.weight' in w else embedding].T).log_softmax(-1)
-    return logp[0, :-1].gather(1, tokens[0, 1:, None])[len(prompt) - 1:].sum()
+    logp = logp[:, :-1].gather(2, tokens[:, 1:, None])[..., 0]
+    return torch.stack([row[len(prompt) - 1:len(prompt) + len(answer) - 1].sum() for row, (prompt, answer) in zip(logp, texts)])
+
+
+def texts_of(batch):
+    return [(prompt, answer) for prompt, *answers in batch for answer in answers]
 
 
 def train(weights, batches, loss, c):
@@ -84,15 +97,13 @@ def train(weights, batches, loss, c):
     optimizer = torch_reference.make_optimizer(w, c)
     beta, smoothing = c['objective.beta'], c.get('objective.label_smoothing', 0)
     with torch.no_grad():
-        known = {i: [log_probability(w, prompt, answer, c) for answer in answers]
-                 for batch in batches for i, prompt, *answers in batch}
+        known = [log_probabilities(w, texts_of(batch), c).unflatten(0, (-1, 2)) for batch in batches]
     found = {'loss': [], 'chosen': [], 'rejected': [], 'accuracies': [], 'norm': []}
-    for step, batch in enumerate(batches):
+    for step, (batch, refs) in enumerate(zip(batches, known)):
         optimizer.zero_grad()
         costs, rewards = [], []
-        for i, prompt, *answers in batch:
-            logps = [log_probability(w, prompt, answer, c) for answer in answers]
-            d = logps if loss in NO_REFERENCE else [logp - ref for logp, ref in zip(logps, known[i])]
+        for (_, *answers), logps, ref in zip(batch, log_probabilities(w, texts_of(batch), c).unflatten(0, (-1, 2)), refs):
+            d = logps if loss in NO_REFERENCE else logps - ref
             costs.append(LOSSES[loss](*d, *map(len, answers), beta, smoothing))
             costs[-1] = costs[-1] - c.get('objective.sft_weight', 0) * logps[0] / len(answers[0])
             rewards.append([beta * float(x.detach()) / (len(a) if loss in MEANS else 1) for x, a in zip(d, answers)])
@@ -117,8 +128,8 @@ class Model:
         self.folder = pathlib.Path(name)
         self.folder.mkdir()
         words = self.c['model.vocab_size']
-        self.pairs = [(i, *pair) for i, pair in enumerate(pairs.draw_pairs(3, PAIRS, words, longest=8))]
-        pairs.write(self.folder / 'pairs.bin', [pair[1:] for pair in self.pairs], words)
+        self.pairs = pairs.draw_pairs(3, PAIRS, words, longest=8)
+        pairs.write(self.folder / 'pairs.bin', self.pairs, words)
         job.train(self.folder / 'seed', {**self.c, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
                                          'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
         seed = self.folder / 'seed/out/checkpoint/step-00000000.h5'
@@ -165,13 +176,12 @@ def train_single(weights, batches, c):
     optimizer = torch_reference.make_optimizer(w, c)
     beta, counts = c['objective.beta'], (c['objective.undesirable_weight'], c['objective.desirable_weight'])
     with torch.no_grad():
-        known = [[log_probability(w, prompt, answer, c) for prompt, answer, _ in batch] for batch in batches]
+        known = [log_probabilities(w, [text[:2] for text in batch], c) for batch in batches]
     found = {'loss': [], 'norm': [], 'rewards': [], 'answers': []}
     for step, (batch, refs) in enumerate(zip(batches, known)):
         optimizer.zero_grad()
         costs, rewards = [], ([], [])
-        for (prompt, answer, good), ref in zip(batch, refs):
-            ratio = log_probability(w, prompt, answer, c) - ref
+        for (_, _, good), ratio in zip(batch, log_probabilities(w, [text[:2] for text in batch], c) - refs):
             costs.append(counts[good] * (1 - torch.sigmoid(beta * ratio) if good else torch.sigmoid(beta * ratio)))
             rewards[good].append(beta * float(ratio.detach()))
         mean = torch.cat([cost.reshape(1) for cost in costs]).mean()
@@ -214,18 +224,13 @@ def train_kto(weights, answers, steps, rows, c):
     optimizer, beta = torch_reference.make_optimizer(w, c), c['objective.beta']
     counts = (c['objective.undesirable_weight'], c['objective.desirable_weight'])
     others = [(prompt, answers[(i + len(answers) // 2) % len(answers)][1]) for i, (prompt, _, _) in enumerate(answers)]
-
-    def ratios(known=None):
-        found = [[log_probability(w, prompt, answer, c) for prompt, answer in texts]
-                 for texts in ([text[:2] for text in answers], others)]
-        return found if known is None else [[a - b for a, b in zip(*lists)] for lists in zip(found, known)]
-
+    texts = [text[:2] for text in answers] + others
     with torch.no_grad():
-        known = ratios()
+        known = log_probabilities(w, texts, c)
     found = {'loss': [], 'norm': [], 'kl': []}
     for step in range(steps):
         optimizer.zero_grad()
-        own, mismatched = ratios(known)
+        own, mismatched = (log_probabilities(w, texts, c) - known).chunk(2)
         z = {i: max(0, float(sum(mismatched[k] for k in row).detach()) / len(row)) for row in rows for i in row}
         costs = [counts[good] * (1 - torch.sigmoid(beta * (own[i] - z[i]) * (1 if good else -1)))
                  for i, (_, _, good) in enumerate(answers)]
@@ -260,16 +265,15 @@ def case_kto(packing, ranks=0, changes=None):
     return wrong
 
 
-def value(w, tokens, c):
-    """What the head makes of the last token."""
-    tokens = torch.tensor([tokens])
-    run = torch_reference.gpt2 if c['model.family'] == 'gpt2' else torch_reference.llama
-    return (run(w, tokens, torch_reference.visible(tokens, -1), {**c, 'routed': []})[0, -1] @ w['score.weight'].T)[0]
+def values(w, documents, c):
+    """[n] what the head makes of each last token."""
+    last = [len(tokens) - 1 for tokens in documents]
+    return states(w, documents, c)[1][range(len(last)), last] @ w['score.weight'][0]
 
 
 def reward_loss(w, documents, numbers, c):
     """RewardTrainer: the loss of a batch of neighbouring documents, and its metrics."""
-    chosen, rejected = (torch.stack([value(w, tokens, c) for tokens in documents[i::2]]) for i in (0, 1))
+    chosen, rejected = values(w, documents, c).unflatten(0, (-1, 2)).T
     loss = -log_s(chosen - rejected - torch.tensor(numbers[::2])).mean()
     loss = loss + c['objective.center_rewards_coefficient'] * ((chosen + rejected) ** 2).mean()
     both = torch.cat([chosen, rejected])
@@ -279,7 +283,7 @@ def reward_loss(w, documents, numbers, c):
 
 def regression_loss(w, documents, numbers, c):
     """MSELoss of ForSequenceClassification."""
-    found = torch.stack([value(w, tokens, c) for tokens in documents])
+    found = values(w, documents, c)
     return ((found - torch.tensor(numbers, dtype=torch.float64)) ** 2).mean(), {'texts': len(found)}
 
 
@@ -325,14 +329,14 @@ def case_value(name, kind, ranks=0, changes=None):
 def case_packed(name):
     """Each step is an epoch, so the order of pairs and what else is in their row does not matter."""
     m = model(name)
-    sizes = {'data.packing': 'bfd', 'training.local_batch_size': 1, 'training.steps': 5}
+    sizes = {'data.packing': 'bfd', 'training.local_batch_size': 1, 'training.steps': 3}
     _, said = job.launch('train', 'c.yaml', folder=job.prepare(m.folder / 'rows', {
         'job.dump_folder': 'out', **m.c, **sizes, 'training.global_batch_size': 1, 'training.steps': 1}))
     rows = int(said.split(' sequences')[0].split()[-1])
-    c, steps, path = m.train('packed', {**sizes, 'training.global_batch_size': rows, 'lr_scheduler.total_steps': 5})
+    c, steps, path = m.train('packed', {**sizes, 'training.global_batch_size': rows, 'lr_scheduler.warmup_steps': 1, 'lr_scheduler.total_steps': 3})
     wrong = [] if rows < PAIRS else ['nothing was packed']
     wrong += [] if steps[0]['pairs'] == PAIRS else [f'{steps[0]["pairs"]} pairs']
-    return wrong + compare(m, [m.pairs] * 5, 'sigmoid', c, steps, path)
+    return wrong + compare(m, [m.pairs] * 3, 'sigmoid', c, steps, path)
 
 
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
