@@ -396,9 +396,9 @@ static bool depends(struct sh_trial *t, struct sh_trial *other, int64_t j, sherd
     const double was = sh_operand_get(x, j), tries[] = {was + 1, was - 1, -was, 0.5};
     bool found = false;
 
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4 && !found; k++) {
         sh_operand_set(x, j, tries[k]);
-        found |= kernel(&other->call) == 0 && !sh_trial_same(t, other);
+        found = kernel(&other->call) == 0 && !sh_trial_same(t, other);
     }
     sh_operand_set(x, j, was);
     return found;

@@ -85,19 +85,18 @@ static int64_t memory_bytes(const struct sh_operand *o)
 static void fill(struct sh_trial *t, int which, char *memory)
 {
     struct sh_operand *o = operand_of(t, which), all = *o;
-    int64_t each = sh_dtype_bytes(o->dtype), n = memory_bytes(o) / each, before = GUARD / each, columns = o->dim[1];
+    int64_t each = sh_dtype_bytes(o->dtype), n = memory_bytes(o), at = GUARD / each;
 
     all.data = memory;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t e = i - before;
-        bool inside = which != SH_TRIAL_OUT && e >= 0 && e < sh_operand_elems(o);
-
-        sh_operand_set(
-            &all, i,
-            inside ? rounded(value_of(t->size.first_operand + which, t->size.first_row + e / columns, e % columns),
-                             t->size.rounded)
-                   : guard_of(t->size.guard));
-    }
+    sh_operand_set(&all, 0, guard_of(t->size.guard));
+    for (int64_t done = each; done < n; done *= 2)
+        memcpy(memory + done, memory, (size_t)(done < n - done ? done : n - done));
+    if (which == SH_TRIAL_OUT)
+        return;
+    for (int64_t r = 0; r < o->dim[0]; r++)
+        for (int64_t c = 0; c < o->dim[1]; c++)
+            sh_operand_set(&all, at++,
+                           rounded(value_of(t->size.first_operand + which, t->size.first_row + r, c), t->size.rounded));
 }
 
 /* An output that takes the memory of an input has none of its own. */
