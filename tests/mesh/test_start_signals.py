@@ -38,6 +38,8 @@ class Held:
         shim = pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/mesh/late.so'
         environment = {**job.environment(ranks), 'LD_PRELOAD': job.launcher.preload(shim), 'LATE_FOLDER': str(self.folder.absolute()),
                        **({'LATE_LOAD': '1'} if 'load' in stops and not ranks else {})}
+        for name in job.launcher.WAITS:  # so that the program starts itself again
+            environment.pop(name)
         # A test in the background starts with SIGINT ignored, and would pass that on.
         with open(self.folder / 'stderr', 'wb') as errors:
             self.child = subprocess.Popen(job.command(ranks, words), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
