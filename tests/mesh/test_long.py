@@ -124,14 +124,14 @@ def case_drawn(seed):
 
 
 # Python's own modules: text that each machine with this test has.
-LENGTH, DOCUMENTS = 4096, 24
-LEARNER = {'model.family': 'qwen3', 'model.n_layers': 3, 'model.dim': 128, 'model.n_heads': 4, 'model.n_kv_heads': 2,
-           'model.head_dim': 32, 'model.ffn_dim': 384, 'model.vocab_size': 256, 'model.max_seq_len': LENGTH,
-           'model.attention_window': 512, 'model.window_first_layer': 1, 'model.tie_word_embeddings': False,
+LENGTH, DOCUMENTS = 1024, 36
+LEARNER = {'model.family': 'qwen3', 'model.n_layers': 3, 'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2,
+           'model.head_dim': 16, 'model.ffn_dim': 192, 'model.vocab_size': 256, 'model.max_seq_len': LENGTH,
+           'model.attention_window': 128, 'model.window_first_layer': 1, 'model.tie_word_embeddings': False,
            'training.seq_len': LENGTH, 'training.local_batch_size': 1, 'training.global_batch_size': 1, 'training.threads': 1,
            'training.mixed_precision_param': 'float32', 'training.steps': DOCUMENTS, 'data.shuffle': False,
-           'optimizer.lr': 2e-3, 'lr_scheduler.warmup_steps': 4, 'lr_scheduler.total_steps': DOCUMENTS, **FULL}
-LEARNT = 0.7  # the last losses, of the first one; seen: 0.57
+           'optimizer.lr': 4e-3, 'lr_scheduler.warmup_steps': 4, 'lr_scheduler.total_steps': DOCUMENTS, **FULL}
+LEARNT = 0.7  # the last losses, of the first one; seen: 0.60
 
 
 def case_learns():
@@ -142,7 +142,7 @@ def case_learns():
     job.sherd('tokenize', 'modules.txt', '-o', 'modules.bin')
     config = {**LEARNER, 'training.dataset_path': str(pathlib.Path('modules.bin').absolute())}
     one = job.losses(job.train('learnt alone', config))
-    two = job.losses(job.train('learnt', {**config, CP: 2, TILE: 1024}, 2))
+    two = job.losses(job.train('learnt', {**config, CP: 2, TILE: 256}, 2))
     wrong = job.differ('losses', two, one, LOSS_BOUND)
     return wrong + ([] if sum(two[-4:]) / 4 < LEARNT * two[0] else [f'nothing is learnt: {two}'])
 
