@@ -38,7 +38,11 @@ enum state { READY, AT_WARP, AT_BLOCK, ENDED };
 
 struct fiber {
     ucontext_t at;
+#ifdef __x86_64__
+    void *jump[5];
+#else
     jmp_buf jump;
+#endif
     void *fake_stack; /* for the address sanitizer */
     char *stack;
     enum state state;
@@ -55,6 +59,7 @@ struct piece {
 
 fiber all_fibers[2][MAX_THREADS], *fibers, scheduler; /* [parity of the block, for races.h] */
 unsigned current, n_threads;
+unsigned warp_turn[MAX_THREADS];                /* the threads of each warp, in the order in which they run */
 uint64_t boxes[2][MAX_THREADS / WARP][2][WARP]; /* likewise */
 std::vector<piece> pieces;                      /* of shared memory */
 size_t dynamic_bytes, shared_bytes;
@@ -104,12 +109,26 @@ void leave(fiber &f)
     arrive(f);
 }
 #else
-void enter(fiber &f)
+/* The compiler's own jump saves three words, where the library's also looks for handlers of cancellation. */
+#ifdef __x86_64__
+#define SAVE(f) __builtin_setjmp((f).jump)
+#define JUMP(f) __builtin_longjmp((f).jump, 1)
+#else
+#define SAVE(f) _setjmp((f).jump)
+#define JUMP(f) _longjmp((f).jump, 1)
+#endif
+
+[[noreturn, gnu::noinline]] void jump(fiber &f)
 {
-    if (_setjmp(scheduler.jump))
+    JUMP(f);
+}
+
+[[gnu::noinline]] void enter(fiber &f)
+{
+    if (SAVE(scheduler))
         return;
     if (f.started)
-        _longjmp(f.jump, 1);
+        jump(f);
     f.started = true;
     setcontext(&f.at);
 }
@@ -118,10 +137,10 @@ void arrive(fiber &)
 {
 }
 
-void leave(fiber &f)
+[[gnu::noinline]] void leave(fiber &f)
 {
-    if (!_setjmp(f.jump))
-        _longjmp(scheduler.jump, 1);
+    if (!SAVE(f))
+        jump(scheduler);
 }
 #endif
 
@@ -145,16 +164,18 @@ void live()
     }
 }
 
-/* Below the stack are pages that may not be touched. */
+/* Below the stack are pages that may not be touched. Stacks begin at different places of their pages, or all of them
+ * would share the same few lines of the caches. */
 void make_fiber(fiber &f)
 {
+    constexpr size_t COLOURS = 64, COLOUR = 9 * 64;
     void *room = mmap(nullptr, STACK + GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED || mprotect((char *)room + GUARD, STACK, PROT_READ | PROT_WRITE))
         die("no memory for the stack of a thread");
     f.stack = (char *)room + GUARD;
     getcontext(&f.at);
     f.at.uc_stack.ss_sp = f.stack;
-    f.at.uc_stack.ss_size = STACK;
+    f.at.uc_stack.ss_size = STACK - (size_t)(&f - fibers) % COLOURS * COLOUR;
     f.at.uc_link = nullptr;
     makecontext(&f.at, live, 0);
 }
@@ -192,7 +213,7 @@ void put_in_order(std::vector<unsigned> &turn, size_t n)
 
 bool same_place(const place &a, const place &b)
 {
-    return a.line == b.line && !strcmp(a.file, b.file);
+    return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
 /* Let threads [first, first + n) continue once all of them wait at the same place. */
@@ -207,11 +228,12 @@ bool release(unsigned first, unsigned n, enum state waiting)
 }
 
 /* A warp runs as far as it can before another one does, which exposes a block barrier that is missing between warps. */
-void run_warp(const std::vector<unsigned> &turn, unsigned first)
+void run_warp(unsigned first)
 {
     do {
-        for (unsigned i : turn) {
-            if (i / WARP * WARP != first || fibers[i].state != READY)
+        for (unsigned n = first; n < first + WARP; n++) {
+            unsigned i = warp_turn[n];
+            if (fibers[i].state != READY)
                 continue;
             current = i;
             threadIdx = fibers[i].index;
@@ -222,9 +244,12 @@ void run_warp(const std::vector<unsigned> &turn, unsigned first)
 
 void run_warps(const std::vector<unsigned> &turn)
 {
+    unsigned n[MAX_THREADS / WARP] = {0};
+    for (unsigned i : turn)
+        warp_turn[i / WARP * WARP + n[i / WARP]++] = i;
     for (unsigned i : turn)
         if (fibers[i].state == READY)
-            run_warp(turn, i / WARP * WARP);
+            run_warp(i / WARP * WARP);
 }
 
 bool all_ended()

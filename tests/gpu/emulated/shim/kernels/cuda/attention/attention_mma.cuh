@@ -45,12 +45,15 @@ static inline void multiply(float c[4], const uint32_t a[4], uint32_t b0, uint32
     w.word[lane][4] = b0;
     w.word[lane][5] = b1;
     __syncwarp();
-    for (int i = 0; i < 4; i++) {
-        double sum = 0;
-        for (int k = 0; k < 16; k++)
-            sum += (double)a_at(w, lane / 4 + i / 2 * 8, k) * (double)b_at(w, k, lane % 4 * 2 + i % 2);
-        c[i] = (float)(c[i] + sum);
-    }
+    double sum[4] = {0};
+    for (int k = 0; k < 16; k++)
+        for (int half = 0; half < 2; half++) {
+            double x = a_at(w, lane / 4 + half * 8, k);
+            for (int i = 0; i < 2; i++)
+                sum[half * 2 + i] += x * (double)b_at(w, k, lane % 4 * 2 + i);
+        }
+    for (int i = 0; i < 4; i++)
+        c[i] = (float)(c[i] + sum[i]);
     __syncwarp();
 }
 
