@@ -6,117 +6,19 @@
  * Each of the two branches is a row of parts[], the first one that fits the family and the block.
  *
  * Parameters are declared first, unit by unit in the order of the forward; a unit is what is gathered at once. */
+#include "src/model/part.h"
+
 #include "kernels/plug.h"
 #include "src/config/family.h"
 #include "src/config/layers.h"
 #include "src/config/words.h"
 #include "src/model/adapt.h"
 #include "src/model/block.h"
-#include "src/model/ffn.h"
-#include "src/model/model.h"
+#include "src/model/delta.h"
 #include "src/model/objective.h"
 #include "src/model/rope.h"
 
 #include <math.h>
-
-/* clang-format off */
-#define DIMS(...) (const int64_t[]){__VA_ARGS__}
-/* clang-format on */
-
-/* A decoder while it is emitted: the family's row gives the structure, the model the sizes. Indices are those of
- * tensors of the program. */
-struct decoder {
-    struct sh_emit e;
-    const struct sh_model *m;     /* as the block being emitted sees it, or the whole */
-    const struct sh_model *whole; /* all blocks' */
-    struct sh_model of_block;     /* what m points to in blocks that see another */
-    const struct sh_family *f;
-    const struct sh_adapters *adapters;
-    struct sh_model_spread spread;
-    struct sh_model_cut tensor;
-    struct sh_model_stage stage;
-    struct sh_emit_heads heads;
-    struct sh_emit_delta delta;
-    struct sh_emit_route route;
-    bool reports;
-    int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
-    int router_bias, layer_scale; /* of the block; SH_NONE */
-    int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
-};
-
-struct weights {
-    int w, b;
-    struct sh_emit_lora lora;
-};
-
-/* Products of one input that are computed as one: n roles from `first` on. */
-struct stack {
-    enum sh_param_role first;
-    int n;
-};
-
-enum {
-    IN,
-    OUT,
-    Q_LATENT,
-    KV_LATENT,
-    KV_HEADS,
-    ROUTER = 0,
-    EXPERT_UP,
-    EXPERT_DOWN,
-    SHARED_UP,
-    SHARED_DOWN,
-    SHARED_WEIGHT,
-    STACKS
-};
-enum { DELTA_QKV, DELTA_Z, DELTA_BA, DELTA_OUT };
-
-struct branch {
-    const struct part *part;
-    struct weights norm, stack[STACKS], after;
-    int q_norm, k_norm, sink, conv, a_log, dt, gated_norm;
-    struct sh_ffn_weights own; /* of model.ffn */
-};
-
-enum { ATTENTION, FEED_FORWARD, BRANCHES };
-
-/* A kind of a branch: its products in the order of the forward, and what it computes between the norms. */
-struct part {
-    bool (*fits)(const struct decoder *d); /* whether the block being emitted has it; NULL: it has */
-    struct stack stack[STACKS];
-    int (*emit)(struct decoder *d, int x, const struct branch *b); /* [N,C] -> [N,C] */
-};
-
-/* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the
- * stream keeps its variance over depth (Radford et al. 2019, section 2.3).
- *   std  out  of normal values */
-static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, float *std)
-{
-    const struct sh_param_info *info = sh_param_info(role);
-
-    *std = role == SH_PARAM_DECAY ? 1 : 0; /* heads that forget soon and late (doc/decisions/0077) */
-    if (role == SH_PARAM_DECAY)
-        return SH_INIT_NORMAL;
-    if (role == SH_PARAM_STEP || role == SH_PARAM_GATED_NORM || role == SH_PARAM_LAYER_SCALE)
-        return SH_INIT_ONE;
-    if (info->vector)
-        return role == SH_PARAM_NORM && !d->f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO;
-    *std = (float)d->m->init_std;
-    if (info->residual)
-        *std /= sqrtf(2.0f * (float)d->m->n_layers);
-    return SH_INIT_NORMAL;
-}
-
-/* The role gives the initial value and the end of the name. */
-static int declare(struct decoder *d, enum sh_param_role role, const char *module, int ndim, const int64_t *dim)
-{
-    char name[SH_NAME_MAX];
-    float std;
-    enum sh_init init = init_of(d, role, &std);
-
-    sh_family_param_name(d->f, d->e.block, module, role, name, sizeof name);
-    return sh_emit_param(&d->e, role, name, ndim, dim, init, std);
-}
 
 /* w [C], b [C]; SH_NONE if the family does not have them. */
 static struct weights declare_norm(struct decoder *d, const char *module)
@@ -125,9 +27,9 @@ static struct weights declare_norm(struct decoder *d, const char *module)
     struct weights n = {.w = SH_NONE, .b = SH_NONE};
 
     if (module)
-        n.w = declare(d, SH_PARAM_NORM, module, 1, &dim);
+        n.w = sh_model_declare(d, SH_PARAM_NORM, module, 1, &dim);
     if (module && d->f->layer_norm && !d->f->norm_no_bias)
-        n.b = declare(d, SH_PARAM_BIAS, module, 1, &dim);
+        n.b = sh_model_declare(d, SH_PARAM_BIAS, module, 1, &dim);
     return n;
 }
 
@@ -196,7 +98,7 @@ static int declare_experts(struct decoder *d, const struct sh_adapt *s, int i)
 {
     const int64_t *dim = d->f->experts_in_out ? DIMS(s->experts, s->in, s->out[i]) : DIMS(s->experts, s->out[i], s->in);
 
-    return hold_experts(d, s, declare(d, s->which[i], s->module[i], 3, dim));
+    return hold_experts(d, s, sh_model_declare(d, s->which[i], s->module[i], 3, dim));
 }
 
 /* [O,I], or [I,O] as GPT-2 stores it, or [E,O,I]. */
@@ -208,7 +110,7 @@ static int declare_matrix(struct decoder *d, const struct sh_adapt *s, int i)
 
     if (s->experts)
         return declare_experts(d, s, i);
-    w = declare(d, s->which[i], s->module[i], 2, dim);
+    w = sh_model_declare(d, s->which[i], s->module[i], 2, dim);
     if (s->n_bands[i])
         sh_emit_hold(&d->e, w, d->f->w_in_out != s->by_inputs, s->n_bands[i], s->band[i]);
     return w;
@@ -220,8 +122,9 @@ static int declare_bias(struct decoder *d, const struct sh_adapt *s, int i)
     int b;
 
     if (s->experts)
-        return hold_experts(d, s, declare(d, SH_PARAM_EXPERT_BIAS, s->module[i], 2, DIMS(s->experts, s->out[i])));
-    b = declare(d, SH_PARAM_BIAS, s->module[i], 1, &s->out[i]);
+        return hold_experts(d, s,
+                            sh_model_declare(d, SH_PARAM_EXPERT_BIAS, s->module[i], 2, DIMS(s->experts, s->out[i])));
+    b = sh_model_declare(d, SH_PARAM_BIAS, s->module[i], 1, &s->out[i]);
     if (s->n_bands[i] && !s->by_inputs)
         sh_emit_hold(&d->e, b, 0, s->n_bands[i], s->band[i]);
     return b;
@@ -256,7 +159,7 @@ static struct weights declare_stack(struct decoder *d, struct stack stack)
 static int declare_norm_of_heads(struct decoder *d, const char *module, int64_t width)
 {
     struct sh_band here = {width / d->tensor.ranks * d->tensor.place, width / d->tensor.ranks};
-    int w = declare(d, SH_PARAM_NORM, module, 1, &width);
+    int w = sh_model_declare(d, SH_PARAM_NORM, module, 1, &width);
 
     if (d->tensor.ranks > 1 && d->f->wide_qk_norm)
         sh_emit_hold(&d->e, w, 0, 1, &here);
@@ -281,8 +184,8 @@ static void declare_latent_norms(struct decoder *d, struct branch *b)
 {
     int64_t q = d->m->q_lora_rank, kv = d->m->kv_lora_rank;
 
-    b->q_norm = q ? declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q) : SH_NONE;
-    b->k_norm = declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &kv);
+    b->q_norm = q ? sh_model_declare(d, SH_PARAM_NORM, d->f->q_norm, 1, &q) : SH_NONE;
+    b->k_norm = sh_model_declare(d, SH_PARAM_NORM, d->f->k_norm, 1, &kv);
 }
 
 /* Of this rank's heads. */
@@ -291,20 +194,9 @@ static void declare_sink(struct decoder *d, struct branch *b)
     int64_t heads = d->m->n_heads;
     struct sh_band here = {heads / d->tensor.ranks * d->tensor.place, heads / d->tensor.ranks};
 
-    b->sink = d->f->sinks ? declare(d, SH_PARAM_SINK, d->f->sinks, 1, &heads) : SH_NONE;
+    b->sink = d->f->sinks ? sh_model_declare(d, SH_PARAM_SINK, d->f->sinks, 1, &heads) : SH_NONE;
     if (d->tensor.ranks > 1)
         sh_emit_hold(&d->e, b->sink, 0, 1, &here);
-}
-
-static void declare_delta(struct decoder *d, struct branch *b)
-{
-    const struct sh_model *m = d->m;
-    int64_t heads = m->linear_value_heads, width = m->linear_value_dim;
-
-    b->conv = declare(d, SH_PARAM_CONV, d->f->delta_conv, 3, DIMS(sh_family_delta_columns(m), 1, m->linear_conv_size));
-    b->a_log = declare(d, SH_PARAM_DECAY, d->f->delta, 1, &heads);
-    b->dt = declare(d, SH_PARAM_STEP, d->f->delta, 1, &heads);
-    b->gated_norm = declare(d, SH_PARAM_GATED_NORM, d->f->delta_norm, 1, &width);
 }
 
 /* The final norm is in the last unit that the forward gathers, the head's. */
@@ -328,7 +220,7 @@ static struct sh_band words_of(const struct decoder *d)
 static int declare_words(struct decoder *d, enum sh_param_role role, const char *module)
 {
     struct sh_band words = words_of(d);
-    int w = declare(d, role, module, 2, DIMS(d->m->vocab_size, d->m->dim));
+    int w = sh_model_declare(d, role, module, 2, DIMS(d->m->vocab_size, d->m->dim));
 
     if (d->tensor.ranks > 1)
         sh_emit_hold(&d->e, w, 0, 1, &words);
@@ -351,7 +243,7 @@ static void declare_embed(struct decoder *d)
     d->wte = declare_words(d, SH_PARAM_EMBED, d->f->wte);
     d->wpe = SH_NONE;
     if (d->f->learned_positions)
-        d->wpe = declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
+        d->wpe = sh_model_declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
     d->head = d->wte;
     if (has_tied_head(m))
         declare_final_norm(d);
@@ -367,7 +259,7 @@ static void declare_head(struct decoder *d)
     if (d->m->num_labels && d->adapters->rank) /* trained, and the norm is not */
         sh_emit_unit_beside(&d->e, "head.score");
     if (d->m->num_labels)
-        d->head = declare(d, SH_PARAM_HEAD, "score", 2, DIMS(d->m->num_labels, d->m->dim));
+        d->head = sh_model_declare(d, SH_PARAM_HEAD, "score", 2, DIMS(d->m->num_labels, d->m->dim));
     else
         d->head = declare_words(d, SH_PARAM_HEAD, d->f->head);
 }
@@ -381,12 +273,6 @@ static struct sh_emit_norm norm_kind(const struct decoder *d)
 static int norm(struct decoder *d, int x, struct weights n)
 {
     return sh_emit_norm(&d->e, x, n.w, n.b, norm_kind(d));
-}
-
-/* Without adapters sh_emit_lora() returns its input. */
-static int linear(struct decoder *d, int x, struct weights l)
-{
-    return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);
 }
 
 /* Multipliers of 0 are off. */
@@ -419,7 +305,7 @@ static int attend(struct decoder *d, int qkv, const struct branch *b)
 
 static int attention(struct decoder *d, int x, const struct branch *b)
 {
-    int qkv = linear(d, x, b->stack[IN]), gate = SH_NONE; /* [N,(H+2K)D] */
+    int qkv = sh_model_linear(d, x, b->stack[IN]), gate = SH_NONE; /* [N,(H+2K)D] */
 
     if (d->f->attention_gate)
         qkv = sh_emit_split_gate(&d->e, qkv, &d->heads, &gate);
@@ -432,7 +318,7 @@ static int attention(struct decoder *d, int x, const struct branch *b)
     qkv = attend(d, qkv, b);
     if (gate != SH_NONE)
         qkv = sh_emit_gate(&d->e, qkv, gate);
-    return linear(d, qkv, b->stack[OUT]);
+    return sh_model_linear(d, qkv, b->stack[OUT]);
 }
 
 /* Norms of latent vectors do not follow model.norm_eps in transformers. */
@@ -448,34 +334,12 @@ static int latent_attention(struct decoder *d, int x, const struct branch *b)
     int q = x, kv[2], qkv;
 
     if (m->q_lora_rank)
-        q = norm_latent(d, linear(d, x, b->stack[Q_LATENT]), b->q_norm);
-    q = linear(d, q, b->stack[IN]);
-    sh_emit_split(&d->e, linear(d, x, b->stack[KV_LATENT]), m->kv_lora_rank, kv);
-    kv[0] = linear(d, norm_latent(d, kv[0], b->k_norm), b->stack[KV_HEADS]);
+        q = norm_latent(d, sh_model_linear(d, x, b->stack[Q_LATENT]), b->q_norm);
+    q = sh_model_linear(d, q, b->stack[IN]);
+    sh_emit_split(&d->e, sh_model_linear(d, x, b->stack[KV_LATENT]), m->kv_lora_rank, kv);
+    kv[0] = sh_model_linear(d, norm_latent(d, kv[0], b->k_norm), b->stack[KV_HEADS]);
     qkv = sh_emit_latent_heads(&d->e, q, kv[0], kv[1], &sizes);
-    return linear(d, sh_emit_latent_values(&d->e, attend(d, qkv, b), &sizes), b->stack[OUT]);
-}
-
-static bool has_delta(const struct decoder *d)
-{
-    return sh_family_has_delta(d->m, d->e.block);
-}
-
-/* Queries, keys and values [N,2KD+HV], gates [N,HV], and b and a of each head [N,2H]. */
-static int gated_delta(struct decoder *d, int x, const struct branch *b)
-{
-    struct sh_emit_delta how = d->delta;
-    int qkv, gate, ba;
-
-    how.conv = b->conv;
-    how.a_log = b->a_log;
-    how.dt = b->dt;
-    how.norm = b->gated_norm;
-    qkv = sh_emit_short_conv(&d->e, linear(d, x, b->stack[DELTA_QKV]), &how);
-    ba = linear(d, x, b->stack[DELTA_BA]);
-    qkv = sh_emit_gated_delta(&d->e, qkv, ba, &how);
-    gate = linear(d, x, b->stack[DELTA_Z]);
-    return linear(d, sh_emit_gated_norm(&d->e, qkv, gate, &how), b->stack[DELTA_OUT]);
+    return sh_model_linear(d, sh_emit_latent_values(&d->e, attend(d, qkv, b), &sizes), b->stack[OUT]);
 }
 
 /* A plug-in that is not open, as in tools that only count, has the shapes of the family's activation; a request to the
@@ -488,9 +352,9 @@ static int feed_forward(struct decoder *d, int x, const struct branch *b)
                            : d->f->gelu      ? SH_OP_GELU
                            : d->f->geglu     ? SH_OP_GEGLU
                                              : SH_OP_SWIGLU;
-    int up = linear(d, x, b->stack[IN]); /* [N,F] or gate and up [N,2F] */
+    int up = sh_model_linear(d, x, b->stack[IN]); /* [N,F] or gate and up [N,2F] */
 
-    return linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);
+    return sh_model_linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);
 }
 
 static bool has_own(const struct decoder *d)
@@ -513,10 +377,11 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
     if (b->stack[SHARED_UP].w == SH_NONE)
         return SH_NONE;
     if (!d->f->shared_weight)
-        return linear(d, sh_emit_pointwise(&d->e, SH_OP_SWIGLU, linear(d, x, b->stack[SHARED_UP])),
-                      b->stack[SHARED_DOWN]);
+        return sh_model_linear(d, sh_emit_pointwise(&d->e, SH_OP_SWIGLU, sh_model_linear(d, x, b->stack[SHARED_UP])),
+                               b->stack[SHARED_DOWN]);
     to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, SH_NONE, SH_NONE, &one);
-    return linear(d, sh_emit_swiglu_rows(&d->e, linear(d, x, b->stack[SHARED_UP]), 0, 0, &to), b->stack[SHARED_DOWN]);
+    return sh_model_linear(d, sh_emit_swiglu_rows(&d->e, sh_model_linear(d, x, b->stack[SHARED_UP]), 0, 0, &to),
+                           b->stack[SHARED_DOWN]);
 }
 
 /* As linear(), for the rows of experts. weighed: x has been multiplied by the rows' weights. */
@@ -590,9 +455,9 @@ static const struct part *part_of(const struct decoder *d, int branch)
 {
     static const struct part parts[BRANCHES][4] = {
         [ATTENTION] =
-            {{.fits = has_delta,
+            {{.fits = sh_model_has_delta,
               .stack = {{SH_PARAM_DELTA_QKV, 1}, {SH_PARAM_DELTA_Z, 1}, {SH_PARAM_DELTA_B, 2}, {SH_PARAM_DELTA_O, 1}},
-              .emit = gated_delta},
+              .emit = sh_model_delta},
              {.fits = has_latent_queries,
               .stack = {{SH_PARAM_Q_B, 1}, {SH_PARAM_O, 1}, {SH_PARAM_Q_A, 1}, {SH_PARAM_KV_A, 1}, {SH_PARAM_KV_B, 1}},
               .emit = latent_attention},
@@ -653,8 +518,8 @@ static struct branch declare_branch(struct decoder *d, int which)
         sh_ffn_declare(&d->e, d->m, &b.own);
     if (which == ATTENTION && d->f->kv_a)
         declare_latent_norms(d, &b);
-    if (which == ATTENTION && has_delta(d))
-        declare_delta(d, &b);
+    if (which == ATTENTION && sh_model_has_delta(d))
+        sh_model_delta_declare(d, &b);
     else if (which == ATTENTION)
         declare_sink(d, &b);
     b.after = declare_norm(d, d->f->after[which]);
@@ -668,7 +533,7 @@ static int declare_apart(struct decoder *d, const char *what, enum sh_param_role
 
     snprintf(unit, sizeof unit, "layers.%d.%s", d->e.block, what);
     sh_emit_unit_of_biases(&d->e, unit);
-    return declare(d, role, module, 1, &n);
+    return sh_model_declare(d, role, module, 1, &n);
 }
 
 static void declare_untrained(struct decoder *d)

@@ -1,0 +1,41 @@
+#include "src/model/part.h"
+
+#include "src/config/family.h"
+
+#include <math.h>
+
+/* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the
+ * stream keeps its variance over depth (Radford et al. 2019, section 2.3).
+ *   std  out  of normal values */
+static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, float *std)
+{
+    const struct sh_param_info *info = sh_param_info(role);
+
+    *std = role == SH_PARAM_DECAY ? 1 : 0; /* heads that forget soon and late (doc/decisions/0077) */
+    if (role == SH_PARAM_DECAY)
+        return SH_INIT_NORMAL;
+    if (role == SH_PARAM_STEP || role == SH_PARAM_GATED_NORM || role == SH_PARAM_LAYER_SCALE)
+        return SH_INIT_ONE;
+    if (info->vector)
+        return role == SH_PARAM_NORM && !d->f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO;
+    *std = (float)d->m->init_std;
+    if (info->residual)
+        *std /= sqrtf(2.0f * (float)d->m->n_layers);
+    return SH_INIT_NORMAL;
+}
+
+int sh_model_declare(struct decoder *d, enum sh_param_role role, const char *module, int ndim, const int64_t *dim)
+{
+    char name[SH_NAME_MAX];
+    float std;
+    enum sh_init init = init_of(d, role, &std);
+
+    sh_family_param_name(d->f, d->e.block, module, role, name, sizeof name);
+    return sh_emit_param(&d->e, role, name, ndim, dim, init, std);
+}
+
+/* Without adapters sh_emit_lora() returns its input. */
+int sh_model_linear(struct decoder *d, int x, struct weights l)
+{
+    return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);
+}
