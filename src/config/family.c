@@ -31,6 +31,9 @@
     .delta = "linear_attn", .delta_qkv = "linear_attn.in_proj_qkv", .delta_z = "linear_attn.in_proj_z",        \
     .delta_b = "linear_attn.in_proj_b", .delta_a = "linear_attn.in_proj_a", .delta_o = "linear_attn.out_proj", \
     .delta_conv = "linear_attn.conv1d", .delta_norm = "linear_attn.norm"
+#define SCAN                                                                                   \
+    .scan = true, .delta = "mixer", .delta_qkv = "mixer.in_proj", .delta_o = "mixer.out_proj", \
+    .delta_conv = "mixer.conv1d", .delta_norm = "mixer.norm"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */
@@ -65,6 +68,16 @@ int sh_family_global_dim(const struct sh_model *m)
 bool sh_family_has_delta(const struct sh_model *m, int block)
 {
     return (sh_layers_kind(m, block) & SH_LAYER_LINEAR) != 0;
+}
+
+bool sh_family_has_mixer(const struct sh_model *m, int block)
+{
+    return !(sh_layers_kind(m, block) & SH_LAYER_MLP);
+}
+
+bool sh_family_has_ffn(const struct sh_model *m, int block)
+{
+    return !sh_family_of(m->family)->single || !sh_family_has_mixer(m, block);
 }
 
 int64_t sh_family_delta_columns(const struct sh_model *m)
@@ -117,7 +130,8 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
     int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim, asked = f->attention_gate ? 2 * q : q;
     int64_t plain = m->head_dim - m->rotary_dim, values = (int64_t)m->n_heads * m->v_head_dim; /* of latent attention */
-    int64_t heads = m->linear_value_heads, made = heads * m->linear_value_dim; /* of the gated delta rule */
+    int64_t heads = m->linear_value_heads, made = heads * m->linear_value_dim; /* of blocks with a state */
+    int64_t asked_of_state = sh_family_delta_columns(m) + (f->scan ? made + heads : 0);
     const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k || f->kv_a ? asked : q + 2 * kv},
                                                 [SH_PARAM_K] = {m->dim, kv},
                                                 [SH_PARAM_V] = {m->dim, kv},
@@ -136,7 +150,7 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
                                                 [SH_PARAM_SHARED_UP] = {m->dim, shared},
                                                 [SH_PARAM_SHARED_DOWN] = {shared, m->dim},
                                                 [SH_PARAM_SHARED_WEIGHT] = {m->dim, 1},
-                                                [SH_PARAM_DELTA_QKV] = {m->dim, sh_family_delta_columns(m)},
+                                                [SH_PARAM_DELTA_QKV] = {m->dim, asked_of_state},
                                                 [SH_PARAM_DELTA_Z] = {m->dim, made},
                                                 [SH_PARAM_DELTA_B] = {m->dim, heads},
                                                 [SH_PARAM_DELTA_A] = {m->dim, heads},
@@ -204,9 +218,9 @@ static bool has_product(const struct sh_model *m, int role)
         bool with = sh_family_has_experts(m, i);
 
         delta = delta || sh_family_has_delta(m, i);
-        attention = attention || !sh_family_has_delta(m, i);
+        attention = attention || (sh_family_has_mixer(m, i) && !sh_family_has_delta(m, i));
         experts = experts || with;
-        dense = dense || !with;
+        dense = dense || (sh_family_has_ffn(m, i) && !with);
     }
     if (!sh_family_linear_name(sh_family_of(m->family), role))
         return false;

@@ -29,7 +29,9 @@ struct sh_family {
     bool gelu;              /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
     bool gelu_erf;          /* GELU by the normal distribution instead of its tanh form */
     bool geglu;             /* GELU for the gate instead of SiLU */
-    bool wide_qk_norm;      /* one norm for all queries and one for all keys; else one for each head */
+    bool relu2;             /* the square of what is above 0 instead of GELU */
+    bool single; /* a block has attention, or what stands in its place, or a feed-forward part (layer_types mlp) */
+    bool wide_qk_norm;                     /* one norm for all queries and one for all keys; else one for each head */
     bool qkv_bias, o_bias, mlp_bias;       /* products with biases */
     bool attention_bias_key, mlp_bias_key; /* these follow model.attention_bias and mlp_bias */
     bool expert_bias;                      /* the products of router and experts have biases */
@@ -58,6 +60,8 @@ struct sh_family {
     bool layer_scale;    /* what a block makes is multiplied by a number of its own, "layer_scalar" */
     bool attention_gate; /* q has a gate behind each head's query, for what that head makes */
     const char *delta;   /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
+    bool
+        scan; /* what stands there is Mamba-2's state space: delta_qkv makes gates, values, what groups write and read, and steps */
     const char *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_o, *delta_conv, *delta_norm; /* and those in it */
     const char *norm[2];  /* of the attention branch and of the feed-forward branch; second NULL: one for both */
     const char *after[2]; /* norms of the branches' outputs, in addition; NULL: none */
@@ -76,7 +80,12 @@ int sh_family_global_dim(const struct sh_model *m);
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);
 
-/* Whether this block has the gated delta rule in place of attention; columns of its queries, keys and values. */
+/* Whether this block has attention, or what stands in its place; and a feed-forward part. */
+bool sh_family_has_mixer(const struct sh_model *m, int block);
+bool sh_family_has_ffn(const struct sh_model *m, int block);
+
+/* Whether this block has a state in place of attention, by the gated delta rule or as in Mamba-2; columns of its queries, keys
+ * and values. */
 bool sh_family_has_delta(const struct sh_model *m, int block);
 int64_t sh_family_delta_columns(const struct sh_model *m);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first SH_LAYER_KINDS words are in the order of their bits; the others are those of transformers. */
+/* The first word of a kind is ours, a later one that of transformers. */
 static const struct {
     const char *word;
     unsigned kind;
@@ -13,6 +13,7 @@ static const struct {
              {"full_nope", SH_LAYER_NOPE},
              {"sliding_nope", SH_LAYER_SLIDING | SH_LAYER_NOPE},
              {"linear", SH_LAYER_LINEAR},
+             {"mlp", SH_LAYER_MLP},
              {"full_attention", 0},
              {"sliding_attention", SH_LAYER_SLIDING},
              {"linear_attention", SH_LAYER_LINEAR}};
@@ -100,6 +101,15 @@ static bool repeats(const unsigned char *kinds, int n, int period)
     return 2 * period <= n || period == n;
 }
 
+static const char *word_of(unsigned kind)
+{
+    size_t i = 0;
+
+    while (words[i].kind != kind)
+        i++;
+    return words[i].word;
+}
+
 bool sh_layers_print(const unsigned char *kinds, int n, char *text, size_t size)
 {
     int period = 1;
@@ -115,7 +125,7 @@ bool sh_layers_print(const unsigned char *kinds, int n, char *text, size_t size)
         if (run > 1 && used < size)
             used += (size_t)snprintf(text + used, size - used, "%d*", run);
         if (used < size)
-            used += (size_t)snprintf(text + used, size - used, "%s", words[kinds[i]].word);
+            used += (size_t)snprintf(text + used, size - used, "%s", word_of(kinds[i]));
     }
     return used < size;
 }

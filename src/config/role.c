@@ -42,6 +42,7 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_CONV] = {.ending = "weight"},
         [SH_PARAM_DECAY] = {.ending = "A_log", .vector = true},
         [SH_PARAM_STEP] = {.ending = "dt_bias", .vector = true},
+        [SH_PARAM_SKIP] = {.ending = "D", .vector = true},
         [SH_PARAM_GATED_NORM] = {.ending = "weight", .vector = true},
         [SH_PARAM_LAYER_SCALE] = {.ending = "layer_scalar", .vector = true, .still = true},
         [SH_PARAM_SINK] = {.ending = "sinks", .vector = true},

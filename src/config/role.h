@@ -49,6 +49,7 @@ enum sh_param_role {
     SH_PARAM_STEP,        /* added to what the decay depends on, for each head */
     SH_PARAM_LAYER_SCALE, /* one factor on what a block makes, which training never changes */
     SH_PARAM_GATED_NORM,  /* factors of a norm that a gate multiplies, never 1 + weight */
+    SH_PARAM_SKIP,        /* how much of a value each head passes by its state */
     SH_PARAM_ROLES
 };
 

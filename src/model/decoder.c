@@ -348,6 +348,7 @@ static int feed_forward(struct decoder *d, int x, const struct branch *b)
 {
     enum sh_op_kind own = sh_plug_find(d->m->ffn_op);
     enum sh_op_kind kind = own != SH_OP_ROOM ? own
+                           : d->f->relu2     ? SH_OP_SQUARED_RELU
                            : d->f->gelu_erf  ? SH_OP_GELU_ERF
                            : d->f->gelu      ? SH_OP_GELU
                            : d->f->geglu     ? SH_OP_GEGLU
@@ -440,6 +441,17 @@ static bool is_latent(const struct decoder *d)
     return d->f->kv_a;
 }
 
+/* The branch is not in the block. */
+static bool has_no_mixer(const struct decoder *d)
+{
+    return !sh_family_has_mixer(d->m, d->e.block);
+}
+
+static bool has_no_ffn(const struct decoder *d)
+{
+    return !sh_family_has_ffn(d->m, d->e.block);
+}
+
 #define EXPERTS                                    \
     {SH_PARAM_ROUTER, 1}, {SH_PARAM_EXPERT_UP, 1}, \
     {                                              \
@@ -453,9 +465,13 @@ static bool is_latent(const struct decoder *d)
 
 static const struct part *part_of(const struct decoder *d, int branch)
 {
-    static const struct part parts[BRANCHES][4] = {
+    static const struct part parts[BRANCHES][6] = {
         [ATTENTION] =
-            {{.fits = sh_model_has_delta,
+            {{.fits = has_no_mixer},
+             {.fits = sh_model_has_scan,
+              .stack = {{SH_PARAM_DELTA_QKV, 1}, {SH_PARAM_DELTA_O, 1}},
+              .emit = sh_model_scan},
+             {.fits = sh_model_has_delta,
               .stack = {{SH_PARAM_DELTA_QKV, 1}, {SH_PARAM_DELTA_Z, 1}, {SH_PARAM_DELTA_B, 2}, {SH_PARAM_DELTA_O, 1}},
               .emit = sh_model_delta},
              {.fits = has_latent_queries,
@@ -465,7 +481,8 @@ static const struct part *part_of(const struct decoder *d, int branch)
               .stack = {{SH_PARAM_Q, 1}, {SH_PARAM_O, 1}, {0}, {SH_PARAM_KV_A, 1}, {SH_PARAM_KV_B, 1}},
               .emit = latent_attention},
              {.stack = {{SH_PARAM_Q, 3}, {SH_PARAM_O, 1}}, .emit = attention}},
-        [FEED_FORWARD] = {{.fits = has_shared, .stack = {EXPERTS, SHARED}, .emit = experts},
+        [FEED_FORWARD] = {{.fits = has_no_ffn},
+                          {.fits = has_shared, .stack = {EXPERTS, SHARED}, .emit = experts},
                           {.fits = has_experts, .stack = {EXPERTS}, .emit = experts},
                           {.fits = has_own, .emit = own_feed_forward},
                           {.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
@@ -504,7 +521,8 @@ static void declare_matrices_of_experts(struct decoder *d, struct branch *b)
 /* The order of declaration is the order in the unit, and therefore in its shards. */
 static struct branch declare_branch(struct decoder *d, int which)
 {
-    struct branch b = {.part = part_of(d, which), .norm = declare_norm(d, d->f->norm[which])};
+    const struct part *part = part_of(d, which);
+    struct branch b = {.part = part, .norm = declare_norm(d, part->emit ? d->f->norm[which] : NULL)};
 
     if (d->tensor.ranks > 1 && which == FEED_FORWARD && has_experts(d)) /* whose matrices ranks have whole */
         open_beside(d, "moe");
@@ -617,7 +635,7 @@ static void emit_rope_tables(struct decoder *d)
     int length = d->e.cache ? d->e.cache : d->e.seq * d->e.parts;
     struct sh_emit_rope rope = sh_model_rope(d->m, length), local = sh_model_rope_local(d->m);
 
-    if (d->f->learned_positions)
+    if (d->f->learned_positions || d->f->single)
         return;
     d->rope_local = d->rope = sh_emit_rope_table(&d->e, "rope", sh_model_rotary_dim(d->m), &rope);
     if (d->m->rope_local_base_freq != 0 || d->f->global_heads)
@@ -735,7 +753,8 @@ static int emit_block(struct decoder *d, int x)
     declare_untrained(d);
     in = d->e.elsewhere ? x : emit_shared_norm(d, x, block);
     for (int i = 0; i < BRANCHES && !d->e.elsewhere; i++)
-        x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
+        if (block[i].part->emit)
+            x = sh_emit_add(&d->e, x, emit_branch(d, d->f->parallel ? in : x, &block[i]));
     if (d->layer_scale != SH_NONE && !d->e.elsewhere)
         x = sh_emit_scale_by(&d->e, x, d->layer_scale);
     d->m = d->whole;
@@ -816,6 +835,12 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                                   .key_dim = m->linear_key_dim,
                                   .value_dim = m->linear_value_dim,
                                   .eps = (float)m->norm_eps},
+                        .scan = {.groups = m->linear_key_heads,
+                                 .heads = m->linear_value_heads,
+                                 .key_dim = m->linear_key_dim,
+                                 .value_dim = m->linear_value_dim,
+                                 .least = (float)m->linear_least_step,
+                                 .eps = (float)m->norm_eps},
                         .route = {.experts = m->n_experts,
                                   .chosen = m->n_experts_per_token,
                                   .sigmoid = m->router == SH_ROUTER_SIGMOID,

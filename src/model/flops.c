@@ -79,9 +79,10 @@ struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct s
         const struct sh_op_attr *a = &op->attr;
         double row; /* scores and weighted values: [T,T] products of H*D elements a row */
 
-        if (op->kind ==
-            SH_OP_GATED_DELTA) { /* what is read of the state twice, and added to it: three products a row */
-            row = 18.0 * a->delta.heads * (double)a->delta.key_dim * a->delta.value_dim;
+        /* What is read of the state and added to it: products of D and V a row; the delta rule reads it twice. */
+        if (op->kind == SH_OP_GATED_DELTA || op->kind == SH_OP_SCAN) {
+            row =
+                (op->kind == SH_OP_SCAN ? 12.0 : 18.0) * a->delta.heads * (double)a->delta.key_dim * a->delta.value_dim;
             f.attention_causal += row;
             f.attention_full += row;
         }

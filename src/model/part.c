@@ -4,23 +4,24 @@
 
 #include <math.h>
 
-/* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), so that the
+/* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), or 1/sqrt(L) with one branch a block, so that the
  * stream keeps its variance over depth (Radford et al. 2019, section 2.3).
  *   std  out  of normal values */
 static enum sh_init init_of(const struct decoder *d, enum sh_param_role role, float *std)
 {
     const struct sh_param_info *info = sh_param_info(role);
 
-    *std = role == SH_PARAM_DECAY ? 1 : 0; /* heads that forget soon and late (doc/decisions/0077) */
-    if (role == SH_PARAM_DECAY)
+    /* Heads that forget soon and late (doc/decisions/0077, 0087). */
+    *std = role == SH_PARAM_DECAY ? 1 : role == SH_PARAM_STEP && d->f->scan ? 2 : 0;
+    if (*std > 0)
         return SH_INIT_NORMAL;
-    if (role == SH_PARAM_STEP || role == SH_PARAM_GATED_NORM || role == SH_PARAM_LAYER_SCALE)
+    if (role == SH_PARAM_STEP || role == SH_PARAM_SKIP || role == SH_PARAM_GATED_NORM || role == SH_PARAM_LAYER_SCALE)
         return SH_INIT_ONE;
     if (info->vector)
         return role == SH_PARAM_NORM && !d->f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO;
     *std = (float)d->m->init_std;
     if (info->residual)
-        *std /= sqrtf(2.0f * (float)d->m->n_layers);
+        *std /= sqrtf((d->f->single ? 1.0f : 2.0f) * (float)d->m->n_layers);
     return SH_INIT_NORMAL;
 }
 

@@ -23,6 +23,7 @@ struct decoder {
     struct sh_model_stage stage;
     struct sh_emit_heads heads;
     struct sh_emit_delta delta;
+    struct sh_emit_scan scan;
     struct sh_emit_route route;
     bool reports;
     int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
@@ -60,7 +61,7 @@ enum { DELTA_QKV, DELTA_Z, DELTA_BA, DELTA_OUT };
 struct branch {
     const struct part *part;
     struct weights norm, stack[STACKS], after;
-    int q_norm, k_norm, sink, conv, a_log, dt, gated_norm;
+    int q_norm, k_norm, sink, conv, conv_bias, a_log, dt, per_head, gated_norm;
     struct sh_ffn_weights own; /* of model.ffn */
 };
 

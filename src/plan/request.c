@@ -318,6 +318,8 @@ static sh_rc check_family_on_gpu(const struct sh_config *cfg)
         {f->sinks, "sinks of attention and biases of experts have kernels for CPUs only"},
         {f->attention_gate, "the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
                             "GATED_DELTA, GATED_NORM, GATE)"},
+        {f->scan, "Mamba-2's state space and squared ReLU have kernels for CPUs only (SHORT_CONV, SCAN, GATE_NORM, "
+                  "SQUARED_RELU)"},
         {f->value_norm, "norms of values and factors of blocks have kernels for CPUs only (VALUE_NORM, SCALE_BY)"},
         {cfg->model.kv_lora_rank > 0, "latent attention has kernels for CPUs only (LATENT_HEADS, LATENT_VALUES)"},
     };
@@ -446,6 +448,12 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose,
             "parallelism.tensor_parallel_degree=%d: logits of a part of the words have kernels for CPUs only, but the "
             "job runs on GPUs; leave it out, or give --training.device=cpu",
             cfg->parallelism.tensor_parallel_degree);
+    if (purpose == SH_TO_GENERATE && sh_family_of(cfg->model.family)->scan)
+        return sh_fail(
+            SH_E_USAGE,
+            "model.family=%s: the states of Mamba-2 (SCAN) are not kept from token to token yet; export the model "
+            "and generate with transformers",
+            sh_family_of(cfg->model.family)->name);
     if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.pipeline_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,

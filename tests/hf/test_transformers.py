@@ -59,6 +59,8 @@ OSS = dict(GROUPED, head_dim=24, sliding_window=9, num_local_experts=6, num_expe
 # The norm of what a head makes is steep where a query meets no key: the class computes that in float32 whatever its type.
 DELTA = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
              rms_norm_eps=0.1)
+NEMOTRON = dict(GROUPED, mamba_num_heads=4, mamba_head_dim=12, ssm_state_size=8, n_groups=2, head_dim=24, layer_norm_epsilon=0.1)
+del NEMOTRON['num_hidden_layers']
 DEEPSEEK = dict(NEOX, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
                 n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,
                 first_k_dense_replace=1, num_nextn_predict_layers=0)
@@ -204,6 +206,11 @@ MODELS = {
         DEEPSEEK, q_lora_rank=None, v_head_dim=20, n_group=1, topk_group=1, n_shared_experts=1, first_k_dense_replace=0,
         norm_topk_prob=False, routed_scaling_factor=1.0, tie_word_embeddings=True,
         rope_parameters=dict(YARN, original_max_position_embeddings=16, mscale=0.7, mscale_all_dim=0.4))),
+    'nemotron_h': (transformers.NemotronHConfig, dict(
+        NEMOTRON, layers_block_type=['linear_attention', 'mlp', 'full_attention', 'linear_attention'])),
+    # Half of the steps are below the least one.
+    'nemotron_h, biases, one group, a least step': (transformers.NemotronHConfig, dict(
+        NEMOTRON, layers_block_type=['mlp', 'linear_attention'], mlp_bias=True, n_groups=1, conv_kernel=3, time_step_min=0.7)),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -440,7 +447,8 @@ def case_further_words():
     return wrong + check_loading('more-out')
 
 
-EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'cohere': 'layer_norm_eps', 'starcoder2': 'norm_epsilon'}
+EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'cohere': 'layer_norm_eps', 'starcoder2': 'norm_epsilon',
+       'nemotron_h': 'layer_norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
           'model.vocab_size': 'vocab_size', 'model.max_seq_len': 'max_position_embeddings',
           'model.tie_word_embeddings': 'tie_word_embeddings', 'model.init_std': 'initializer_range'}
@@ -459,7 +467,7 @@ def meaning(config):
         values |= latent(config)
     values |= other_heads(config)
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
-    if hasattr(config, 'num_experts_per_tok'):
+    if hasattr(config, 'num_experts_per_tok') and not hybrid(config):
         values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss', 'gpt_oss', 'glm4')
@@ -473,7 +481,7 @@ def meaning(config):
         values[f'model.{key}_softcap'] = getattr(config, f'{cap}_softcapping', None) or 0
     if hasattr(config, 'logit_scale'):
         values['model.logits_scaling'] = 1 / config.logit_scale
-    if not gpt2:
+    if hasattr(config, 'rope_parameters'):
         rope = config.rope_parameters
         if 'full_attention' in rope:
             values['model.rope_local_base_freq'] = rope['sliding_attention']['rope_theta'] if any(windows(config)) else 0
@@ -494,7 +502,16 @@ def meaning(config):
     for key, field in (('key_heads', 'num_key_heads'), ('value_heads', 'num_value_heads'), ('key_dim', 'key_head_dim'),
                        ('value_dim', 'value_head_dim'), ('conv_size', 'conv_kernel_dim')):
         values[f'model.linear_{key}'] = getattr(config, f'linear_{field}', 0)
-    return values
+    return values | hybrid(config)
+
+
+def hybrid(config):
+    """The sizes of Mamba-2."""
+    if config.model_type != 'nemotron_h':
+        return {}
+    return {'model.linear_key_heads': config.n_groups, 'model.linear_value_heads': config.mamba_num_heads,
+            'model.linear_key_dim': config.ssm_state_size, 'model.linear_value_dim': config.mamba_head_dim,
+            'model.linear_conv_size': config.conv_kernel, 'model.linear_least_step': config.time_step_min}
 
 
 def latent(config):
@@ -549,6 +566,8 @@ def blocks(config):
     switches = getattr(config, 'no_rope_layers', None) or [1] * config.num_hidden_layers
     if config.model_type in ('exaone4', 'cohere2') and config.sliding_window:
         switches = [kind == 'sliding_attention' for kind in config.layer_types]
+    if hybrid(config):
+        switches = [kind != 'full_attention' for kind in config.layer_types]
     return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
 
 
@@ -596,6 +615,9 @@ def older(config):
     if config['model_type'] == 'gemma4_text':  # as Google wrote it
         full = list(config.pop('per_layer_config').values())[0]
         return dict(config, global_head_dim=full['head_dim'], num_global_key_value_heads=full.get('num_key_value_heads'))
+    if config['model_type'] == 'nemotron_h':  # as NVIDIA wrote it
+        letters = {'linear_attention': 'M', 'full_attention': '*', 'mlp': '-'}
+        config['hybrid_override_pattern'] = ''.join(letters[kind] for kind in config.pop('layers_block_type'))
     rope = config.pop('rope_parameters', None)
     if rope and 'full_attention' in rope:
         if config['model_type'] != 'olmo3':  # whose class had one base for all blocks

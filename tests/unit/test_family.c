@@ -158,6 +158,12 @@ static const struct row {
      NORM1 W("linear_attn.in_proj_qkv", 14, 12) W("linear_attn.in_proj_z", 6, 12) W("linear_attn.in_proj_b", 2, 12)
          W("linear_attn.in_proj_a", 2, 12) W("linear_attn.out_proj", 12, 6) " linear_attn.conv1d.weight[14,1,4]"
          V("linear_attn.A_log", 2) V("linear_attn.dt_bias", 2) V("linear_attn.norm.weight", 3) NORM2 MLP DOWN, 1},
+    {{"nemotron_h", {NOT_STEEP, .family = SH_FAMILY_NEMOTRON_H, .layer_types = "linear,mlp", .linear_key_heads = 1,
+                     .linear_value_heads = 2, .linear_key_dim = 4, .linear_value_dim = 3, .linear_conv_size = 4,
+                     .linear_least_step = 0.1}, false},
+     "NemotronHForCausalLM",
+     V("norm.weight", 12) W("mixer.in_proj", 22, 12) W("mixer.out_proj", 12, 6) " mixer.conv1d.weight[14,1,4]"
+         V("mixer.conv1d.bias", 14) V("mixer.A_log", 2) V("mixer.dt_bias", 2) V("mixer.D", 2) V("mixer.norm.weight", 6), 0},
     {{"deepseek_v3", {LATENT, .q_lora_rank = 7, .first_dense_layers = 1, .shared_ffn_dim = 6,
                       .route_scale = 2.5, .router = SH_ROUTER_SIGMOID, .router_bias = true}, false}, "DeepseekV3ForCausalLM",
      NORM1 W("self_attn.q_b_proj", 12, 7) W("self_attn.o_proj", 12, 9) W("self_attn.q_a_proj", 7, 12) LATENT_KV
@@ -219,7 +225,7 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     const struct sh_model *m = &row->m.model;
     const struct sh_family *f = sh_family_of(m->family);
     const struct sh_param_info *role = sh_param_info(saved->role);
-    float residual = (float)m->init_std / sqrtf(2.0f * LAYERS);
+    float residual = (float)m->init_std / sqrtf((f->single ? 1.0f : 2.0f) * LAYERS);
     bool bare = f->experts_in_out && role->experts; /* names without an ending */
     bool in_out = role->experts ? f->experts_in_out : f->w_in_out;
     struct sh_model own;
@@ -231,7 +237,10 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     assert_int_equal(role->adapter, p->units[param->unit].beside != SH_NONE);
     if (saved->role == SH_PARAM_DECAY)
         assert_true(saved->init == SH_INIT_NORMAL && saved->init_std == 1);
-    else if (saved->role == SH_PARAM_STEP || saved->role == SH_PARAM_GATED_NORM || saved->role == SH_PARAM_LAYER_SCALE)
+    else if (saved->role == SH_PARAM_STEP && f->scan)
+        assert_true(saved->init == SH_INIT_NORMAL && saved->init_std == 2);
+    else if (saved->role == SH_PARAM_SKIP || saved->role == SH_PARAM_STEP || saved->role == SH_PARAM_GATED_NORM ||
+             saved->role == SH_PARAM_LAYER_SCALE)
         assert_int_equal(saved->init, SH_INIT_ONE);
     else if (role->vector)
         assert_int_equal(saved->init, saved->role == SH_PARAM_NORM && !f->norm_plus_one ? SH_INIT_ONE : SH_INIT_ZERO);
@@ -250,17 +259,19 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
                                          strstr(saved->name, "4h_to_h"));
 }
 
-/* Blocks have either a dense feed-forward part or experts, and either attention, with queries from the stream or from a
- * latent vector, or the gated delta rule. */
+/* Blocks have either a dense feed-forward part or experts, or neither, and either attention, with queries from the stream or
+ * from a latent vector, or a state, or neither. */
 static int blocks_with(const struct row *row, int role)
 {
     bool latent = row->m.model.q_lora_rank;
     bool dense = role == SH_PARAM_GATE || role == SH_PARAM_UP || role == SH_PARAM_DOWN;
-    int experts = 0, delta = 0;
+    int experts = 0, delta = 0, mixers = 0, ffns = 0;
 
     for (int i = 0; i < LAYERS; i++) {
         experts += sh_family_has_experts(&row->m.model, i);
         delta += sh_family_has_delta(&row->m.model, i);
+        mixers += sh_family_has_mixer(&row->m.model, i);
+        ffns += sh_family_has_ffn(&row->m.model, i);
     }
     if (latent ? role == SH_PARAM_Q : role == SH_PARAM_Q_A || role == SH_PARAM_Q_B)
         return 0;
@@ -271,8 +282,8 @@ static int blocks_with(const struct row *row, int role)
     if (role >= SH_PARAM_SHARED_GATE && !row->m.model.shared_ffn_dim)
         return 0;
     if (role < SH_PARAM_GATE || (role >= SH_PARAM_Q_A && role <= SH_PARAM_KV_B))
-        return LAYERS - delta;
-    return role >= SH_PARAM_LINEARS ? experts : dense ? LAYERS - experts : LAYERS;
+        return mixers - delta;
+    return role >= SH_PARAM_LINEARS ? experts : dense ? ffns - experts : LAYERS;
 }
 
 /* With and without adapters; if there are adapters, only they are trained. */

@@ -19,6 +19,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define NEMOTRON_OF(pattern) "\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"" pattern "\"}"
+#define NEMOTRON(pattern) "{" NEMOTRON_OF(pattern)
 #define DENSE4 "\"hidden_size_per_layer_input\":0"
 #define SIZES_OF(layers)                                                                              \
     "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":" layers "," \
@@ -305,7 +307,20 @@ static const struct {
     {"{\"model_type\":\"qwen3\",\"rope_parameters\":{\"rope_type\":\"default\",\"mrope_section\":[11,11,10]}}", NULL, NULL,
      "rope_parameters.mrope_section is not computed here"},
     {"{\"model_type\":\"qwen3_5\"}", NULL, NULL, "it reads images too"},
-    {"{\"model_type\":\"nemotron_h\"}", NULL, NULL, "some of its blocks have a state space"},
+    {"{\"model_type\":\"nemotron_h\"}", NULL, NULL, "layers_block_type must have a word for each block"},
+    {NEMOTRON("MM-*"), NULL, "model.layer_types", "2*linear,mlp,full_nope"},
+    {NEMOTRON("MM-*"), NULL, "model.n_layers", "4"},
+    {NEMOTRON("M-"), NULL, "model.linear_least_step", "0.001"},
+    {NEMOTRON("MEM*"), NULL, NULL, "hybrid_override_pattern, block 1: it is none of Mamba-2, attention and a feed-forward part"},
+    {"{\"model_type\":\"nemotron_h\",\"layers_block_type\":[\"mamba\",\"attention\"],\"hybrid_override_pattern\":\"-\"}", NULL,
+     "model.layer_types", "linear,full_nope"},
+    {"{\"model_type\":\"nemotron_h\",\"layers_block_type\":[\"linear_attention\",\"moe\"]}", NULL, NULL,
+     "layers_block_type, block 1: it is none of Mamba-2"},
+    {"{\"num_hidden_layers\":3," NEMOTRON_OF("M*"), NULL, NULL, "num_hidden_layers, and hybrid_override_pattern has 2 blocks"},
+    {"{\"time_step_limit\":[0,0.1]," NEMOTRON_OF("M*"), NULL, NULL, "time_step_limit: there is no upper limit of a step here"},
+    {"{\"time_step_limit\":[0,{\"__float__\":\"Infinity\"}]," NEMOTRON_OF("M*"), NULL, "model.family", "nemotron_h"},
+    {"{\"use_conv_bias\":false," NEMOTRON_OF("M*"), NULL, NULL, "use_conv_bias must be true"},
+    {"{\"num_nextn_predict_layers\":1," NEMOTRON_OF("M*"), NULL, NULL, "num_nextn_predict_layers must be 0"},
     {"{\"model_type\":\"granitemoehybrid\"}", NULL, NULL, "some of its blocks have a state space"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.rotary_dim", "64"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.norm_eps", "1.5625e-07"},

@@ -31,6 +31,7 @@ enum { WORLD = 2 };
     "model.linear_key_heads=1 model.linear_value_heads=2 model.linear_key_dim=4 model.linear_value_dim=4 " \
     "model.linear_conv_size=3"
 #define DELTA "model.family=qwen3_5_text " SIZES_OF_DELTA
+#define SCAN "model.family=nemotron_h model.tie_word_embeddings=false " SIZES_OF_DELTA
 #define GLOBAL "model.family=gemma4_text model.query_pre_attn_scalar=1"
 #define LATENT "model.family=deepseek_v3 model.rotary_dim=2 model.kv_lora_rank=8 model.v_head_dim=3 " EXPERTS
 
@@ -199,6 +200,7 @@ static const struct row state[] = {
     {"model.linear_key_dim", "8", DELTA},
     {"model.linear_value_dim", "16", DELTA},
     {"model.linear_conv_size", "4", DELTA},
+    {"model.linear_least_step", "0.1", SCAN},
     {"model.attention_softcap", "50", NULL},
     {"model.logits_softcap", "30", NULL},
     {"model.global_head_dim", "8", GLOBAL},
@@ -438,6 +440,7 @@ static const char *need_of(const char *change)
         const char *change, *needs;
     } rows[] = {
         {"model.family=qwen3_5_text", SIZES_OF_DELTA},
+        {"model.family=nemotron_h", "model.tie_word_embeddings=false " SIZES_OF_DELTA},
         {"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
         {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
         {"offload.gradients=nvme", "offload.nvme_path=/elsewhere"},

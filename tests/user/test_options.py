@@ -39,6 +39,7 @@ SPREAD = {'parallelism.expert_parallel_degree': 4}
 GROUPS = {**MOE, 'model.route_groups': 4, 'model.route_top_groups': 3}
 DELTA = {'model.family': 'qwen3_5_text', 'model.linear_key_heads': 2, 'model.linear_value_heads': 4, 'model.linear_key_dim': 4,
          'model.linear_value_dim': 4, 'model.linear_conv_size': 4}
+SCAN = {**DELTA, 'model.family': 'nemotron_h', 'model.tie_word_embeddings': False}
 LATENT = {**MOE, 'model.family': 'deepseek_v3', 'model.n_kv_heads': None, 'model.rotary_dim': 2, 'model.kv_lora_rank': 6, 'model.v_head_dim': 3}
 GLOBAL = {'model.family': 'gemma4_text', 'model.keys_as_values': True}
 WINDOW = {'model.attention_window': 5}
@@ -113,6 +114,7 @@ ROWS = {
     'model.linear_key_dim': Row(8, 'plan', needs=DELTA),
     'model.linear_value_dim': Row(8, 'plan', needs=DELTA),
     'model.linear_conv_size': Row(3, 'plan', needs=DELTA),
+    'model.linear_least_step': Row(2, 'steps', needs=SCAN),
     'model.query_pre_attn_scalar': Row(20, 'steps'),
     'model.attention_softcap': Row(0.5, 'plan'),
     'model.logits_softcap': Row(0.5, 'plan'),

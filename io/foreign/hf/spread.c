@@ -80,6 +80,19 @@ static sh_rc find_kept(const struct sh_ckpt_tensor *t, const struct sh_hf_form *
     return rc;
 }
 
+/* The name in a folder whose names have another prefix than the model's; one may have been saved without that. The caller
+ * frees it. */
+static char *name_there(const struct sh_hf_family *f, const char *name, const struct sh_hf_look *look)
+{
+    size_t n = strlen(f->prefix);
+    char *there = f->there && strncmp(name, f->prefix, n) == 0 ? sh_strfmt("%s%s", f->there, name + n) : NULL;
+
+    if (there && (!look || look->has(look->arg, there)))
+        return there;
+    free(there);
+    return sh_strdup(name);
+}
+
 static struct sh_ckpt_tensor *add(struct sh_hf_spread *s, int *cap)
 {
     s->part = sh_grow(s->part, s->n, cap, sizeof *s->part);
@@ -101,7 +114,7 @@ static sh_rc add_parts(const struct sh_hf_family *f, const struct sh_ckpt_tensor
         return SH_OK;
     if (row && !kept && !matrices_of(row))
         kept = sh_strfmt("%.*s%s" ENDING, before, t->name, row->there[0]);
-    *add(s, cap) = renamed(t, kept ? kept : sh_strdup(t->name));
+    *add(s, cap) = renamed(t, kept ? kept : name_there(f, t->name, look));
     return SH_OK;
 }
 

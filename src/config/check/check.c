@@ -31,7 +31,7 @@ static sh_rc check_heads(struct sh_config_state *state)
 static sh_rc check_rotary(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
-    if (m->rotary_dim && sh_family_of(m->family)->learned_positions)
+    if (m->rotary_dim && (sh_family_of(m->family)->learned_positions || sh_family_of(m->family)->single))
         return sh_config_refuse(state, "model.rotary_dim", "%s has no rotary positions; leave it out",
                                 sh_family_of(m->family)->name);
     if (m->rotary_dim % 2 != 0)
@@ -92,7 +92,7 @@ static sh_rc check_family(struct sh_config_state *state)
     if (f->one_width && (int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
         return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as %s needs",
                                 c->model.head_dim, c->model.n_heads, c->model.dim, f->name);
-    if (f->learned_positions && c->model.rope_factor != 0)
+    if ((f->learned_positions || f->single) && c->model.rope_factor != 0)
         return sh_config_refuse(state, "model.rope_factor", "%s has no rotary positions; leave it out", f->name);
     bool attention = c->model.attention_bias && !f->attention_bias_key;
     if (attention || (c->model.mlp_bias && !f->mlp_bias_key))

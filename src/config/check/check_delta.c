@@ -1,4 +1,4 @@
-/* Blocks with the gated delta rule: their sizes, and what they cannot be cut into. A state goes from row to row, so a rank
+/* Blocks with a state, by the gated delta rule or as in Mamba-2: their sizes, and what they cannot be cut into. A state goes from row to row, so a rank
  * has whole sequences, and all heads. */
 #include "src/config/check/check.h"
 
@@ -14,8 +14,13 @@ static bool is_typed(struct sh_config_state *state, const char *key)
     return source == SH_SOURCE_FILE || source == SH_SOURCE_OPTION;
 }
 
+static const char *name_of(const struct sh_family *f)
+{
+    return f->scan ? "Mamba-2's state space" : "the gated delta rule";
+}
+
 /* The keys that say how large they are. */
-static sh_rc check_sizes(struct sh_config_state *state, bool family, bool has)
+static sh_rc check_sizes(struct sh_config_state *state, const struct sh_family *f, bool has)
 {
     const struct sh_model *m = &state->cfg.model;
     const struct {
@@ -29,13 +34,42 @@ static sh_rc check_sizes(struct sh_config_state *state, bool family, bool has)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (has && rows[i].value == 0)
-            return sh_config_refuse(state, rows[i].key, "blocks with the gated delta rule need it");
-        if (rows[i].value != 0 && (!family || (!has && is_typed(state, rows[i].key))))
-            return sh_config_refuse(state, rows[i].key, "no block of the model has the gated delta rule; leave it out");
+            return sh_config_refuse(state, rows[i].key, "blocks with %s need it", name_of(f));
+        if (rows[i].value != 0 && (!f->delta || (!has && is_typed(state, rows[i].key))))
+            return sh_config_refuse(state, rows[i].key, "no block of the model has %s; leave it out", name_of(f));
     }
     if (has && m->linear_value_heads % m->linear_key_heads)
         return sh_config_refuse(state, "model.linear_value_heads", "%d is not a multiple of model.linear_key_heads %d",
                                 m->linear_value_heads, m->linear_key_heads);
+    if (has && f->scan && m->linear_value_heads % 2)
+        return sh_config_refuse(state, "model.linear_value_heads", "%d is odd; %s takes an even number here",
+                                m->linear_value_heads, f->name);
+    if (m->linear_least_step != 0 && !f->scan)
+        return sh_config_refuse(state, "model.linear_least_step", "only nemotron_h has a least step; leave it out");
+    return SH_OK;
+}
+
+/* Families whose blocks have one branch, and what only these have. */
+static sh_rc check_single(struct sh_config_state *state, const struct sh_family *f)
+{
+    static const char *const key = "model.layer_types";
+    const struct sh_model *m = &state->cfg.model;
+
+    if (!f->single && sh_layers_any(m, SH_LAYER_MLP))
+        return sh_config_refuse(state, key, "%s has no blocks with a feed-forward part alone; leave out mlp", f->name);
+    if (!f->single)
+        return SH_OK;
+    if (!sh_layers_any(m, SH_LAYER_LINEAR))
+        return sh_config_refuse(state, key, "%s has blocks with %s; give some as linear", f->name, name_of(f));
+    for (int i = 0; i < m->n_layers; i++)
+        if (sh_layers_kind(m, i) == 0 || sh_layers_kind(m, i) & SH_LAYER_SLIDING)
+            return sh_config_refuse(state, key,
+                                    "attention of %s has neither positions nor a window; of full and sliding blocks "
+                                    "it has full_nope alone",
+                                    f->name);
+    if (m->tie_word_embeddings)
+        return sh_config_refuse(state, "model.tie_word_embeddings", "the output matrix of %s is its own; leave it out",
+                                f->name);
     return SH_OK;
 }
 
@@ -54,13 +88,13 @@ sh_rc sh_config_check_delta(struct sh_config_state *state)
     if (has && !f->delta)
         return sh_config_refuse(state, "model.layer_types",
                                 "%s has no blocks with the gated delta rule; leave out linear", f->name);
-    SH_TRY(check_sizes(state, f->delta != NULL, has));
+    SH_TRY(check_single(state, f));
+    SH_TRY(check_sizes(state, f, has));
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts && has; i++)
         if (cuts[i].value > 1)
-            return sh_config_refuse(
-                state, cuts[i].key,
-                "%d: the gated delta rule of %s needs whole sequences and all heads on a rank; give 1, "
-                "and shard over all ranks",
-                cuts[i].value, f->name);
+            return sh_config_refuse(state, cuts[i].key,
+                                    "%d: %s of %s needs whole sequences and all heads on a rank; give 1, "
+                                    "and shard over all ranks",
+                                    cuts[i].value, name_of(f), f->name);
     return SH_OK;
 }

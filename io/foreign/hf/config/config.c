@@ -4,6 +4,7 @@
 #include "io/foreign/hf/config/blocks.h"
 #include "io/foreign/hf/config/experts.h"
 #include "io/foreign/hf/config/global.h"
+#include "io/foreign/hf/config/hybrid.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/foreign/hf/config/rope.h"
 #include "src/base/file.h"
@@ -146,6 +147,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
         SH_TRY(read_value(r, v));
+    SH_TRY(sh_hf_hybrid_read(r));
     SH_TRY(derive(r));
     SH_TRY(read_scalar(r));
     SH_TRY(read_logits_scaling(r));
@@ -201,7 +203,8 @@ static bool is_known(const struct sh_hf_reader *r, const char *key)
     /* check_packing() has checked it. */
     if (strcmp(key, "quantization_config") == 0)
         return true;
-    return sh_hf_global_is_key(r->f, key) || sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
+    return sh_hf_global_is_key(r->f, key) || sh_hf_hybrid_is_key(r->f, key) || sh_hf_rope_is_key(r->f, key) ||
+           sh_hf_blocks_is_key(r->f, key);
 }
 
 /* All unknown keys are in one message, so a user does not have to find them one start at a time. */

@@ -16,7 +16,7 @@ enum sh_hf_value {
     SH_HF_LAYERS, SH_HF_DIM, SH_HF_HEADS, SH_HF_KV_HEADS, SH_HF_HEAD_DIM, SH_HF_FFN, SH_HF_VOCAB, SH_HF_POSITIONS, SH_HF_EPS,
     SH_HF_INIT, SH_HF_TIED, SH_HF_ATTENTION_BIAS, SH_HF_MLP_BIAS, SH_HF_NO_ROPE, SH_HF_SCALAR, SH_HF_EXPERTS, SH_HF_CHOSEN,
     SH_HF_EXPERT_FFN, SH_HF_SHARED_FFN, SH_HF_ROUTE_NORM, SH_HF_MOE_EVERY, SH_HF_FIRST_DENSE,
-    SH_HF_LINEAR_KEYS, SH_HF_LINEAR_VALUES, SH_HF_LINEAR_KEY_DIM, SH_HF_LINEAR_VALUE_DIM, SH_HF_LINEAR_CONV,
+    SH_HF_LINEAR_KEYS, SH_HF_LINEAR_VALUES, SH_HF_LINEAR_KEY_DIM, SH_HF_LINEAR_VALUE_DIM, SH_HF_LINEAR_CONV, SH_HF_LEAST_STEP,
     SH_HF_EMBED_BY, SH_HF_RESIDUAL_BY, SH_HF_LOGITS_BY, SH_HF_SCORES_CAP, SH_HF_LOGITS_CAP,
     SH_HF_Q_RANK, SH_HF_KV_RANK, SH_HF_TURNED_DIM, SH_HF_PLAIN_DIM, SH_HF_VALUE_DIM, SH_HF_ROUTE_SCALE, SH_HF_GROUPS,
     SH_HF_TOP_GROUPS, SH_HF_SHARED, SH_HF_FIRST_EXPERTS,
@@ -72,9 +72,11 @@ struct sh_hf_family {
     bool latent; /* latent attention, a router by sigmoid with biases, and blocks after the last that predict further
                          words, which are left out */
     bool global; /* blocks without a window have other heads, as global.h says; the last block is one of them */
-    bool mxfp4;  /* its experts may be packed (io/foreign/hf/mxfp4.h) */
+    bool hybrid; /* each block has one branch, as hybrid.h says */
+    const char *there; /* prefix of names in files, in place of `prefix`; NULL: the same */
+    bool mxfp4;        /* its experts may be packed (io/foreign/hf/mxfp4.h) */
     struct sh_hf_form form[SH_HF_FORMS];
-    struct sh_hf_must must[6];
+    struct sh_hf_must must[8];
     const char *dropout[4]; /* dropout keys of the class; written as 0 if there is no source */
     const char *plain[10];  /* keys without effect on the mathematics, in addition to those of all classes */
 };

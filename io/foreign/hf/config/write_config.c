@@ -2,6 +2,7 @@
 
 #include "io/foreign/hf/config/blocks.h"
 #include "io/foreign/hf/config/global.h"
+#include "io/foreign/hf/config/hybrid.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/foreign/hf/config/rope.h"
 #include "src/base/mem.h"
@@ -64,7 +65,8 @@ static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++)
         if (w->f->key[v][0] && !is_put_apart(v))
-            put_key(w, w->f->key[v][0], sh_hf_family_key(v), v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_THETA);
+            put_key(w, w->f->key[v][0], sh_hf_family_key(v),
+                    v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_LEAST_STEP || v == SH_HF_THETA);
 }
 
 /* If the key is not set, the scalar is model.head_dim. */
@@ -448,6 +450,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_window(w);
     put_linear(w);
     sh_hf_global_print(w->f, w->cfg, w->out);
+    sh_hf_hybrid_print(w->f, w->cfg, w->out);
     put_must(w);
     put_rope(w);
     put_dropouts(w);
@@ -572,7 +575,7 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
                        name);
     if (f->full_nope)
         SH_TRY(can_write_kinds(&cfg->model, n != 0, name));
-    else if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0])
+    else if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0] && !f->hybrid)
         return sh_fail(SH_E_USAGE,
                        "model.layer_types: transformers' %s has positions in all blocks, so the model is not exported",
                        name);

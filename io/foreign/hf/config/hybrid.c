@@ -1,0 +1,150 @@
+#include "io/foreign/hf/config/hybrid.h"
+
+#include "io/json/json.h"
+#include "src/config/layers.h"
+
+#include <string.h>
+
+#define LIST "layers_block_type"
+#define PATTERN "hybrid_override_pattern"
+#define LIMIT "time_step_limit"
+
+/* A list has words, those of transformers 5.24 or older ones; a pattern a letter for each block. */
+static const struct {
+    const char *word, *older;
+    char letter;
+    unsigned kind;
+} blocks[] = {{"linear_attention", "mamba", 'M', SH_LAYER_LINEAR},
+              {"full_attention", "attention", '*', SH_LAYER_NOPE},
+              {"mlp", "mlp", '-', SH_LAYER_MLP}};
+enum { KINDS = sizeof blocks / sizeof *blocks };
+
+/* Of experts, which only blocks that are refused have; of initial values; of how transformers computes; and what older
+ * files have and the class does not read. */
+static const char *const others[] = {
+    LIST,
+    PATTERN,
+    LIMIT,
+    "moe_intermediate_size",
+    "moe_latent_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_shared_expert_overlap",
+    "mtp_hybrid_override_pattern",
+    "mtp_layers_block_type",
+    "n_group",
+    "n_routed_experts",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "output_router_logits",
+    "routed_scaling_factor",
+    "topk_group",
+    "rescale_prenorm_residual",
+    "time_step_floor",
+    "time_step_max",
+    "time_step_rank",
+    "chunk_size",
+    "expand",
+    "mamba_ssm_cache_dtype",
+    "num_logits_to_keep",
+    "residual_in_fp32",
+    "use_mamba_kernels",
+    "attention_head_dim",
+    "norm_eps",
+    "partial_rotary_factor",
+    "rms_norm_eps",
+    "rope_theta",
+    "sliding_window",
+};
+
+/* The row of block i; KINDS: it is of another kind. */
+static int row_of(const struct sh_hf_reader *r, long long i)
+{
+    const json_t *list = sh_hf_find(r->root, LIST);
+    const char *word = json_string_value(json_array_get(list, (size_t)i));
+    const char *pattern = json_string_value(sh_hf_find(r->root, PATTERN));
+    int k = 0;
+
+    while (k < KINDS && !(list ? word && (!strcmp(word, blocks[k].word) || !strcmp(word, blocks[k].older))
+                               : pattern[i] == blocks[k].letter))
+        k++;
+    return k;
+}
+
+unsigned sh_hf_hybrid_kind(const struct sh_hf_reader *r, long long i)
+{
+    return blocks[row_of(r, i)].kind;
+}
+
+static sh_rc check_kinds(const struct sh_hf_reader *r, const char *key, long long n)
+{
+    for (long long i = 0; i < n; i++)
+        if (row_of(r, i) == KINDS)
+            return sh_fail(SH_E_USAGE,
+                           "%s: %s, block %lld: it is none of Mamba-2, attention and a feed-forward part; blocks with "
+                           "experts without a gate (moe, E), as in Nemotron 3 Nano 30B, are not computed here",
+                           r->place, key, i);
+    return SH_OK;
+}
+
+/* The class does not read it, but whoever wrote the file may have computed with it. A number as large as those that stand for
+ * infinity limits nothing, nor does what is no number. */
+static sh_rc check_limit(const struct sh_hf_reader *r)
+{
+    const json_t *most = json_array_get(sh_hf_find(r->root, LIMIT), 1);
+
+    if (!json_is_number(most) || json_number_value(most) >= 1e6)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "%s: " LIMIT ": there is no upper limit of a step here, nor in transformers' %s",
+                   r->place, r->f->type);
+}
+
+sh_rc sh_hf_hybrid_read(struct sh_hf_reader *r)
+{
+    const json_t *list = sh_hf_find(r->root, LIST), *pattern = sh_hf_find(r->root, PATTERN);
+    const json_t *said = sh_hf_find(r->root, "num_hidden_layers");
+    long long n = list ? (long long)json_array_size(list) : (long long)json_string_length(pattern);
+
+    if (!r->f->hybrid)
+        return SH_OK;
+    if (!json_is_array(list) && (list || !json_is_string(pattern)))
+        return sh_fail(SH_E_USAGE,
+                       "%s: " LIST " must have a word for each block, or " PATTERN " a letter; the class's default has "
+                       "blocks with experts, which are not computed here",
+                       r->place);
+    if (said && !(json_is_integer(said) && json_integer_value(said) == n))
+        return sh_fail(SH_E_USAGE, "%s: num_hidden_layers, and %s has %lld blocks", r->place, list ? LIST : PATTERN, n);
+    SH_TRY(check_kinds(r, list ? LIST : PATTERN, n));
+    SH_TRY(check_limit(r));
+    snprintf(r->value[SH_HF_LAYERS], sizeof r->value[0], "%lld", n);
+    return SH_OK;
+}
+
+bool sh_hf_hybrid_is_key(const struct sh_hf_family *f, const char *key)
+{
+    for (size_t i = 0; i < sizeof others / sizeof *others && f->hybrid; i++)
+        if (strcmp(others[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* The pattern is for readers that do not know the list. */
+void sh_hf_hybrid_print(const struct sh_hf_family *f, const struct sh_config *cfg, FILE *out)
+{
+    const struct sh_model *m = &cfg->model;
+
+    for (int form = 0; form < 2 && f->hybrid; form++) {
+        fputs(form ? ",\n  \"" PATTERN "\": \"" : ",\n  \"" LIST "\": [", out);
+        for (int i = 0; i < m->n_layers; i++) {
+            int k = 0;
+
+            while (blocks[k].kind != sh_layers_kind(m, i))
+                k++;
+            if (form)
+                fputc(blocks[k].letter, out);
+            else
+                fprintf(out, "%s\"%s\"", i ? ", " : "", blocks[k].word);
+        }
+        fputs(form ? "\"" : "]", out);
+    }
+}
