@@ -10,7 +10,8 @@
  *   before   F0 F1 F2 F3 F4  B4 B3 B2 B1 B0
  *   after    F0 E0 F1 e0 F2 F3 F4  B4 B3 B2 f0 B1 w0 B0       (of block 0: E eviction, e its wait, f fetch, w its wait)
  *
- * A micro-step leaves nothing there for the next one, so all use the same places. Activations that do not fill whole
+ * A micro-step leaves nothing there for the next one, so all use the same places; in the list of a stage, where micro-steps
+ * overlap, one that has come back leaves its place to the next one of its size. Activations that do not fill whole
  * pages of a file stay: statistics and the like, of small batches. The host's memory takes any bytes. */
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
@@ -28,12 +29,18 @@ struct away {
     int evict, fetch;     /* where the moves are in the new section */
 };
 
+/* A place in the lower tier. */
+struct home {
+    int tensor, until; /* it is free after that operation of the old section */
+};
+
 struct spill {
     const struct sh_build *b;
     struct sh_program *p;
-    int tier, in, out, blocks;      /* rows of the tier and of the streams; how many blocks, from the first on */
-    bool file;                      /* the tier is a file */
-    int *homes, n_homes, cap_homes; /* tensors; the k-th is the home of the k-th that moves in each section */
+    int tier, in, out, blocks; /* rows of the tier and of the streams; how many blocks, from the first on */
+    bool file;                 /* the tier is a file */
+    struct home *homes;
+    int n_homes, cap_homes;
     const struct sh_section *s;
     struct use *use; /* [tensors of the old section] by storage root */
     struct away *away;
@@ -139,15 +146,18 @@ static int gone_at(const struct spill *s, const struct use *u)
     return i;
 }
 
-/* Where the backward of the next block starts, which runs just before the block of its first use; at the latest at that
- * use. */
+/* Where the backward of the next block of its micro-step starts, which runs just before the block of its first use; at the
+ * latest at that use. */
 static int fetched_at(const struct spill *s, const struct use *u, int gone)
 {
-    int block = op_of(s, u->first)->block;
+    const struct sh_op *first = op_of(s, u->first), *op;
 
-    for (int i = gone; i < u->first; i++)
-        if (!is_forward(s, i) && computes(s, i) && block != SH_NONE && op_of(s, i)->block == block + 1)
+    for (int i = gone; i < u->first; i++) {
+        op = op_of(s, i);
+        if (!is_forward(s, i) && computes(s, i) && first->block != SH_NONE && op->block == first->block + 1 &&
+            op->micro == first->micro)
             return i;
+    }
     return u->first;
 }
 
@@ -176,22 +186,28 @@ static int another(struct spill *s, int like, const char *what, int tier)
     return sh_program_add_tensor(s->p, &t);
 }
 
-/* The k-th activation that moves has the same home in each section. */
-static int home_of(struct spill *s, int root)
+/* The first home of its size that is free when it leaves; so each section has the same ones. */
+static int home_of(struct spill *s, const struct away *a)
 {
-    int k = s->n;
+    int k = 0;
 
+    while (k < s->n_homes && (s->homes[k].until >= a->last || sh_tensor_bytes(&s->p->tensors[s->homes[k].tensor]) !=
+                                                                  sh_tensor_bytes(&s->p->tensors[a->root])))
+        k++;
     if (k == s->n_homes) {
         s->homes = sh_grow(s->homes, k, &s->cap_homes, sizeof *s->homes);
-        s->homes[s->n_homes++] = another(s, root, "home", s->tier);
+        s->homes[s->n_homes++].tensor = another(s, a->root, "home", s->tier);
     }
-    return s->homes[k];
+    s->homes[k].until = a->first;
+    return s->homes[k].tensor;
 }
 
-static sh_rc choose(struct spill *s)
+static void choose(struct spill *s)
 {
     int n_tensors = s->p->n_tensors;
 
+    for (int k = 0; k < s->n_homes; k++)
+        s->homes[k].until = SH_NONE;
     for (int t = 0; t < n_tensors; t++) {
         struct away a = {.last = s->use[t].last, .first = s->use[t].first};
 
@@ -200,13 +216,11 @@ static sh_rc choose(struct spill *s)
         a.gone = gone_at(s, &s->use[t]);
         a.fetched = fetched_at(s, &s->use[t], a.gone);
         a.root = bytes_below(s, t);
-        a.home = home_of(s, a.root);
+        a.home = home_of(s, &a);
         a.back = another(s, a.root, "back", 0);
-        SH_REQUIRE(sh_tensor_bytes(&s->p->tensors[a.home]) == sh_tensor_bytes(&s->p->tensors[a.root]));
         s->away = sh_grow(s->away, s->n, &s->cap, sizeof *s->away);
         s->away[s->n++] = a;
     }
-    return SH_OK;
 }
 
 static int push(struct spill *s, struct sh_op op)
@@ -216,7 +230,7 @@ static int push(struct spill *s, struct sh_op op)
     return s->n_op++;
 }
 
-/* In the phase and block of the operation next to which it stands. */
+/* In the phase and block of the operation next to which it stands, and of the micro-step of what moves. */
 static int push_move(struct spill *s, enum sh_op_kind kind, int from, int to, int beside)
 {
     struct sh_op op = sh_program_op(kind);
@@ -226,6 +240,7 @@ static int push_move(struct spill *s, enum sh_op_kind kind, int from, int to, in
     op.stream = kind == SH_OP_FETCH ? s->in : s->out;
     op.phase = op_of(s, beside)->phase;
     op.block = op_of(s, beside)->block;
+    op.micro = op_of(s, beside)->micro;
     return push(s, op);
 }
 
@@ -236,6 +251,7 @@ static void push_wait(struct spill *s, int move, int beside)
     wait.attr.waits_for = move;
     wait.phase = op_of(s, beside)->phase;
     wait.block = op_of(s, beside)->block;
+    wait.micro = s->op[move].micro;
     push(s, wait);
 }
 
@@ -293,31 +309,29 @@ static void rebuild(struct spill *s)
     free(place);
 }
 
-static sh_rc spill_section(struct spill *s, int section)
+static void spill_section(struct spill *s, int section)
 {
-    sh_rc rc;
-
     s->s = &s->p->sections[section];
     s->use = sh_calloc((size_t)s->p->n_tensors + 1, sizeof *s->use);
     s->n = s->n_op = 0;
     note_uses(s);
-    rc = choose(s);
+    choose(s);
     s->n_copy = s->p->n_tensors;
     s->copy = sh_calloc((size_t)s->n_copy + 1, sizeof *s->copy);
     for (int t = 0; t < s->n_copy; t++)
         s->copy[t] = SH_NONE;
-    if (rc == SH_OK && s->n) {
+    if (s->n) {
         rebuild(s);
         sh_program_set_ops(s->p, section, s->op, s->n_op);
     }
     free(s->use);
     free(s->copy);
-    return rc;
 }
 
 static sh_rc none_moves(const struct spill *s)
 {
     const char *where = s->file ? "nvme" : "cpu";
+    bool stages = sh_group_size(&s->b->options.mesh, s->b->options.mesh.pipeline) > 1;
     char blocks[SH_STR_SHORT];
 
     if (s->blocks <= 0)
@@ -326,16 +340,16 @@ static sh_rc none_moves(const struct spill *s)
                        "%s; leave it out",
                        where, sh_str_plural(s->b->model.n_layers, "block", blocks));
     if (!s->file)
-        return sh_fail(SH_E_USAGE,
-                       "offload.activations=cpu: blocks before the last two keep nothing for a backward; leave it out");
+        return sh_fail(SH_E_USAGE, "offload.activations=cpu: blocks %s keep nothing for a backward; leave it out",
+                       stages ? "of the first stage" : "before the last two");
     return sh_fail(
         SH_E_USAGE,
-        "offload.activations=nvme: no activation that may leave memory fills whole pages of %d bytes; leave it "
+        "offload.activations=nvme: no activation%s that may leave memory fills whole pages of %d bytes; leave it "
         "out, or give a larger training.local_batch_size",
-        SH_FILE_PAGE);
+        stages ? " of the first stage" : "", SH_FILE_PAGE);
 }
 
-/* Nothing changes unless it is asked for. A budget may ask for activations that cannot move, and sees that nothing
+/* Nothing changes unless it is asked for. The first stage has the first blocks: others may have nothing to move. A budget may ask for activations that cannot move, and sees that nothing
  * moves. */
 sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
 {
@@ -344,6 +358,7 @@ sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
                       .p = p,
                       .file = !b->snapshot_on_host,
                       .blocks = b->offload.act_blocks < most ? b->offload.act_blocks : most};
+    bool first = sh_group_index(&b->options.mesh, b->options.mesh.pipeline) == 0;
     sh_rc rc = SH_OK;
 
     if (!b->offload.act_blocks || sh_program_micro_step(p, 0) == SH_NONE)
@@ -351,10 +366,10 @@ sh_rc sh_pass_spill(const struct sh_build *b, struct sh_program *p)
     s.tier = sh_pass_home_tier(b, p);
     s.in = sh_pass_moving_stream(p, "in");
     s.out = sh_pass_moving_stream(p, "out");
-    for (int i = 0; i < p->n_sections && rc == SH_OK; i++)
+    for (int i = 0; i < p->n_sections; i++)
         if (sh_program_is_micro_step(&p->sections[i]))
-            rc = spill_section(&s, i);
-    if (rc == SH_OK && !s.n_homes && !b->fit_homes)
+            spill_section(&s, i);
+    if (first && !s.n_homes && !b->fit_homes)
         rc = none_moves(&s);
     free(s.homes);
     free(s.away);

@@ -64,6 +64,7 @@ SELECTIVE = {'activation_checkpoint.mode': 'selective'}
 TREE = {'training.reproducible': 'mesh', 'training.local_batch_size': 1, 'training.global_batch_size': 16}
 GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
 STATES = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64}
+ROWS = {'offload.activations': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64, 'training.seq_len': 16}  # of whole pages
 # Kind, ranks, stages, changes. The job of one stage has as many ranks as each stage here.
 MESHES = {
     '2 stages': ('llama', 2, 2, {SCHEDULE: '1F1B'}),
@@ -118,6 +119,9 @@ MESHES |= {
     '4 stages of chunks, states in a file': ('qwen3, bfloat16', 4, 4, {**STATES, **RING, 'model.n_layers': 9,
                                                                       'training.local_batch_size': 3}),
     'a tree over 2 stages, states in a file, not carried': ('llama', 4, 2, {**STATES, **TREE, 'offload.overlap_update': 'off'}),
+    '2 stages, activations in a file': ('llama', 2, 2, {**ROWS, 'training.local_batch_size': 4}),
+    '4 stages of chunks, activations and states in a file': ('llama', 4, 4, {**ROWS, **STATES, **RING, **FULL, 'model.n_layers': 9,
+                                                                          'training.local_batch_size': 6}),
 }
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
@@ -136,7 +140,6 @@ REFUSED = {
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
     'homes by a budget': ({'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}, 'choose homes by offload.optimizer'),
     'gradients': ({'offload.gradients': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload.gradients'),
-    'activations': ({'offload.activations': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload.activations'),
     'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
@@ -253,11 +256,13 @@ def case_mesh(name):
 
 
 def case_homes():
-    """States in a file leave the memory of each stage."""
-    plans = [[test_memory.plan(config({**LLAMA, PP: 2, **STATES, **changes}), 2, rank) for rank in (0, 1)]
-             for changes in ({}, {'offload.optimizer': 'none'})]
-    return [f'{away}, and in memory {here}' for away, here in zip(*plans)
-            if away[test_memory.ARENA] > here[test_memory.ARENA] - here['optimizer state'] / 2]
+    """States in a file leave the memory of each stage, and activations that of the first."""
+    none = {'offload.optimizer': 'none'}
+    away, here, moved = [[test_memory.plan(config({**LLAMA, PP: 2, **STATES, 'training.local_batch_size': 8, **changes}), 2, rank)
+                          for rank in (0, 1)] for changes in ({}, none, {**none, **ROWS})]
+    return [f'{a}, and in memory {b}' for a, b in zip(away, here)
+            if a[test_memory.ARENA] > b[test_memory.ARENA] - b['optimizer state'] / 2] + [
+        f'activations in a file {moved}, and in memory {here}'] * (moved[0][test_memory.ARENA] > 0.9 * here[0][test_memory.ARENA])
 
 
 def case_late():

@@ -372,6 +372,61 @@ static void activations_leave_and_come_back(void **state)
     }
 }
 
+/* Each fetch brings back what its own micro-step has sent away last. Returns how many there are. */
+static int check_turns(const struct sh_program *p)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_ops; i++) {
+        int from = i - 1;
+
+        if (p->ops[i].kind != SH_OP_FETCH)
+            continue;
+        while (p->ops[from].kind != SH_OP_EVICT || p->ops[from].out[0] != p->ops[i].in[0])
+            from--;
+        assert_int_equal(p->ops[i].micro, p->ops[from].micro);
+        assert_true(p->ops[from].block < 5);
+        n++;
+    }
+    return n;
+}
+
+/* A stage of two has two micro-steps under way, and room for their activations in its file, however many there are. The second
+ * stage may have none that move. */
+static void stages_use_places_again(void **state)
+{
+    enum { MICROS = 6 };
+
+    (void)state;
+    for (int v = 0; v < 8; v++) {
+        int axes[SH_AXES] = {[SH_AXIS_PIPELINE] = 2}, place = v % 2, blocks = v / 2 % 2 ? 6 : 2;
+        struct sh_build b = deep_build(blocks);
+        struct sh_program *p, *in_memory;
+        int64_t in, out;
+
+        for (int i = 0; i < SH_AXIS_PIPELINE; i++)
+            axes[i] = 1;
+        b.model.tie_word_embeddings = false;
+        b.options.strategy.params_resident = true;
+        b.options.micro_steps = MICROS;
+        b.options.weights_apart = v > 3;
+        p = tiny_program(&b, sh_mesh_shape_of(axes, place));
+        b.offload.act_blocks = 0;
+        in_memory = tiny_program(&b, sh_mesh_shape_of(axes, place));
+        sh_program_moved(p, &in, &out);
+        assert_int_equal(check_turns(p) > 0, place == 0 || blocks == 6);
+        assert_true(in == out);
+        if (in) {
+            int64_t file = p->tiers[sh_program_file_tier(p)].bytes;
+
+            assert_true(in == MICROS / (2 - place) * file || (v > 3 && place && in > 2 * file));
+            assert_true(p->arena_bytes < in_memory->arena_bytes || (v > 3 && place));
+        }
+        sh_program_destroy(p);
+        sh_program_destroy(in_memory);
+    }
+}
+
 static void assert_on_pages(const struct sh_program *p)
 {
     for (int i = 0; i < p->n_ops; i++) {
@@ -864,6 +919,7 @@ int main(void)
         cmocka_unit_test(carried_ahead_of_the_use),
         cmocka_unit_test(a_step_moves_what_it_moved),
         cmocka_unit_test(activations_leave_and_come_back),
+        cmocka_unit_test(stages_use_places_again),
         cmocka_unit_test(what_moves_lies_on_pages),
         cmocka_unit_test(activations_lie_in_host_memory),
         cmocka_unit_test(moves_share_two_streams),

@@ -567,7 +567,7 @@ static struct outcome run_stages(struct sh_build b, const int axes[SH_AXES], int
 }
 
 /* Layers on several ranks: the bits of one stage, whatever the number of micro-steps, their order, the strategy, and what is
- * recomputed; with adapters too. */
+ * recomputed; with adapters too, and with activations that leave for the host. */
 static void stages_change_no_bit(void **state)
 {
     static const int axes[][SH_AXES] = {{1, 1, 1, 1, 1, 1, 1}, {1, 1, 1, 1, 3, 1, 1}, {1, 1, 1, 1, 2, 2, 1}};
@@ -598,6 +598,9 @@ static void stages_change_no_bit(void **state)
         }
         one = run_stages(b, axis, 1, false);
         b.options.strategy.sync_last_only = v % 2; /* stages reduce once all the same */
+        b.snapshot_on_host = true;
+        if (stages[v % 4] == 2 || v % TINY_RECOMPUTES == TINY_NONE)
+            b.offload.act_blocks = v % 5 + 1;
         all = run_stages(b, axis, stages[v % 4], v % 2);
         assert_same(&all, &one);
         free(one.params);

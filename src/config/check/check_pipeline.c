@@ -57,9 +57,6 @@ static const char *bar_of(const struct sh_config *c)
          "out offload.gradients"},
         {c->offload.parameters != SH_OFFLOAD_NONE,
          "stages use the parameters of all their blocks until a step ends; leave out offload.parameters"},
-        {c->offload.activations != SH_OFFLOAD_NONE,
-         "stages overlap micro-steps, and activations move by blocks; leave out offload.activations; "
-         "activation_checkpoint.mode=full saves memory instead"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
