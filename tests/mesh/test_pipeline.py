@@ -409,7 +409,7 @@ def case_stalled():
 PRINTED = {
     '2 stages': ('llama', 4, 2, 1, {**TREE, **LATER, **GRADS}),
     '4 stages, recomputed': ('gpt2, documents', 4, 4, 3, {**TREE, **FULL}),
-    '2 stages of 2 chunks': ('llama', 2, 2, 3, {**TREE, **RING}),
+    '2 stages of 2 chunks': ('gemma3', 2, 2, 3, {**TREE, **RING}),
     '2 stages in bfloat16, all micro-steps in one list': ('qwen3, bfloat16', 2, 2, 1, {'training.global_batch_size': 6}),
     '2 stages of experts': ('experts', 2, 2, 1, TREE),
     '2 stages, sequences over 2': ('llama, 4 heads', 4, 2, 1, {CONTEXT: 2, **GRADS}),
@@ -418,7 +418,7 @@ PRINTED = {
 
 def printed(name, changes, ranks):
     job.train(name, config({**changes, 'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': '1,3', 'validation.enable': False,
-                            'checkpoint.enable': False}), ranks)
+                            'checkpoint.enable': False, 'metrics.norms': 'blocks'}), ranks)
     return pathlib.Path(name, 'f.jsonl')
 
 
@@ -436,7 +436,7 @@ def records(path):
 
 def case_printed(name):
     """Records of stages are those of one, in the same order, but for the sum at each border, which one stage fuses with the
-    norm after it and names by that. A difference is found on the stage that makes it."""
+    norm after it and names by that. So are metrics.norms. A difference is found on the stage that makes it."""
     kind, ranks, stages, borders, changes = PRINTED[name]
     mesh = {key: value for key, value in changes.items() if not key.startswith('parallelism.pipeline')}
     one = printed('printed-one', {**KINDS[kind], **mesh, 'parallelism.gradient_sync': 'last_micro_step'}, ranks // stages)
@@ -446,6 +446,8 @@ def case_printed(name):
         len(set(a) - set(b)) != 4 * borders or len(set(b) - set(a)) != 4 * borders
         or any(f'{word} ' in name for _, name in set(a) ^ set(b) for word in ('gradient', 'parameter', 'tokens')))
     wrong += [f'{key}: {b[key]}, of one stage {a[key]}' for key in a if key in b and a[key] != b[key]][:1]
+    norms = [[{**line['norms'], 'seconds': 0} for line in job.metrics(folder) if 'norms' in line] for folder in ('printed-one', 'printed-many')]
+    wrong += [f'norms {norms[1]}, of one stage {norms[0]}'] * (norms[0] != norms[1] or not norms[0])
     wrong += ['another order'] * ([key for key in a if key in b] != [key for key in b if key in a])
     status, said = compare(one, many)
     wrong += [f'exit {status}: {said}'] * (status != 0 or not said['equal'])

@@ -53,6 +53,21 @@ static bool is_result(enum sh_op_kind kind, int k)
     return k == 0 || (sh_fuse_pair(kind, &first, &second) && k == sh_op_info(first)->n_out);
 }
 
+/* The block that makes output k of an operation. A fused one has the block of its second; its first may be the sum that ends
+ * the block before, and belongs to that of what is computed before it. So devices and stages that fuse less say the same. */
+static int block_of(const struct sh_program *p, int op, int k)
+{
+    enum sh_op_kind first, second;
+    int i = op;
+
+    if (sh_fuse_pair(p->ops[op].kind, &first, &second) && k < sh_op_info(first)->n_out)
+        for (i--;
+             i > 0 && (sh_op_info(p->ops[i].kind)->marker || p->streams[p->ops[i].stream].runs != SH_RUNS_KERNELS ||
+                       p->ops[i].micro != p->ops[op].micro);)
+            i--;
+    return p->ops[i].block;
+}
+
 static bool counts(const struct sh_program *p, const struct sh_op *op, int k)
 {
     const struct sh_tensor *t = op->out[k] == SH_NONE ? NULL : &p->tensors[op->out[k]];
@@ -84,15 +99,16 @@ static void look(void *arg, int op, bool done)
     const struct sh_program *p = l->r->p;
     const struct sh_op *o = &p->ops[op];
 
-    if (!done || o->phase != SH_PHASE_FORWARD || o->block < 0 || o->block >= l->blocks ||
-        p->streams[o->stream].runs != SH_RUNS_KERNELS || sh_op_info(o->kind)->marker)
+    if (!done || o->phase != SH_PHASE_FORWARD || p->streams[o->stream].runs != SH_RUNS_KERNELS ||
+        sh_op_info(o->kind)->marker)
         return;
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
-        if (counts(p, o, k)) {
+        if (counts(p, o, k) && block_of(p, op, k) != SH_NONE) {
             const struct sh_tensor *t = &p->tensors[o->out[k]];
-            uint32_t found = largest(read(l, o->out[k]), t->dtype, sh_tensor_elems(t));
+            uint32_t found = largest(read(l, o->out[k]), t->dtype, sh_tensor_elems(t)),
+                     *most = &l->bits[block_of(p, op, k)];
 
-            l->bits[o->block] = found > l->bits[o->block] ? found : l->bits[o->block];
+            *most = found > *most ? found : *most;
         }
 }
 
