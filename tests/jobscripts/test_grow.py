@@ -46,7 +46,7 @@ keep*--step*)
 keep*) while [ -e "$STAGE/alive" ]; do sleep 0.2; done ;;
 doctor*) ;;
 train*)
-    trap 'exit "$(cat "$STAGE/ends" 2>/dev/null || echo 75)"' USR1
+    trap 'while [ -e "$STAGE/saves" ]; do sleep 0.05; done; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 75)"' USR1
     step=$(cat "$STAGE/step" 2>/dev/null || echo 0)
     echo "$NODES" >>"$STAGE/starts"
     while [ -e "$STAGE/alive" ]; do
@@ -241,12 +241,22 @@ def case_twice():
 
 
 def case_asked():
-    """A stop that somebody asked for is no reason to go on."""
-    with Stage('asked', '--job.grow_seconds=1') as stage:
-        stage.shrink()
-        stage.process.send_signal(signal.SIGUSR1)
-        status = stage.process.wait(job.SECONDS)
-        return expect((status, len(stage.starts())), (75, 2), stage)
+    """A stop that somebody asked for is no reason to go on, while ranks save in order to grow, or if one of them dies of it."""
+    wrong = []
+    for name, ends in ('asked', 75), ('asked-dies', 137):
+        with Stage(name, '--job.grow_seconds=1') as stage:
+            (stage.stage / 'saves').touch()
+            (stage.stage / 'ends').write_text(f'{ends}\n')
+            stage.shrink()
+            if ends == 75:
+                stage.answers('n3', 'back')
+                stage.wait_for_text('the run saves and stops')
+            stage.process.send_signal(signal.SIGUSR1)
+            time.sleep(job.stretch(1))
+            (stage.stage / 'saves').unlink()
+            stage.wait('the end', lambda: stage.process.poll() is not None or len(stage.starts()) > 2)
+            wrong += expect((stage.process.poll(), len(stage.starts())), (75, 2), stage) + expect('going on with 4' in stage.text(), False, stage)
+    return wrong
 
 
 def case_unfit():
