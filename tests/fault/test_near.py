@@ -342,6 +342,41 @@ def lost_nodes():
     return wrong + differences(folder, whole) + leftovers()
 
 
+def lost_stage():
+    """Nodes have a stage each, whose parts differ in size. Either is lost, and the other one has what it kept, in as many bytes as
+    planned; the end is that of one stage."""
+    changes = STAGES | {'training.steps': 40}
+    whole = job.prepare('whole-stage', config(**changes))
+    job.sherd('train', 'c.yaml', folder=whole)
+    folder = job.prepare('lost-stage', config(**NEAR | changes | {'checkpoint.near_copies': 2}))
+    before, wrong, planned = 0, [], {}
+    for rank in range(2 * EACH):
+        said = job.sherd('plan', 'c.yaml', '--ranks', 2 * EACH, '--rank', rank, f'--{PP}=2', f'--mesh.ranks_per_node={EACH}', folder=folder)
+        planned[rank] = [int(re.search(what + r', 2 slots\s+(\d+)', said)[1]) // 2 for what in ('near checkpoints', "copies of another node's")]
+    keepers = {node: Keeper(folder, node=node) for node in (0, 1)}
+    try:
+        for lost in 1, 0, None:
+            run = begin(folder, 2 * EACH, f'--{PP}=2', **on_nodes())
+            if lost is not None:
+                wait_for_step(folder, run, before + 10)
+                sizes = {int.from_bytes(path.read_bytes()[32:36], 'little'): path.stat().st_size for path in keepers[1 - lost].parts()}
+                expected = {rank: planned[rank][0] for rank in planned} | {
+                    (rank + EACH) % (2 * EACH): planned[rank][1] for rank in range((1 - lost) * EACH, (2 - lost) * EACH)}
+                wrong += [] if sizes == expected else [f'parts of {sizes} bytes, planned {expected}']
+                lose_node(folder, run, keepers, lost)
+            status, said = finish(run)
+            wrong += [] if not before or came_from_memory(BEGUN.search(said), said, before) else [f'step {before} was done, but {said}']
+            wrong += [f'exit {status}: {said}'] if lost is None and status else []
+            before = newest(folder)
+            if lost is not None:
+                keepers[lost].__exit__()
+                keepers[lost] = Keeper(folder, node=lost)
+    finally:
+        for keeper in keepers.values():
+            keeper.__exit__()
+    return wrong + differences(folder, whole) + leftovers()
+
+
 def copies():
     """A part that has changed is taken from the other node; the plan says what copies take, to the byte."""
     folder, wrong = job.prepare('copies', config(**COPIES)), []
@@ -509,6 +544,6 @@ def two_keepers():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('stages', stages), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
+        ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))
