@@ -167,6 +167,16 @@ static sh_rc compare_replicas(struct sh_train *t)
     return SH_OK;
 }
 
+/* Each file was saved after such a check, so those that are there are right. */
+static sh_rc check_frozen(struct sh_train *t)
+{
+    bool changed = sh_frozen_changed(t->r);
+
+    if (changed)
+        sh_kept_accuse(t->r, t->r->step);
+    return distrust(t, sh_frozen_check(t->r, changed));
+}
+
 /* Damage must not be written as good. A save that a signal asks for comes unexpectedly, so the update may be
  * pending. */
 static sh_rc check(struct sh_train *t, bool *finite)
@@ -175,7 +185,7 @@ static sh_rc check(struct sh_train *t, bool *finite)
 
     sh_exec_settle(t->r->exec);
     SH_TRY(compare_replicas(t));
-    SH_TRY(distrust(t, sh_frozen_check(t->r)));
+    SH_TRY(check_frozen(t));
     t->saving.look_seconds = sh_seconds_since(begun);
     begun = sh_now_ns();
     SH_TRY(check_state(t, finite));

@@ -1,6 +1,7 @@
 /* Linked into sherd_wrong, which is `sherd` with one wrong kernel: after call WRONG_CALL of a kernel on rank WRONG_RANK its
  * output is damaged, as WRONG_HOW says, and "LABEL DAMAGE" goes to standard error: the operation, and whether any bit has
  * changed. With WRONG_AGAIN=True every later call of that operation is damaged, too. With WRONG_CALL=count rank 0 says at the end how many calls there were before each step: "calls 0 57 93". With
+ * WRONG_HOW=weight nothing is wrong but one bit of the weight of the next product, from its call on. With
  * WRONG_HOW=stale the call is not of a kernel but of a gather, of which there are "gathers 0 8 16": what it brings goes elsewhere, so what is read is old.
  * WRONG_RANK=all: on all ranks. */
 #include "kernels/rows.h"
@@ -175,6 +176,18 @@ sh_rc __wrap_sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_
     return rc;
 }
 
+/* As if the memory of a parameter had changed. */
+static void change_weight(const struct sh_op_call *call, long from)
+{
+    static bool done;
+
+    if (done || n_calls <= from || call->kind != SH_OP_LINEAR)
+        return;
+    done = true;
+    flip(&call->in[1], 0);
+    fprintf(stderr, "wrong: weight of %s: changed\n", label);
+}
+
 sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
 {
     const char *which = getenv("WRONG_CALL"), *again = getenv("WRONG_AGAIN");
@@ -185,6 +198,10 @@ sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call)
         atexit(say_calls);
     if (!which || !strcmp(which, "count") || is_how("stale") || !is_wrong_rank())
         return __real_sh_rows_run(kernel, call);
+    if (is_how("weight")) {
+        change_weight(call, atol(which));
+        return __real_sh_rows_run(kernel, call);
+    }
     if (n_calls - 1 == atol(which)) {
         snprintf(wrong, sizeof wrong, "%s", again && !strcmp(again, "True") ? label : "");
         return run_wrong(kernel, call, getenv("WRONG_HOW"), stderr);

@@ -231,16 +231,20 @@ out:
     return rc;
 }
 
-/* One pass over what the rank holds; a save reads and writes far more. */
-sh_rc sh_frozen_check(struct sh_run *r)
+/* A save reads and writes far more. */
+bool sh_frozen_changed(const struct sh_run *r)
+{
+    return r->base.there && sum_here(r, false) != r->base.here;
+}
+
+sh_rc sh_frozen_check(const struct sh_run *r, bool changed)
 {
     if (!r->base.there)
         return SH_OK;
-    if (sum_here(r, false) == r->base.here)
-        return sh_agree(SH_OK);
     return sh_agree(
-        sh_fail(SH_E_REPLICA,
-                "step %lld: the frozen parameters of rank %d on %s differ from what was loaded; memory or a processor "
-                "has failed silently: leave that node out and continue from the newest checkpoint",
-                (long long)r->step, r->mesh->rank, r->mesh->host));
+        changed ? sh_fail(SH_E_REPLICA,
+                          "step %lld: the frozen parameters of rank %d on %s differ from what was loaded; memory or a "
+                          "processor has failed silently: leave that node out and continue from the newest checkpoint",
+                          (long long)r->step, r->mesh->rank, r->mesh->host)
+                : SH_OK);
 }

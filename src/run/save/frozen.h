@@ -25,7 +25,10 @@ sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text);
 /* The text about the base that a checkpoint stores, freed with free(); "": nothing is frozen. Local. */
 char *sh_frozen_text(const struct sh_run *r);
 
-/* Compare the base with what was loaded. Errors: SH_E_REPLICA: memory has changed. */
-sh_rc sh_frozen_check(struct sh_run *r);
+/* Whether what this rank has of the base is no longer what was loaded: memory has changed. Local; one pass over it. */
+bool sh_frozen_changed(const struct sh_run *r);
+
+/* Whether any rank has found that. Collective, agreed. Errors: SH_E_REPLICA: one has. */
+sh_rc sh_frozen_check(const struct sh_run *r, bool changed);
 
 #endif
