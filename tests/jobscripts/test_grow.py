@@ -46,6 +46,7 @@ keep*--step*)
 keep*) while [ -e "$STAGE/alive" ]; do sleep 0.2; done ;;
 doctor*) ;;
 train*)
+    [[ ! -e "$STAGE/broken" || $NODES != *n3* ]] || { echo "$NODES" >>"$STAGE/starts"; exit 5; }
     trap 'while [ -e "$STAGE/saves" ]; do sleep 0.05; done; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 75)"' USR1
     step=$(cat "$STAGE/step" 2>/dev/null || echo 0)
     echo "$NODES" >>"$STAGE/starts"
@@ -226,6 +227,19 @@ def case_not_free():
     return wrong
 
 
+def case_broken():
+    """A node that came back and cannot take part is left out after one start, which does not count as one without a step."""
+    with Stage('broken', '--job.grow_seconds=1') as stage:
+        stage.shrink()
+        (stage.stage / 'broken').touch()
+        stage.answers('n3', 'back')
+        stage.wait_for_starts(4)
+        wrong = expect('n3 came back, but the start with it has brought no step' in stage.text(), True, stage)
+        stage.kill_rank()
+        stage.wait_for_starts(5)
+        return wrong + expect(stage.starts()[2:], ['n1,n2,n4,n3', 'n1,n2,n4', 'n1,n2,n4'], stage)
+
+
 def case_twice():
     """A node that is lost again is not taken back a second time."""
     with Stage('twice', '--job.grow_seconds=1') as stage:
@@ -311,6 +325,6 @@ def case_unsure():
 
 if __name__ == '__main__':
     sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth),
-                            ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('lost twice', case_twice),
+                            ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('that cannot take part', case_broken), ('lost twice', case_twice),
                             ('asked to stop', case_asked), ('a node that is unfit', case_unfit), ('one that dies of it', case_unfit_dies),
                             ('nobody to leave out', case_unsure)]))
