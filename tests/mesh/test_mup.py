@@ -163,6 +163,8 @@ BAD_STUDIES = {
     'thirteen widths': ({}, ('--widths', ','.join(str(64 * i) for i in range(1, 14))), '--widths takes 2 to 12 numbers'),
     'falling widths': ({}, ('--widths', '128,64'), 'smallest first'),
     'no whole heads': ({}, ('--widths', '64,96'), 'a model 96 wide'),
+    'no whole global heads': ({'model.family': 'gemma4_text', 'model.keys_as_values': True, 'model.global_kv_heads': 1,
+                               'model.layer_types': 'full'}, ('--widths', '64,128'), 'n_kv_heads, global_kv_heads and'),
     'experts': ({'model.name': 'debug-moe'}, (), 'models without experts'),
     'adapters': ({'lora.rank': 2}, (), 'leave out lora.rank'),
     'answers': ({'objective.name': 'dpo'}, (), '--objective.name=lm'),
@@ -181,8 +183,9 @@ def case_two_processes():
 
 
 def case_usual_widths():
-    """The first has whole heads and is not below 64."""
-    _, text, _ = study({'model.n_layers': 1, 'model.n_heads': 1, 'model.n_kv_heads': 1, 'model.dim': 40, 'model.ffn_dim': 80})
+    """The first has whole heads, of both kinds, and is not below 64."""
+    _, text, _ = study({'model.n_layers': 1, 'model.n_heads': 4, 'model.n_kv_heads': 4, 'model.dim': 160, 'model.ffn_dim': 320,
+                        'model.family': 'gemma4_text', 'model.keys_as_values': True, 'model.global_kv_heads': 4, 'model.layer_types': 'full'})
     return [] if re.search(r'^width +80 +160 +320 +640 ', text, re.M) else [text]
 
 

@@ -32,7 +32,7 @@ struct study {
 
 /* ---- widths ---- */
 
-/* What a number of the configuration becomes at a width; 0: no whole number. */
+/* What a number of the configuration becomes at a width; 0: no whole number, or 0. */
 static int64_t scaled(const struct study *s, int64_t number, int width)
 {
     return number * width % s->asked.model.dim ? 0 : number * width / s->asked.model.dim;
@@ -42,7 +42,8 @@ static bool has_whole_heads(const struct study *s, int width)
 {
     const struct sh_model *m = &s->asked.model;
 
-    return scaled(s, m->n_heads, width) && scaled(s, m->n_kv_heads, width) && scaled(s, m->ffn_dim, width);
+    return scaled(s, m->n_heads, width) && scaled(s, m->n_kv_heads, width) && scaled(s, m->ffn_dim, width) &&
+           (!m->global_kv_heads || scaled(s, m->global_kv_heads, width));
 }
 
 static sh_rc choose_widths(struct study *s, const char *text)
@@ -65,9 +66,9 @@ static sh_rc choose_widths(struct study *s, const char *text)
             return sh_fail(
                 SH_E_USAGE,
                 "sherd study coords: a model %d wide, with the heads of %d and a part of ffn_dim %lld, would not "
-                "have whole ones: model.n_heads, n_kv_heads and ffn_dim are multiplied by %d/%lld",
-                s->width[i], (int)s->asked.model.head_dim, (long long)s->asked.model.ffn_dim, s->width[i],
-                (long long)s->asked.model.dim);
+                "have whole ones: model.n_heads, n_kv_heads%s and ffn_dim are multiplied by %d/%lld",
+                s->width[i], (int)s->asked.model.head_dim, (long long)s->asked.model.ffn_dim,
+                s->asked.model.global_kv_heads ? ", global_kv_heads" : "", s->width[i], (long long)s->asked.model.dim);
     }
     return SH_OK;
 }
@@ -99,6 +100,7 @@ static sh_rc configure(const struct study *s, int width, struct sh_config *cfg)
     } sizes[] = {{"model.dim", width},
                  {"model.n_heads", scaled(s, m->n_heads, width)},
                  {"model.n_kv_heads", scaled(s, m->n_kv_heads, width)},
+                 {"model.global_kv_heads", scaled(s, m->global_kv_heads, width)},
                  {"model.ffn_dim", scaled(s, m->ffn_dim, width)},
                  {"model.head_dim", m->head_dim},
                  {"training.seq_len", s->asked.training.seq_len < TOKENS ? s->asked.training.seq_len : TOKENS}};
