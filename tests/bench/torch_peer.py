@@ -4,7 +4,7 @@ tests/bench/peers compares Sherd's steps with them. The model is that of tests/g
 of transformers, whose way of computing experts is the one it takes by itself.
 
     tests/bench/torch_peer.py --job JSON    rank 0 prints one line of JSON
-    tests/bench/torch_peer.py --can MODE    one line of JSON: why this PyTorch cannot, by variant; '' if it can
+    tests/bench/torch_peer.py --can MODE... one line of JSON: why this PyTorch cannot, by mode and variant; '' if it can
 
 A job: family, layers, dim, heads, kv_heads, head_dim, ffn, vocab, tied; batch (of a rank), seq, steps, precision
 (float32, bfloat16), threads, mode (plain, experts, ddp, fsdp), rank, ranks, store (a file that the ranks meet in), tokens (a
@@ -214,10 +214,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     wish = parser.add_mutually_exclusive_group(required=True)
     wish.add_argument('--job')
-    wish.add_argument('--can', choices=[*ALONE, 'ddp', 'fsdp'])
+    wish.add_argument('--can', choices=[*ALONE, 'ddp', 'fsdp'], nargs='+')
     a = parser.parse_args()
     if a.can:
-        print(json.dumps({variant: why_not(a.can, *variant.split()) for variant in VARIANTS}))
+        print(json.dumps({mode: {variant: why_not(mode, *variant.split()) for variant in VARIANTS} for mode in a.can}))
     else:
         run(types.SimpleNamespace(**json.loads(a.job)))
 

@@ -42,14 +42,14 @@ def reason_in(text):
     return (errors or lines or ['no reason given'])[-1][:200]
 
 
-def what_lacks(python, mode):
-    """Reasons by variant; '' if it can be tried."""
+def what_lacks(python, modes):
+    """For each mode, reasons by variant; '' if it can be tried."""
     try:
-        done = subprocess.run([python, str(SCRIPT), '--can', mode], capture_output=True, text=True)
+        done = subprocess.run([python, str(SCRIPT), '--can', *modes], capture_output=True, text=True)
     except OSError as error:
-        return dict.fromkeys(torch_peer.VARIANTS, error.strerror)
+        return dict.fromkeys(modes, dict.fromkeys(torch_peer.VARIANTS, error.strerror))
     if done.returncode != 0:
-        return dict.fromkeys(torch_peer.VARIANTS, reason_in(done.stderr))
+        return dict.fromkeys(modes, dict.fromkeys(torch_peer.VARIANTS, reason_in(done.stderr)))
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -107,7 +107,7 @@ def reasons(trial):
 def choose(rows, pythons, run_once):
     """Trials of all rows of PyTorch; run_once(python, variant, row) runs one, or raises Failed."""
     modes = sorted({row.how for row in rows if row.who == 'torch'})
-    lacks = {(python, mode): what_lacks(python, mode) for python in pythons for mode in modes}
+    lacks = {python: what_lacks(python, modes) for python in pythons if modes}
     choice = Choice([], {}, [], {})
     for row in rows:
         if row.who != 'torch':
@@ -115,7 +115,7 @@ def choose(rows, pythons, run_once):
             continue
         choice.rivals[row.name] = []
         for python in pythons:
-            trial = try_variants(python, row, lacks[python, row.how], lambda variant: run_once(python, variant, row))
+            trial = try_variants(python, row, lacks[python][row.how], lambda variant: run_once(python, variant, row))
             choice.trials.append(trial)
             if trial.chosen is None:
                 choice.left_out.setdefault(row.name, []).append(reasons(trial))
