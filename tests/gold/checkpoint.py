@@ -74,8 +74,9 @@ def states(file):
 
 def state_digests(file, state):
     step, block_elems = int(file['meta'].attrs['step']), int(file['meta'].attrs['block_elems'])
+    number = states(file).index(state)
     digests = [digest for name in names(file[state])
-               for digest in tensor_digests(step, states(file).index(state), name, file[state][name][()], block_elems)]
+               for digest in tensor_digests(step, number, name, file[state][name][()], block_elems)]
     return numpy.array(digests, dtype='<u8')
 
 
