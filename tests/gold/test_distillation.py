@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Distillation against PyTorch in float64: what a teacher finds likely; losses, norms, gradients of the first step and
-the change of weights in 20 steps of a student that learns from it. Prints TAP.
+the change of weights in eight steps of a student that learns from it. Prints TAP.
 
 The formula is that of axolotl's top-k distillation with kd_normalize_topk: with q the softmax of the teacher's K
 log-probabilities divided by T, and p that of the student's logits divided by T, alpha T^2 sum q (log q - log p), and
