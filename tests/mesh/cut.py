@@ -83,9 +83,10 @@ class Cut:
     def case_moved(self, kind, number, moved):
         """Everything at another place: the same bytes."""
         found = []
-        for i, more in enumerate(({}, moved)):
-            job.train(f'moved-{number}-{i}', self.config({**self.kinds[kind], self.key: 2, **more}), 4)
-            found.append(saved(f'moved-{number}-{i}').read_bytes())
+        for name, more in ('there', {}), (f'moved-{number}', moved):
+            if not saved(name).exists():
+                job.train(name, self.config({**self.kinds[kind], self.key: 2, **more}), 4)
+            found.append(saved(name).read_bytes())
         return [] if found[0] == found[1] else [f'{moved} changes bits']
 
     def case_resume(self, kind, large, meshes, more):

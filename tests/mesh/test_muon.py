@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 import tiny
 
-HALF = tiny.STEPS // 2
+STEPS, HALF = 6, 3
 FILE = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'offload.allow_network': True}
 GROUPS = {'optimizer.groups': 'pattern=down optimizer=adamw; pattern=q_proj lr=0.5 weight_decay=0.3'}
 NORMUON = {'optimizer.name': 'normuon', 'optimizer.muon_split': 'heads'}
@@ -69,10 +69,10 @@ def config(way, changes):
     model, own = WAYS[way]
     base = tiny.EXPERTS if model == 'experts' else tiny.MODELS[model]
     return {**base, 'training.dataset_path': tokens, 'training.reproducible': 'mesh', 'training.global_batch_size': 16,
-            'checkpoint.interval': HALF, 'optimizer.name': 'muon', **own, **changes}
+            'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'checkpoint.interval': HALF, 'optimizer.name': 'muon', **own, **changes}
 
 
-def saved(folder, step=tiny.STEPS):
+def saved(folder, step=STEPS):
     return folder / f'out/checkpoint/step-{step:08}.h5'
 
 
@@ -144,7 +144,8 @@ def case_rows_elsewhere():
 
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
-    cases = [(f'{way}, {mesh}', case_mesh, way, mesh) for way in WAYS for mesh in (SAMPLE if job.FEW or way != 'llama' else MESHES)
+    cases = [(f'{way}, {mesh}', case_mesh, way, mesh) for i, way in enumerate(WAYS)
+             for mesh in (SAMPLE[i % 2::2] if job.FEW or way != 'llama' else MESHES)
              if 'averaged' not in way and MESHES[mesh][0] == 0 or job.can_launch()]
     cases += [(f'{way}, {mesh}', case_mesh, way, mesh) for way in ('llama', 'llama, bfloat16, averaged') for mesh in IN_A_FILE
               if IN_A_FILE[mesh][0] == 0 or job.can_launch()]

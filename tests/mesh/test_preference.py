@@ -213,7 +213,8 @@ if __name__ == '__main__':
     one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in KINDS}
     sys.exit(job.run_cases([*((f'{kind}: the first step', case_first, kind) for kind in KINDS),
                             *((f'{loss}: the first step', case_losses, loss) for loss in FIRST),
-                            *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
+                            *((f'{kind}: {mesh}', case_mesh, kind, mesh) for i, kind in enumerate(KINDS)
+                              for mesh in (MESHES if not i else ('shard_optim over 2', ('shard_grad_op over 4', 'no_shard over 4')[i % 2]))),
                             ('refused', case_refused), ('the reference', case_reference),
                             ('validation', case_validation),
                             *((f'{kind}: resumed', case_resume, kind) for kind in KINDS)]))

@@ -95,8 +95,8 @@ if job.FEW:
 
 
 # Without the two that spread tokens, the largest load of an expert is 1.5 times the mean.
-LEARNS = {'training.global_batch_size': 64, 'training.local_batch_size': 16, 'training.steps': 120,
-          'lr_scheduler.total_steps': 120, 'moe.aux_loss_coeff': 0.1, 'moe.load_balance_coeff': 0.005}
+LEARNS = {'training.global_batch_size': 64, 'training.local_batch_size': 16, 'training.steps': 90,
+          'lr_scheduler.total_steps': 90, 'moe.aux_loss_coeff': 0.1, 'moe.load_balance_coeff': 0.005}
 LAST, LEARNT, MOST_LOAD = 20, 1.5, 1.3
 
 
