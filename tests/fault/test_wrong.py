@@ -38,10 +38,10 @@ OBJECTIVES = {'--objective.name=dpo': 'pair_loss head_score', '--objective.name=
               '--model.num_labels=3': 'head_loss_grad', '--model.num_labels=1 --objective.name=reward': 'pair_loss',
               '--model.num_labels=1 --objective.name=regression': 'pair_loss', '--data.packing=bfd': 'attention',
               '--objective.name=distillation --objective.top_k=4 --objective.teacher_path=no': 'head_loss_grad'}
-MUTANTS = 42 if LONG else 6 if job.FEW else 20
+MUTANTS = 42 if LONG else 6 if job.FEW else 15
 STALE = 20 if LONG else 2
-NANS = 8 if job.FEW else 30
-CHECKED = 6 if job.FEW else 15
+NANS = 30 if LONG else 8
+CHECKED = 15 if LONG else 6
 NAMED = 0.95  # of the mutants, at least
 # What has no record of its own: gradients on their way to a sum, and what the update reads and writes.
 LATER = {'gradient': ('bwd_w', 'bias_bwd', 'embed_bwd', 'accumulate', 'lora_bwd'), 'next step': ('adamw', 'sumsq', 'exact_round', 'cast', 'copy')}
