@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, run, same_bits,
+from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, run, same_bits,
                     tiny, traces)
 
 AVERAGE = {'optimizer.ema_decay': 0.7, 'validation.ema': True, 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
@@ -297,8 +297,8 @@ def strategy(name, ranks, more):
     """Trains like one rank on the CPU."""
     batch = {'training.global_batch_size': 12, 'training.local_batch_size': 1}
     MESHES['any'] = (ranks, {'parallelism.sharding_strategy': name, **more})
-    cpu, cuda = (job.losses(run('strategy', 'gpt2', device, mesh, **batch)) for device, mesh in ((CPU, '1x1'), (CUDA, 'any')))
-    return job.differ('losses', cuda, cpu, BOUND['float32'])
+    cuda = job.losses(run('strategy', 'gpt2', CUDA, 'any', **batch))
+    return job.differ('losses', cuda, job.losses(on_cpu('gpt2', **batch)), BOUND['float32'])
 
 
 def strategies():
