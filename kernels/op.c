@@ -416,6 +416,10 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dy [N,HD+2KD] act, x [N,HD+JD] act, rstd [N,K] f32 -> dx [N,HD+JD] act", .flops = "8NKD",
          .attrs = value_attrs, APART},
     [SH_OP_SCALE_BY] = {.shape = "x [n] act, s [1] f32 -> y [n] act", .flops = "n", .forward = true, OVER(0)},
+    [SH_OP_SCAN_CACHE] =
+        {.shape = "x [B,T,HV+2KD] act, dt [B,T,H] act, heads [3H] act, at [B,T] i32, count [B] i32 "
+                  "-> o [B,T,HV] act, state [B,HDV] f32 inout",
+         .flops = "5BTHDV", .attrs = scan_attrs, APART},
     [SH_OP_WAIT] = {.shape = "->", .marker = true, APART},
     [SH_OP_RELEASE] = {.shape = "unit [n] any ->", .marker = true, APART},
 };

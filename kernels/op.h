@@ -101,7 +101,7 @@
  * b, then a, of each head. With q and k divided by their lengths (kernels/delta.h), q by the root of D too,
  *     S = e^g S,  S += k sigmoid(b) (v - S'k),  o = S'q  with  g = - e^alog softplus(a + dt)
  *
- * SHORT_CONV_CACHE and GATED_DELTA_CACHE go on with texts, from what the call before left in `tail` or `state`. The first
+ * SHORT_CONV_CACHE, GATED_DELTA_CACHE and SCAN_CACHE go on with texts, from what the call before left in `tail` or `state`. The first
  * `count` rows of a sequence are tokens at positions from at[b,0] on; a text that is at position 0 begins with zeros,
  * whatever was left. Other rows of the result are 0, and a sequence without tokens keeps what it has.
  *
@@ -271,7 +271,8 @@ extern "C" {
     KERNEL(SQUARED_RELU_BWD, squared_relu_bwd)   \
     KERNEL(VALUE_NORM, value_norm)          /* q, k and v / rms(v) of each head; without v in x, v is k */            \
     KERNEL(VALUE_NORM_BWD, value_norm_bwd)                                                                            \
-    KERNEL(SCALE_BY, scale_by)              /* y = s[0] x; s has no gradient */
+    KERNEL(SCALE_BY, scale_by)              /* y = s[0] x; s has no gradient */                                       \
+    KERNEL(SCAN_CACHE, scan_cache)          /* of texts that go on; state: the one behind the last row */
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,
 enum { SH_OP_PLUGS = 64, SH_OP_NUMBERS = 4 };

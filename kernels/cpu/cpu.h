@@ -53,6 +53,7 @@ int64_t sh_cpu_gated_delta_cache_work_bytes(const struct sh_op_call *call, int t
 int64_t sh_cpu_gated_delta_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gated_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_scan_work_bytes(const struct sh_op_call *call, int threads);
+int64_t sh_cpu_scan_cache_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_scan_bwd_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gate_norm_work_bytes(const struct sh_op_call *call, int threads);
 int64_t sh_cpu_gate_norm_bwd_work_bytes(const struct sh_op_call *call, int threads);

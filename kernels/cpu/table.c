@@ -48,6 +48,7 @@ static int64_t (*const work_of[SH_OP_ROOM])(const struct sh_op_call *call, int t
     [SH_OP_GATED_DELTA_CACHE] = sh_cpu_gated_delta_cache_work_bytes,
     [SH_OP_GATED_NORM_BWD] = sh_cpu_gated_norm_bwd_work_bytes,
     [SH_OP_SCAN] = sh_cpu_scan_work_bytes,
+    [SH_OP_SCAN_CACHE] = sh_cpu_scan_cache_work_bytes,
     [SH_OP_SCAN_BWD] = sh_cpu_scan_bwd_work_bytes,
     [SH_OP_GATE_NORM] = sh_cpu_gate_norm_work_bytes,
     [SH_OP_GATE_NORM_BWD] = sh_cpu_gate_norm_bwd_work_bytes,

@@ -22,7 +22,8 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_GATED_DELTA:
     case SH_OP_GATED_DELTA_CACHE: return sh_ref_gated_delta_work_bytes(call);
     case SH_OP_GATED_DELTA_BWD: return sh_ref_gated_delta_bwd_work_bytes(call);
-    case SH_OP_SCAN: return sh_ref_scan_work_bytes(call);
+    case SH_OP_SCAN:
+    case SH_OP_SCAN_CACHE: return sh_ref_scan_work_bytes(call);
     case SH_OP_SCAN_BWD: return sh_ref_scan_bwd_work_bytes(call);
     case SH_OP_ORTHO: return sh_ref_ortho_work_bytes(call);
     case SH_OP_ORTHO_ROWS: return sh_ref_ortho_rows_work_bytes(call);

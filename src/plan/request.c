@@ -448,12 +448,6 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose,
             "parallelism.tensor_parallel_degree=%d: logits of a part of the words have kernels for CPUs only, but the "
             "job runs on GPUs; leave it out, or give --training.device=cpu",
             cfg->parallelism.tensor_parallel_degree);
-    if (purpose == SH_TO_GENERATE && sh_family_of(cfg->model.family)->scan)
-        return sh_fail(
-            SH_E_USAGE,
-            "model.family=%s: the states of Mamba-2 (SCAN) are not kept from token to token yet; export the model "
-            "and generate with transformers",
-            sh_family_of(cfg->model.family)->name);
     if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.pipeline_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,

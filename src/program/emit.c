@@ -565,13 +565,18 @@ static void set_delta(struct sh_op *op, const struct sh_emit_delta *d)
     op->attr.delta.eps = d->eps;
 }
 
-/* States are kept in f32: those with which chunks begin, since the backward makes the others again from them; with a
- * cache the last one. */
+/* Of `elems` numbers in f32: those with which chunks begin, since the backward makes the others again from them; with a cache
+ * the last one. */
+static int states_of(struct sh_emit *e, int64_t elems, int chunk)
+{
+    if (e->cache)
+        return keep(e, SH_F32, 2, DIMS(e->batch, elems), "state");
+    return add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, (e->seq + chunk - 1) / chunk, elems), "states");
+}
+
 int sh_emit_gated_delta(struct sh_emit *e, int x, int ba, const struct sh_emit_delta *d)
 {
     struct sh_op op = make_op(e, e->cache ? SH_OP_GATED_DELTA_CACHE : SH_OP_GATED_DELTA);
-    int64_t slots = (e->seq + SH_DELTA_CHUNK - 1) / SH_DELTA_CHUNK,
-            state = (int64_t)d->heads * d->key_dim * d->value_dim;
 
     set_delta(&op, d);
     op.in[0] = view3(e, x);
@@ -582,10 +587,7 @@ int sh_emit_gated_delta(struct sh_emit *e, int x, int ba, const struct sh_emit_d
     if (e->cache)
         op.in[5] = e->p->port[SH_PORT_COUNT];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, (int64_t)d->heads * d->value_dim), "delta");
-    if (e->cache)
-        op.out[1] = keep(e, SH_F32, 2, DIMS(e->batch, state), "state");
-    else
-        op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, slots, state), "states");
+    op.out[1] = states_of(e, (int64_t)d->heads * d->key_dim * d->value_dim, SH_DELTA_CHUNK);
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
 }
@@ -604,11 +606,10 @@ int sh_emit_gated_norm(struct sh_emit *e, int x, int z, const struct sh_emit_del
     return op.out[0];
 }
 
-/* States as in sh_emit_gated_delta(). */
 int sh_emit_scan(struct sh_emit *e, int x, int dt, const struct sh_emit_scan *s)
 {
-    struct sh_op op = make_op(e, SH_OP_SCAN);
-    int64_t slots = (e->seq + SH_SCAN_CHUNK - 1) / SH_SCAN_CHUNK, width = (int64_t)s->heads * s->value_dim;
+    struct sh_op op = make_op(e, e->cache ? SH_OP_SCAN_CACHE : SH_OP_SCAN);
+    int64_t width = (int64_t)s->heads * s->value_dim;
 
     op.attr.delta.key_heads = s->groups;
     op.attr.delta.heads = s->heads;
@@ -618,9 +619,11 @@ int sh_emit_scan(struct sh_emit *e, int x, int dt, const struct sh_emit_scan *s)
     op.in[0] = view3(e, x);
     op.in[1] = view3(e, dt);
     op.in[2] = s->per_head;
-    op.in[3] = e->p->port[SH_PORT_DOCS];
+    op.in[3] = e->p->port[e->cache ? SH_PORT_AT : SH_PORT_DOCS];
+    if (e->cache)
+        op.in[4] = e->p->port[SH_PORT_COUNT];
     op.out[0] = activation(e, 3, DIMS(e->batch, e->seq, width), "scan");
-    op.out[1] = add_tensor(e, SH_MEM_ACT, SH_F32, 3, DIMS(e->batch, slots, width * s->key_dim), "states");
+    op.out[1] = states_of(e, width * s->key_dim, SH_SCAN_CHUNK);
     sh_program_add_op(e->p, &op);
     return view2(e, op.out[0]);
 }

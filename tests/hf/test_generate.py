@@ -85,6 +85,9 @@ MODELS = {
             'rope_type': 'yarn', 'rope_theta': 1e4, 'factor': 4.0, 'original_max_position_embeddings': 128, 'mscale': 1.0,
             'mscale_all_dim': 1.0})),
     'qwen3_5_text': (transformers.Qwen3_5TextConfig, dict(SIZES, num_hidden_layers=4, num_key_value_heads=2, head_dim=32, **DELTA)),
+    'nemotron_h': (transformers.NemotronHConfig, dict(
+        {key: value for key, value in SIZES.items() if key != 'num_hidden_layers'}, num_key_value_heads=2, head_dim=32, mamba_num_heads=4,
+        mamba_head_dim=24, ssm_state_size=16, n_groups=2, layers_block_type=['linear_attention', 'mlp', 'full_attention', 'linear_attention'], **IDS)),
     'smollm3': (transformers.SmolLM3Config, dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, **IDS)),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',

@@ -1,6 +1,6 @@
-/* The gated delta rule and its convolution from what the call before left: on the CPU as in the reference, and a text in
+/* The gated delta rule, Mamba-2 and their convolution from what the call before left: on the CPU as in the reference, and a text in
  * pieces as at once. Rows have any number of tokens, none too. */
-#include "kernels/delta.h"
+#include "kernels/scan.h"
 #include "tests/op/agree.h"
 #include "tests/op/gradient.h"
 
@@ -35,7 +35,8 @@ struct kind {
 };
 
 static const struct kind kinds[] = {{SH_OP_SHORT_CONV, SH_OP_SHORT_CONV_CACHE, 1, 1, 4},
-                                    {SH_OP_GATED_DELTA, SH_OP_GATED_DELTA_CACHE, 2, 2, 5}};
+                                    {SH_OP_GATED_DELTA, SH_OP_GATED_DELTA_CACHE, 2, 2, 5},
+                                    {SH_OP_SCAN, SH_OP_SCAN_CACHE, 2, 1, 4}};
 enum { KINDS = sizeof kinds / sizeof *kinds, BIAS = 3 };
 
 static void set(struct optest *t, enum sh_op_kind kind, const struct shape *s)
@@ -45,6 +46,7 @@ static void set(struct optest *t, enum sh_op_kind kind, const struct shape *s)
     t->attr.delta.heads = s->H;
     t->attr.delta.key_dim = s->D;
     t->attr.delta.value_dim = s->V;
+    t->attr.delta.least = kind == SH_OP_SCAN || kind == SH_OP_SCAN_CACHE ? 0.3f : 0;
 }
 
 /* Inputs and the first output of either operation, for T rows of a text. */
@@ -60,9 +62,10 @@ static void begin(struct optest *t, const struct kind *k, enum sh_op_kind op, co
         return;
     }
     optest_in(t, 0, act, DIMS(s->B, T, 2 * s->K * s->D + s->H * s->V));
-    optest_in(t, 1, act, DIMS(s->B, T, 2 * s->H));
-    optest_in(t, 2, act, DIMS(s->H));
-    optest_in(t, 3, act, DIMS(s->H));
+    optest_in(t, 1, act, DIMS(s->B, T, k->params * s->H));
+    optest_in(t, 2, act, DIMS(k->params == 1 ? 3 * s->H : s->H));
+    if (k->params == 2)
+        optest_in(t, 3, act, DIMS(s->H));
     optest_out(t, 0, act, DIMS(s->B, T, s->H * s->V));
 }
 
@@ -138,12 +141,12 @@ static void pieces(const struct kind *k, const struct sh_kernel_table *table, en
     static const int n[][TEXTS] = {{70, 1}, {0, 40}, {1, 1}, {64, 0}, {1, 70}, {1, 2}, {63, 1}};
     const struct shape s = {.B = TEXTS, .K = 1, .H = 2, .D = 16, .V = 24, .C = 300, .W = 4};
     struct optest whole, on;
-    int done[TEXTS] = {0};
+    int done[TEXTS] = {0}, chunk = k->params == 1 ? SH_SCAN_CHUNK : SH_DELTA_CHUNK;
 
     begin(&whole, k, k->whole, &s, LENGTH, act);
     optest_in_ints(&whole, k->rows + k->params, 0, 1, DIMS(TEXTS, LENGTH));
     if (k->rows == 2)
-        optest_out(&whole, 1, SH_F32, DIMS(TEXTS, (LENGTH + SH_DELTA_CHUNK - 1) / SH_DELTA_CHUNK, s.H * s.D * s.V));
+        optest_out(&whole, 1, SH_F32, DIMS(TEXTS, (LENGTH + chunk - 1) / chunk, s.H * s.D * s.V));
     optest_run(&whole, &sh_kernels_ref, 1);
     begin_on(&on, k, &s, PIECE, act);
     for (int i = 0; i < k->params; i++)

@@ -187,6 +187,10 @@ static void on_the_cpu(void **state)
     SIZES, .n_kv_heads = 1, .family = SH_FAMILY_QWEN3_5_TEXT, .rotary_dim = 2, .linear_key_heads = 1, \
            .linear_value_heads = 2, .linear_key_dim = 4, .linear_value_dim = 6
 
+#define SCAN                                                                                                \
+    SIZES, .n_kv_heads = 1, .family = SH_FAMILY_NEMOTRON_H, .linear_key_heads = 1, .linear_value_heads = 2, \
+           .linear_key_dim = 4, .linear_value_dim = 6
+
 /* Families chosen by what could go wrong with positions of the cache: windows, blocks without positions, norms of keys,
  * keys by head, partly rotated heads; or with rows that go to experts. */
 static const struct tiny_model families[] = {
@@ -247,6 +251,9 @@ static const struct tiny_model families[] = {
      false},
     {"gpt_neox", {SIZES, .family = SH_FAMILY_GPT_NEOX, .n_kv_heads = 3, .rotary_dim = 2}, false},
     {"qwen3_5_text", {DELTA, .layer_types = "2*linear,full", .linear_conv_size = 4}, false},
+    {"nemotron_h",
+     {SCAN, .layer_types = "linear,full_nope,mlp", .linear_conv_size = 4, .linear_least_step = 0.1},
+     false},
     {"qwen3_5_text, a convolution of one row", {DELTA, .layer_types = "linear", .linear_conv_size = 1}, false},
 };
 

@@ -43,6 +43,17 @@ static void step(double *S, const struct sh_operand *x, const struct row *r, con
             S[d * s->V + v] = r->decay * S[d * s->V + v] + sh_ref_get(x, r->b + d) * r->step * sh_ref_get(x, r->x + v);
 }
 
+/* Element v of S'C + skip x */
+static double read_out(const double *S, const struct sh_operand *x, const struct row *r, const struct sh_delta *s,
+                       int64_t v)
+{
+    double sum = r->skip * sh_ref_get(x, r->x + v);
+
+    for (int64_t d = 0; d < s->D; d++)
+        sum += S[d * s->V + v] * sh_ref_get(x, r->c + d);
+    return sum;
+}
+
 int64_t sh_ref_scan_work_bytes(const struct sh_op_call *call)
 {
     return (int64_t)sizeof(double) * call->attr->delta.key_dim * call->attr->delta.value_dim;
@@ -67,13 +78,8 @@ static void run_head(const struct sh_op_call *call, int64_t b, int64_t h)
                 sh_ref_set(&call->out[1], sh_space_slot(&s, b, t, h) + i, S[i]);
         }
         step(S, x, &r, &s);
-        for (int64_t v = 0; v < s.V; v++) {
-            double sum = r.skip * sh_ref_get(x, r.x + v);
-
-            for (int64_t d = 0; d < s.D; d++)
-                sum += S[d * s.V + v] * sh_ref_get(x, r.c + d);
-            sh_ref_set(&call->out[0], ((b * s.T + t) * s.H + h) * s.V + v, sum);
-        }
+        for (int64_t v = 0; v < s.V; v++)
+            sh_ref_set(&call->out[0], ((b * s.T + t) * s.H + h) * s.V + v, read_out(S, x, &r, &s, v));
     }
 }
 
@@ -82,6 +88,37 @@ sh_rc sh_ref_scan(const struct sh_op_call *call)
     for (int64_t b = 0; b < call->in[0].dim[0]; b++)
         for (int64_t h = 0; h < call->attr->delta.heads; h++)
             run_head(call, b, h);
+    return SH_OK;
+}
+
+/* Of a text that goes on. */
+static void go_on(const struct sh_op_call *call, int64_t b, int64_t h)
+{
+    const struct sh_operand *x = &call->in[0];
+    struct sh_delta s = sh_space_of(call, x);
+    int64_t count = (int64_t)sh_ref_get(&call->in[4], b), elems = s.D * s.V, state = (b * s.H + h) * elems;
+    bool begins = sh_ref_get(&call->in[3], b * s.T) == 0;
+    double *S = call->work;
+
+    for (int64_t i = 0; i < elems; i++)
+        S[i] = begins ? 0 : sh_ref_get(&call->out[1], state + i);
+    for (int64_t t = 0; t < s.T; t++) {
+        struct row r = row_of(call, 0, b, t, h);
+
+        if (t < count)
+            step(S, x, &r, &s);
+        for (int64_t v = 0; v < s.V; v++)
+            sh_ref_set(&call->out[0], ((b * s.T + t) * s.H + h) * s.V + v, t < count ? read_out(S, x, &r, &s, v) : 0);
+    }
+    for (int64_t i = 0; i < elems && count; i++)
+        sh_ref_set(&call->out[1], state + i, S[i]);
+}
+
+sh_rc sh_ref_scan_cache(const struct sh_op_call *call)
+{
+    for (int64_t b = 0; b < call->in[0].dim[0]; b++)
+        for (int64_t h = 0; h < call->attr->delta.heads; h++)
+            go_on(call, b, h);
     return SH_OK;
 }
 
