@@ -78,24 +78,28 @@ static struct sh_build build(struct sh_config *cfg, const char *rates, bool reco
     return build_within(cfg, rates, recompute, limit, 0);
 }
 
-static struct plan plan_of(const struct sh_config *cfg, const struct sh_build *b)
+static struct plan priced(const struct sh_config *cfg, const struct sh_build *b, const struct sh_program *p)
 {
     struct sh_machine m;
     struct sh_cost_request r = {
         .mesh = &b->options.mesh, .machine = &m, .ranks_per_node = RANKS, .faster = sh_cost_as_is};
     struct sh_cost_step step;
-    struct sh_program *p;
-    struct plan out;
-    int file, host;
+    int file = sh_program_file_tier(p), host = sh_program_host_tier(p);
 
     sh_cost_assume_machine(cfg, at->gpu, &m); /* with two threads, as in these plans */
-    assert_int_equal(sh_pass_build_until(b, NULL, &p), SH_OK);
     r.p = p;
     assert_int_equal(sh_cost_step(&r, &step), SH_OK);
-    file = sh_program_file_tier(p);
-    host = sh_program_host_tier(p);
-    out = (struct plan){(double)p->arena_bytes, file == SH_NONE ? 0 : (double)p->tiers[file].bytes,
-                        host == SH_NONE ? 0 : (double)p->tiers[host].bytes, step.seconds};
+    return (struct plan){(double)p->arena_bytes, file == SH_NONE ? 0 : (double)p->tiers[file].bytes,
+                         host == SH_NONE ? 0 : (double)p->tiers[host].bytes, step.seconds};
+}
+
+static struct plan plan_of(const struct sh_config *cfg, const struct sh_build *b)
+{
+    struct sh_program *p;
+    struct plan out;
+
+    assert_int_equal(sh_pass_build_until(b, NULL, &p), SH_OK);
+    out = priced(cfg, b, p);
     sh_program_destroy(p);
     return out;
 }
@@ -105,9 +109,8 @@ static struct sh_recompute of_level(int i)
     return (struct sh_recompute){.full = i > LAYERS ? i - LAYERS : 0, .selective = i > LAYERS ? LAYERS : i};
 }
 
-/* Plan a choice as if a configuration asked for it; with a GPU there is a copy for saves only if the states are
- * on it. */
-static struct plan plan_choice(const struct sh_config *cfg, struct sh_build b, const struct choice *c)
+/* A choice as if a configuration asked for it; with a GPU there is a copy for saves only if the states are on it. */
+static struct sh_build chosen(struct sh_build b, const struct choice *c)
 {
     b.recompute = of_level(c->level);
     b.offload.optimizer_16 = c->part;
@@ -116,11 +119,34 @@ static struct plan plan_choice(const struct sh_config *cfg, struct sh_build b, c
     b.offload.parameters = b.options.fetched = c->params;
     b.offload.act_blocks = c->act;
     b.options.snapshot = at->gpu && c->part == 0;
+    return b;
+}
+
+static struct plan plan_choice(const struct sh_config *cfg, struct sh_build b, const struct choice *c)
+{
+    b = chosen(b, c);
     return plan_of(cfg, &b);
 }
 
-/* Plan every possible choice, with quarters of the states; `plans` has room for all. Returns how many. */
-static int plan_all(const struct sh_config *cfg, const struct sh_build *b, struct choice *choices, struct plan *plans)
+static const char *const rates_tried[] = {SLOW, FAST, "offload.rates=file=2e9/1e9,host=5e9/4e9"};
+enum { MOST = LEVELS * 5 * 2 * 2 * (LAYERS - 1), RATES = sizeof rates_tried / sizeof *rates_tried };
+
+/* Plan a choice, and price it at all rates. */
+static void plan_at_rates(const struct sh_config cfg[RATES], struct sh_build b, const struct choice *c, int n,
+                          struct plan plans[RATES][MOST])
+{
+    struct sh_program *p;
+
+    b = chosen(b, c);
+    assert_int_equal(sh_pass_build_until(&b, NULL, &p), SH_OK);
+    for (int i = 0; i < RATES; i++)
+        plans[i][n] = priced(&cfg[i], &b, p);
+    sh_program_destroy(p);
+}
+
+/* Plan every possible choice, with quarters of the states. Returns how many. */
+static int plan_all(const struct sh_config cfg[RATES], const struct sh_build *b, struct choice *choices,
+                    struct plan plans[RATES][MOST])
 {
     int n = 0;
 
@@ -130,12 +156,11 @@ static int plan_all(const struct sh_config *cfg, const struct sh_build *b, struc
                 for (int params = 0; params < (at->gpu ? 2 : 1); params++)
                     for (int act = 0; act <= LAYERS - 2; act++) {
                         choices[n] = (struct choice){level, part, gradients, params, act};
-                        plans[n] = plan_choice(cfg, *b, &choices[n]);
+                        plan_at_rates(cfg, *b, &choices[n], n, plans);
                         n++;
                     }
     return n;
 }
-enum { MOST = LEVELS * 5 * 2 * 2 * (LAYERS - 1) };
 
 /* Limits in bytes; a CPU has no host limit and a GPU no file limit. */
 struct limits {
@@ -227,13 +252,8 @@ static double least_arena(const struct plan *plans, int n)
 
 /* Combine thirds of the range of the choices on the device with none, half and all of the bytes that may be wanted in
  * the tier below it; every second pair, with SHERD_LONG all. */
-static void check_rates(const char *rates, int *fitting)
+static void check_rates(const char *rates, const struct choice *choices, const struct plan *plans, int n, int *fitting)
 {
-    static struct choice choices[MOST];
-    static struct plan plans[MOST];
-    struct sh_config cfg;
-    struct sh_build b = build(&cfg, rates, true, 1);
-    int n = plan_all(&cfg, &b, choices, plans);
     struct limits most = most_of(plans, n);
     double least = least_arena(plans, n);
     int every = getenv("SHERD_LONG") ? 1 : 2;
@@ -249,12 +269,18 @@ static void check_rates(const char *rates, int *fitting)
 
 static void the_fastest_that_fits(void **state)
 {
-    static const char *const rates[] = {SLOW, FAST, "offload.rates=file=2e9/1e9,host=5e9/4e9"};
-    int fitting = 0;
+    static struct choice choices[MOST];
+    static struct plan plans[RATES][MOST];
+    static struct sh_config cfg[RATES];
+    struct sh_build b;
+    int fitting = 0, n;
 
     at = *state;
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-        check_rates(rates[i], &fitting);
+    for (int i = 0; i < RATES; i++)
+        b = build(&cfg[i], rates_tried[i], true, 1);
+    n = plan_all(cfg, &b, choices, plans);
+    for (int i = 0; i < RATES; i++)
+        check_rates(rates_tried[i], choices, plans[i], n, &fitting);
     at = &cpus;
     assert_true(fitting > 15); /* otherwise nothing was compared */
 }
