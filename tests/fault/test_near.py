@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
 import job
 import tiny
 
-STEPS, INTERVAL = 400, 100
+STEPS, INTERVAL = 240, 60
 DEATHS = 20 if os.environ.get('SHERD_LONG') else 4
 BEGUN = re.compile(r'resumed from .* step (\d+)(?:, in memory)?$', re.M)
 FROM_MEMORY = re.compile(r'resumed from the near checkpoint of step (\d+)')
@@ -103,7 +103,7 @@ def wait_for_step(folder, run, step):
     """Until the log has a later step than this one."""
     path = folder / 'out/metrics.jsonl'
     while run.poll() is None and not (path.exists() and newest(folder) > step):
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def newest(folder):
@@ -143,7 +143,7 @@ def survive(name, ranks, changes, whole_ranks):
         for death in range(DEATHS):
             run = begin(folder, ranks[death % len(ranks)])
             if death % 3 != 2:
-                wait_for_step(folder, run, last + draw.randrange(70))
+                wait_for_step(folder, run, last + draw.randrange(40))
             time.sleep(draw.random() * (0.05 if death % 3 != 2 else 1.5))
             last = newest(folder)
             killed = kill_one(folder, run, draw)
@@ -210,7 +210,7 @@ def stages():
     return wrong + differences(folder, whole) + leftovers()
 
 
-def broken_once(folder, keeper, ranks=2, step=110):
+def broken_once(folder, keeper, ranks=2, step=INTERVAL + 10):
     """A run on two ranks that has died behind its first file; returns the newest step in memory."""
     run = begin(folder, ranks)
     wait_for_step(folder, run, step)
@@ -311,7 +311,7 @@ def lost_nodes():
     try:
         for death in range(DEATHS):
             run = begin(folder, 2 * EACH, **on_nodes())
-            wait_for_step(folder, run, before + 5 + draw.randrange(50))
+            wait_for_step(folder, run, before + 5 + draw.randrange(30))
             time.sleep(draw.random() * 0.05)
             lost = draw.randrange(2)
             over = run.poll() is not None
@@ -382,7 +382,7 @@ def copies():
     folder, wrong = job.prepare('copies', config(**COPIES)), []
     with Keeper(folder, node=0) as first, Keeper(folder, node=1):
         run = begin(folder, 2 * EACH, **on_nodes())
-        wait_for_step(folder, run, 110)
+        wait_for_step(folder, run, INTERVAL + 10)
         kill_one(folder, run, random.Random(3))
         finish(run)
         sizes = {path.stat().st_size for path in first.parts()}
@@ -499,12 +499,12 @@ def script():
     launch = {'LAUNCH': ' '.join(words[:words.index(os.environ['SHERD'])])}
     run = subprocess.Popen([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, text=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=job.environment(2) | launch)
-    wait_for_step(folder, run, 130)
+    wait_for_step(folder, run, INTERVAL + 30)
     drill = job.sherd('drill', 'c.yaml', '--lose=rank', folder=folder)
     found = re.search(r'rank 0 on .* was killed; the log has step (\d+)\n.*step (\d+) followed after', drill)
     status, said = finish(run)
     wrong = [] if status == 0 and 'starting again' in said and FROM_MEMORY.search(said) else [f'exit {status}: {said}']
-    wrong += [] if found and int(found[1]) >= 130 and int(found[2]) >= int(found[1]) else [f'the drill said {drill}']
+    wrong += [] if found and int(found[1]) >= INTERVAL + 30 and int(found[2]) >= int(found[1]) else [f'the drill said {drill}']
     starts = begun(folder)
     good = len(starts) == 2 and all(part > 0 for start in starts for part in start.values())
     wrong += [] if good and said.count('s from the launch to the first step: ') == 2 else [f'starts: {starts}']
