@@ -108,6 +108,11 @@ MODELS = {
     'qwen3_5_text': (transformers.Qwen3_5TextConfig, dict(SIZES, **DELTA), ALL),
     'qwen3_5_text, some products of both kinds of blocks': (transformers.Qwen3_5TextConfig, dict(SIZES, **DELTA), dict(
         r=3, lora_alpha=5, target_modules=['in_proj_qkv', 'in_proj_a', 'out_proj', 'q_proj', 'v_proj'])),
+    # PEFT has no adapters of its out_proj.
+    'nemotron_h': (transformers.NemotronHConfig, dict(
+        {key: value for key, value in SIZES.items() if key != 'num_hidden_layers'}, num_key_value_heads=2, head_dim=16, mamba_num_heads=4,
+        mamba_head_dim=12, ssm_state_size=8, n_groups=2, layer_norm_epsilon=0.1, layers_block_type=['linear_attention', 'mlp', 'full_attention'],
+        **IDS), dict(r=3, lora_alpha=5, target_modules=['in_proj', 'up_proj', 'q_proj', 'v_proj'])),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),
                           dict(r=5, lora_alpha=8, target_modules=['mlp.c_proj'], fan_in_fan_out=True, use_rslora=True)),
 }

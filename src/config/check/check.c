@@ -775,6 +775,11 @@ static sh_rc check_lora(struct sh_config_state *state)
     key = sh_family_targets(&c->model, c->lora.target_modules, c->lora.target_parameters, &targets, bad);
     if (key)
         return refuse_target(state, key, bad);
+    if (f->scan && targets & 1u << SH_PARAM_DELTA_O)
+        return sh_config_refuse(state, "lora.target_modules",
+                                "PEFT has no adapters of %s, nor all-linear, in %s; name the others, such as "
+                                "in_proj,q_proj,v_proj,up_proj",
+                                sh_family_linear_name(f, SH_PARAM_DELTA_O), f->name);
     for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         int64_t in, out;
         sh_family_linear_dims(&c->model, i, &in, &out);
