@@ -60,7 +60,7 @@ template <class T> struct cached {
     int64_t seq, row, positions, kv_row;
     int heads, kv_heads, dim;
     int64_t window;
-    float scale;
+    float scale, cap; /* cap: of scores; 0: none */
 };
 
 /* Shared memory of a block, in floats: query, output, weights of a tile. */
@@ -75,7 +75,8 @@ template <class T> __device__ __forceinline__ float score(const cached<T> &c, co
 
     for (int d = 0; d < c.dim; d++)
         sum += q[d] * sh_widen(key[d]);
-    return sum * c.scale;
+    sum *= c.scale;
+    return c.cap == 0 ? sum : c.cap * tanhf(sum / c.cap);
 }
 
 /* o [D] = o * shrink + weights [n] values [n,D], the values in order. */
@@ -185,7 +186,8 @@ extern "C" sh_rc sh_cuda_attention_cache(const struct sh_op_call *call)
                        attr->attn.kv_heads,
                        attr->attn.head_dim,
                        attr->attn.window,
-                       attr->attn.scale};
+                       attr->attn.scale,
+                       attr->attn.cap};
         dim3 blocks((unsigned)(qkv->dim[0] * qkv->dim[1] * c.heads));
         return SH_LAUNCH(attention<T>, blocks, dim3(THREADS), shared_floats(c.dim) * sizeof(float), call->queue, c);
     });

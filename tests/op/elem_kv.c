@@ -121,7 +121,6 @@ void elem_attention_cache(void **state)
     }
 }
 
-/* Kernels for CPUs only. */
 void elem_capped_cache(void **state)
 {
     (void)state;

@@ -276,7 +276,6 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ELEM_TESTS,
-        cmocka_unit_test(elem_capped_cache),
         cmocka_unit_test(elem_unpack_some),
         cmocka_unit_test(reference),
         cmocka_unit_test(float16),
