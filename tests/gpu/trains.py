@@ -60,7 +60,7 @@ def known(settings, ranks):
 
 def run(name, model, device, mesh='1x1', **more):
     ranks, axes = {**MESHES, **SPREAD, **PARTS}[mesh]
-    return train(name, config(model, **device, **axes, **more), ranks)
+    return job.train(name, config(model, **device, **axes, **more), ranks)
 
 
 def on_cpu(model, **more):
