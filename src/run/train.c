@@ -167,7 +167,8 @@ static sh_rc compare_replicas(struct sh_train *t)
     return SH_OK;
 }
 
-/* Each file was saved after such a check, so those that are there are right. */
+/* Each file was saved after such a check, so those that are there are right; but for a run that went on from memory after a
+ * flip that nothing had found yet, whose base was then loaded anew. */
 static sh_rc check_frozen(struct sh_train *t)
 {
     bool changed = sh_frozen_changed(t->r);

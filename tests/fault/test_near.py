@@ -345,7 +345,7 @@ def lost_nodes():
 def lost_stage():
     """Nodes have a stage each, whose parts differ in size. Either is lost, and the other one has what it kept, in as many bytes as
     planned; the end is that of one stage."""
-    changes = STAGES | {'training.steps': 40}
+    changes = STAGES | {'training.steps': STEPS // 2}
     whole = job.prepare('whole-stage', config(**changes))
     job.sherd('train', 'c.yaml', folder=whole)
     folder = job.prepare('lost-stage', config(**NEAR | changes | {'checkpoint.near_copies': 2}))
@@ -363,6 +363,9 @@ def lost_stage():
                 expected = {rank: planned[rank][0] for rank in planned} | {
                     (rank + EACH) % (2 * EACH): planned[rank][1] for rank in range((1 - lost) * EACH, (2 - lost) * EACH)}
                 wrong += [] if sizes == expected else [f'parts of {sizes} bytes, planned {expected}']
+                if run.poll() is not None:
+                    finish(run)
+                    break
                 lose_node(folder, run, keepers, lost)
             status, said = finish(run)
             wrong += [] if not before or came_from_memory(BEGUN.search(said), said, before) else [f'step {before} was done, but {said}']

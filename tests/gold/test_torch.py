@@ -351,12 +351,18 @@ WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe
 WITH_OTHERS = ('tiled', 'many rows', 'tiled, cut')  # only tiles ask for them
 # tests/op tests another compiler's kernels one by one, tests/mesh another MPI's meshes. Here they meet.
 FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, documents, masked')
-# One of each layout. That a mesh trains as one rank does is shown for each family by tests/unit/test_family.c, for Muon by
-# tests/mesh/test_muon.py.
+# One of each layout, except on GPUs. That a mesh trains as one rank does is shown for each family by
+# tests/unit/test_family.c, for Muon by tests/mesh/test_muon.py.
 ON_A_MESH = (*FEW_MODELS, 'phi3, NorMuon of heads, cautious decay', 'qwen2_moe', 'qwen3_moe, documents, masked', 'gpt_oss')
+
+
+def on_a_gpu(name):
+    return MODELS[name].get('training.device') == 'cuda'
+
+
 CASES = {'gradients': (case_gradients, lambda name: name not in OPTIMIZERS),
          f'{STEPS} steps on one rank': (case_one_rank, lambda name: True),
-         f'{STEPS} steps on 2 x 2 ranks': (case_hybrid, lambda name: name in ON_A_MESH and job.can_launch()),
+         f'{STEPS} steps on 2 x 2 ranks': (case_hybrid, lambda name: (name in ON_A_MESH or on_a_gpu(name)) and job.can_launch()),
          'bf16 stays near': (case_bf16, lambda name: name not in OPTIMIZERS + FAMILIES + WITH_EXPERTS)}
 
 

@@ -200,11 +200,11 @@ static void get_operands(struct sh_op_call *host, struct sh_op_call *device)
             device_free(operand_at(device, slot)->data);
 }
 
-/* Only the library wants more than two ENDs, whose middle stays as it comes: filling it was most of the time of products. */
+/* The library wants more than LIBRARY bytes, of which only the ends are filled: the middle was most of the time of products. */
 static void put_scratch(struct sh_op_call *call, size_t bytes)
 {
-    enum { END = 1 << 20 };
-    size_t end = bytes < END ? bytes : END;
+    enum { LIBRARY = 32 << 20, END = 1 << 20 };
+    size_t end = bytes > LIBRARY ? END : bytes;
 
     call->work = device_alloc(bytes, 0);
     call->work_bytes = (int64_t)bytes;

@@ -46,7 +46,14 @@ keep*--step*)
 keep*) while [ -e "$STAGE/alive" ]; do sleep 0.2; done ;;
 doctor*) ;;
 train*)
-    [[ ! -e "$STAGE/broken" || $NODES != *n3* ]] || { echo "$NODES" >>"$STAGE/starts"; exit 5; }
+    for why in broken fails; do
+        [[ ! -e "$STAGE/$why" || $why = broken && $NODES != *n3* ]] || {
+            echo "$NODES" >>"$STAGE/starts"
+            ends=$(cat "$STAGE/$why")
+            rm "$STAGE/$why"
+            exit "$ends"
+        }
+    done
     trap 'while [ -e "$STAGE/saves" ]; do sleep 0.05; done; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 75)"' USR1
     step=$(cat "$STAGE/step" 2>/dev/null || echo 0)
     echo "$NODES" >>"$STAGE/starts"
@@ -228,16 +235,19 @@ def case_not_free():
 
 
 def case_broken():
-    """A node that came back and cannot take part is left out after one start, which does not count as one without a step."""
-    with Stage('broken', '--job.grow_seconds=1') as stage:
-        stage.shrink()
-        (stage.stage / 'broken').touch()
-        stage.answers('n3', 'back')
-        stage.wait_for_starts(4)
-        wrong = expect('n3 came back, but the start with it has brought no step' in stage.text(), True, stage)
-        stage.kill_rank()
-        stage.wait_for_starts(5)
-        return wrong + expect(stage.starts()[2:], ['n1,n2,n4,n3', 'n1,n2,n4', 'n1,n2,n4'], stage)
+    """A node that came back and cannot take part, or has no data, is left out after one start. That does not count as one without a
+    step: the next may be the first."""
+    wrong = []
+    for status in 5, 3:
+        with Stage(f'broken-{status}', '--job.grow_seconds=1') as stage:
+            stage.shrink()
+            (stage.stage / 'broken').write_text(f'{status}\n')
+            (stage.stage / 'fails').write_text('5\n')
+            stage.answers('n3', 'back')
+            stage.wait_for_starts(5)
+            wrong += expect('n3 came back, but the start with it has brought no checkpoint' in stage.text(), True, stage)
+            wrong += expect(stage.starts()[2:], ['n1,n2,n4,n3', 'n1,n2,n4', 'n1,n2,n4'], stage)
+    return wrong
 
 
 def case_twice():

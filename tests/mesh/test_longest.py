@@ -22,7 +22,6 @@ BASE = {'model.family': 'llama', 'model.n_layers': 3, 'model.dim': 64, 'model.n_
         'lr_scheduler.total_steps': 1, 'checkpoint.enable': False, 'memory.limit_bytes': LIMIT, 'job.dump_folder': 'out'}
 FULL = {'activation_checkpoint.mode': 'full'}
 TILES = {**FULL, 'training.tile_rows': 64}
-PLAIN = {'activation_checkpoint.mode': 'none', 'training.tile_rows': 0, 'memory.limit_bytes': 0}
 HALVES = {'training.mixed_precision_param': 'bfloat16'}
 CONTEXT = {'parallelism.context_parallel_degree': 2, 'comm.shared_memory': 'off'}
 # The second stage takes more; it has two blocks of three, and the head.
@@ -48,6 +47,13 @@ def config(ranks, changes, **more):
 
 def of_length(found, length):
     return {**found, 'training.seq_len': length, 'model.max_seq_len': length}
+
+
+def without_limits(found):
+    """What a budget would choose takes a limit, and short tiles of a long text are planned for long."""
+    budget, tiles = found.get('activation_checkpoint.mode') == 'memory_budget', found.get('training.tile_rows')
+    return {'memory.limit_bytes': 0, **({'activation_checkpoint.mode': 'none'} if budget else {}),
+            **({'training.tile_rows': 1024} if tiles else {})}
 
 
 def start(folder, ranks, found, *words, most=None):
@@ -88,7 +94,7 @@ def case(ranks, changes):
     # What the kernel allows is no more than what the plan does: of a text that takes all of it not even the arena exists.
     if ends[0] == 'device':
         far = length + step * -(-(most - memory) // (said['bytes_of_next']['device'] - memory))
-        done = start('beyond', ranks, {**of_length(found, far), **PLAIN}, 'train', most=most)
+        done = start('beyond', ranks, {**of_length(found, far), **without_limits(found)}, 'train', most=most)
         if done.returncode != 4 or 'the arena of ' not in done.stderr:
             wrong.append(f'{far} tokens and {most} bytes: exit {done.returncode}: {done.stderr}')
     return wrong

@@ -316,7 +316,7 @@ static void prepare(struct trial *t, bool in_place)
     c->recv = t->recv;
 }
 
-/* In rounds of 256 KiB every seventh element is checked, because checking takes longer than sending; with SHERD_LONG
+/* Of more than 65,536 elements every seventh is checked, because checking takes longer than sending; with SHERD_LONG
  * all. */
 static int64_t stride(int64_t count)
 {
@@ -1131,11 +1131,11 @@ static double transfer(enum sh_op_kind kind, const float *send, float *recv, int
     return (double)(sh_now_ns() - begin) * 1e-9;
 }
 
-/* 64 MB per rank, with SHERD_LONG 200; memory in addition to the caller's buffers must not depend on the size. */
+/* 80 MB per rank, with SHERD_LONG 200; memory in addition to the caller's buffers must not depend on the size. */
 static void test_large(void)
 {
     int world = test_world();
-    int64_t count = (getenv("SHERD_LONG") ? 50000000 : 16000000) / world, all = count * world;
+    int64_t count = (getenv("SHERD_LONG") ? 50000000 : 20000000) / world, all = count * world;
     open_comm(world, 1, 16);
     float *full = buffer(SH_F32, all), *part = buffer(SH_F32, count);
     for (int64_t i = 0; i < all; i++)

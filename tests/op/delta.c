@@ -18,10 +18,13 @@ void delta_begin(struct optest *t, enum sh_op_kind kind, const struct delta_shap
 void delta_docs(struct optest *t, int i, const struct delta_shape *s)
 {
     optest_in_ints(t, i, 0, 1, DIMS(s->B, s->T));
-    for (int row = 0, first = 0; row < s->T; row++) {
+    for (int n = 0, first = 0; n < s->B * s->T; n++) {
+        int row = n % s->T;
+
+        first = row ? first : 0;
         for (int k = 0; k < 6; k++)
             first = s->begin[k] && s->begin[k] == row ? row : first;
-        optest_set(&t->call.in[i], row, first);
+        optest_set(&t->call.in[i], n, first);
     }
 }
 
