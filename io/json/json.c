@@ -81,15 +81,33 @@ static bool is_big(const char *number, size_t n)
     return errno == ERANGE;
 }
 
-/* Return valid JSON with ".0" after each integer beyond 64 bits; freed by the caller. *bytes: its length, before and
- * after. `text` ends with a zero. */
-static char *with_reals(const char *text, size_t *bytes)
+/* The length of Python's word for what is no number in JSON, if the text begins with one; else 0. */
+static size_t word_at(const char *text)
+{
+    static const char *const words[] = {"Infinity", "-Infinity"};
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(text, words[i], strlen(words[i])) == 0)
+            return strlen(words[i]);
+    return 0;
+}
+
+/* Return JSON with ".0" after each integer beyond 64 bits, and quotes around such words; freed by the caller. *bytes: its
+ * length, before and after. `text` ends with a zero. */
+static char *in_plain_json(const char *text, size_t *bytes)
 {
     char *out = sh_calloc(2 * *bytes + 1, 1), *to = out;
     bool string = false;
 
     for (size_t i = 0, n; i < *bytes; i += n, to += n) {
+        size_t word = string ? 0 : word_at(text + i);
+
         n = string || !strchr("-0123456789", text[i]) || !text[i] ? 1 : strspn(text + i, "+-.0123456789eE");
+        if (word) {
+            to += sprintf(to, "\"%.*s\"", (int)word, text + i) - (int)word;
+            n = word;
+            continue;
+        }
         if (text[i] == '"')
             string = !string;
         if (string && text[i] == '\\')
@@ -104,26 +122,30 @@ static char *with_reals(const char *text, size_t *bytes)
     return out;
 }
 
-/* transformers writes integers of 31 digits for "no limit", which jansson refuses. If that is all that is wrong with a
- * text, those integers become reals, as in readers that have no other numbers; the places in messages stay right,
- * because the text that is checked is the one that was given. */
+/* transformers writes integers of 31 digits for "no limit", and Python Infinity, which jansson refuses. If that is
+ * all that is wrong with a text, those integers become reals, as in readers that have no other numbers, and those words
+ * strings, which are no numbers; the places in messages stay right, because they are those of the text that was given. */
 json_t *sh_json_decode(const char *text, size_t bytes, size_t flags, json_error_t *error)
 {
-    json_t *value = json_loadb(text, bytes, flags, error);
-    char *copy, *reals;
+    json_t *value = json_loadb(text, bytes, flags, error), *other;
+    enum json_error_code code = value ? json_error_unknown : json_error_code(error);
+    json_error_t own;
+    char *copy, *plain;
+    size_t n = bytes;
 
-    if (value || json_error_code(error) != json_error_numeric_overflow)
+    if (code != json_error_numeric_overflow && code != json_error_invalid_syntax)
         return value;
-    value = json_loadb(text, bytes, flags | JSON_DECODE_INT_AS_REAL, error);
-    if (!value)
-        return NULL;
-    json_decref(value);
     copy = sh_calloc(bytes + 1, 1);
     memcpy(copy, text, bytes);
-    reals = with_reals(copy, &bytes);
-    value = json_loadb(reals, bytes, flags, error);
-    free(reals);
+    plain = in_plain_json(copy, &n);
+    value = json_loadb(plain, n, flags, &own);
+    free(plain);
     free(copy);
+    /* What else is wrong with the text, if there are such integers. */
+    other = value || code == json_error_invalid_syntax
+                ? NULL
+                : json_loadb(text, bytes, flags | JSON_DECODE_INT_AS_REAL, error);
+    json_decref(other);
     return value;
 }
 

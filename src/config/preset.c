@@ -318,13 +318,17 @@ static sh_rc derive_heads(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* Some families divide the scores of experts by their sum, or have biases to move; a given value wins. */
+/* Some families divide the scores of experts by their sum, have biases to move, or a least step as in their class; a given
+ * value wins. */
 static void derive_switches(struct sh_config_state *state)
 {
     if (sh_config_place_of(state, "model.route_norm")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.route_norm |= sh_family_of(state->cfg.model.family)->route_norm;
     if (sh_config_place_of(state, "model.router_bias")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.router_bias |= state->cfg.moe.load_balance_coeff > 0;
+    if (sh_config_place_of(state, "model.linear_least_step")->source == SH_SOURCE_DEFAULT &&
+        sh_family_of(state->cfg.model.family)->scan)
+        state->cfg.model.linear_least_step = 0.001;
 }
 
 /* A schedule on the command line comes before a number in the file. A text that cannot be read is refused by the

@@ -191,10 +191,10 @@ static void test_frozen(const char *precision)
     CHECK_OK(sh_run_load_start(r, false, false));
     CHECK(sh_frozen_any(r));
     for (int victim = 0; victim < test_world(); victim++) {
-        CHECK_OK(sh_frozen_check(r));
+        CHECK_OK(sh_frozen_check(r, sh_frozen_changed(r)));
         if (test_rank() == victim)
             flip(r, r->p->units[1].compute);
-        CHECK(sh_frozen_check(r) == SH_E_REPLICA);
+        CHECK(sh_frozen_check(r, sh_frozen_changed(r)) == SH_E_REPLICA);
         snprintf(rank, sizeof rank, "rank %d on ", victim);
         CHECK(!sh_error_text()[0] || (strstr(sh_error_text(), "frozen parameters") && strstr(sh_error_text(), rank)));
         sh_error_clear();
@@ -202,7 +202,7 @@ static void test_frozen(const char *precision)
             flip(r, r->p->units[1].compute);
     }
     flip(r, r->p->units[2].compute);
-    CHECK_OK(sh_frozen_check(r));
+    CHECK_OK(sh_frozen_check(r, sh_frozen_changed(r)));
     sh_run_close(r);
     test_end("a flipped bit of the base is found");
 }

@@ -407,7 +407,7 @@ static const struct
                     {"model: {name: debug, family: nemotron_h, attention_bias: true, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, linear_value_dim: 4, linear_conv_size: 4}\n",
                      "c.yaml:1: model.attention_bias: model.family=nemotron_h settles which products have biases; leave it out"},
                     {"model: {name: debug, family: nemotron_h, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, linear_value_dim: 4, linear_conv_size: 4}\nlora: {rank: 2, target_modules: all-linear}\n",
-                     "c.yaml:2: lora.target_modules: PEFT has no adapters of mixer.out_proj, nor all-linear, in nemotron_h; name the others, such as in_proj,q_proj,v_proj,up_proj"},
+                     "c.yaml:2: lora.target_modules: PEFT refuses adapters of mixer.out_proj in nemotron_h, and so all-linear; name the others, such as in_proj,q_proj,v_proj,up_proj"},
                     {"model: {name: debug, layer_types: 'full,mlp'}\n",
                      "c.yaml:1: model.layer_types: llama has no blocks with a feed-forward part alone; leave out mlp"},
                     {"model: {name: debug, linear_least_step: 0.1}\n",

@@ -22,8 +22,9 @@ static sh_rc check_heads(struct sh_config_state *state)
         return sh_config_refuse(state, "model.n_kv_heads", "%d does not divide model.n_heads %d", c->model.n_kv_heads,
                                 c->model.n_heads);
     if (!sh_family_of(c->model.family)->learned_positions && c->model.head_dim % 2 != 0)
-        return sh_config_refuse(state, "model.head_dim", "%d is odd; rotary positions turn pairs of elements",
-                                c->model.head_dim);
+        return sh_config_refuse(state, "model.head_dim", "%d is odd; %s", c->model.head_dim,
+                                sh_family_of(c->model.family)->single ? "give an even size"
+                                                                      : "rotary positions turn pairs of elements");
     return SH_OK;
 }
 
@@ -777,7 +778,7 @@ static sh_rc check_lora(struct sh_config_state *state)
         return refuse_target(state, key, bad);
     if (f->scan && targets & 1u << SH_PARAM_DELTA_O)
         return sh_config_refuse(state, "lora.target_modules",
-                                "PEFT has no adapters of %s, nor all-linear, in %s; name the others, such as "
+                                "PEFT refuses adapters of %s in %s, and so all-linear; name the others, such as "
                                 "in_proj,q_proj,v_proj,up_proj",
                                 sh_family_linear_name(f, SH_PARAM_DELTA_O), f->name);
     for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {

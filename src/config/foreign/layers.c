@@ -60,13 +60,14 @@ static sh_rc check_old(struct sh_config_state *state, const int value[OLD_KEYS])
         if (value[i])
             return sh_config_refuse(state, old_keys[i],
                                     "model.layer_types says which blocks of %s have attention; give "
-                                    "that, for instance 3*linear,full",
-                                    f->name);
+                                    "that, for instance %s",
+                                    f->name, f->layer_types);
     for (int i = FIRST; i <= INTERVAL; i++)
         if (value[i] && !m->attention_window)
             return sh_config_refuse(state, old_keys[i], "needs model.attention_window");
     if (value[NOPE] && !f->no_rope_layer_interval)
-        return sh_config_refuse(state, old_keys[NOPE], "%s has positions in all blocks; leave it out", f->name);
+        return sh_config_refuse(state, old_keys[NOPE], "%s has %s; leave it out", f->name,
+                                f->single ? "no rotary positions" : "positions in all blocks");
     return SH_OK;
 }
 

@@ -39,14 +39,24 @@ static const char *const off[SH_HF_VALUES] = {[SH_HF_TIED] = "false",     [SH_HF
                                               [SH_HF_ROUTE_SCALE] = "0",  [SH_HF_GROUPS] = "0",
                                               [SH_HF_TOP_GROUPS] = "0"};
 
-/* Some families have two spellings of a value; the first one found wins. An absent value has the default of the
- * family's class, as in transformers. */
+/* Some families have two spellings of a value; the first one found wins, as in their classes. That of hybrids takes the
+ * second one, so both must say the same. An absent value has the default of the family's class, as in transformers. */
 static sh_rc read_value(struct sh_hf_reader *r, int v)
 {
+    const char *const *key = r->f->key[v];
+    char said[2][64] = {"", ""};
+
     for (int k = 0; k < 2; k++) {
-        json_t *value = sh_hf_find(r->root, r->f->key[v][k]);
+        json_t *value = sh_hf_find(r->root, key[k]);
         if (value && v != SH_HF_FIRST_DENSE) /* a list, which experts.c reads */
-            return sh_hf_text_of(r, r->f->key[v][k], value, r->value[v]);
+            SH_TRY(sh_hf_text_of(r, key[k], value, said[k]));
+    }
+    if (r->f->hybrid && said[0][0] && said[1][0] && strcmp(said[0], said[1]) != 0)
+        return sh_fail(SH_E_USAGE, "%s: %s is %s, and %s is %s; both are the same number, so give one", r->place,
+                       key[0], said[0], key[1], said[1]);
+    if (said[0][0] || said[1][0]) {
+        memcpy(r->value[v], said[said[0][0] ? 0 : 1], sizeof said[0]);
+        return SH_OK;
     }
     snprintf(r->value[v], sizeof r->value[v], "%s", r->f->absent[v] ? r->f->absent[v] : off[v] ? off[v] : "");
     return SH_OK;

@@ -87,13 +87,21 @@ static sh_rc check_kinds(const struct sh_hf_reader *r, const char *key, long lon
     return SH_OK;
 }
 
-/* The class does not read it, but whoever wrote the file may have computed with it. A number as large as those that stand for
- * infinity limits nothing, nor does what is no number. */
+/* Infinity as Python writes it, as transformers does since its version 5, or as a number large enough. */
+static bool is_infinite(const json_t *x)
+{
+    const json_t *word = json_is_object(x) ? json_object_get(x, "__float__") : x;
+
+    return json_is_number(x) ? json_number_value(x) >= 1e6
+                             : json_is_string(word) && !strcmp(json_string_value(word), "Infinity");
+}
+
+/* The class does not read it, but whoever wrote the file may have computed with it. */
 static sh_rc check_limit(const struct sh_hf_reader *r)
 {
-    const json_t *most = json_array_get(sh_hf_find(r->root, LIMIT), 1);
+    const json_t *limit = sh_hf_find(r->root, LIMIT);
 
-    if (!json_is_number(most) || json_number_value(most) >= 1e6)
+    if (!limit || (json_array_size(limit) == 2 && is_infinite(json_array_get(limit, 1))))
         return SH_OK;
     return sh_fail(SH_E_USAGE, "%s: " LIMIT ": there is no upper limit of a step here, nor in transformers' %s",
                    r->place, r->f->type);
@@ -113,7 +121,8 @@ sh_rc sh_hf_hybrid_read(struct sh_hf_reader *r)
                        "blocks with experts, which are not computed here",
                        r->place);
     if (said && !(json_is_integer(said) && json_integer_value(said) == n))
-        return sh_fail(SH_E_USAGE, "%s: num_hidden_layers, and %s has %lld blocks", r->place, list ? LIST : PATTERN, n);
+        return sh_fail(SH_E_USAGE, "%s: num_hidden_layers is %lld, but %s has %lld blocks", r->place,
+                       (long long)json_integer_value(said), list ? LIST : PATTERN, n);
     SH_TRY(check_kinds(r, list ? LIST : PATTERN, n));
     SH_TRY(check_limit(r));
     snprintf(r->value[SH_HF_LAYERS], sizeof r->value[0], "%lld", n);
