@@ -126,6 +126,9 @@ STUDY = {'model.name': 'debug', 'model.n_layers': 2, 'training.mixed_precision_p
 WIDE = {'mup.enable': True, 'mup.base_dim': 64}
 SPECTRAL = {'optimizer.name': 'muon', 'optimizer.adjust_lr_fn': 'spectral_unclamped'}
 GROWS, FITS = (0.5, 9), (-0.35, 0.35)
+MAMBA = {'model.family': 'nemotron_h', 'model.layer_types': 'linear,full_nope,linear,mlp', 'model.n_layers': 4,
+         'model.linear_key_heads': 2, 'model.linear_value_heads': 4, 'model.linear_key_dim': 16, 'model.linear_value_dim': 16,
+         'model.linear_conv_size': 4, 'model.tie_word_embeddings': False}
 COORDS = {  # changes of a run, and between what the mean slopes of attention and ffn, and of logits, lie
     'AdamW': ({}, GROWS, GROWS),
     'AdamW with factors': (WIDE, FITS, FITS),
@@ -133,6 +136,7 @@ COORDS = {  # changes of a run, and between what the mean slopes of attention an
     'Muon with factors': ({**SPECTRAL, **WIDE}, (-0.1, 0.1), FITS),
     'SGD': ({'optimizer.name': 'sgd'}, GROWS, GROWS),
     'without a change': ({'optimizer.lr': 0}, None, None),
+    'Mamba-2 with factors': ({**MAMBA, **WIDE}, FITS, FITS),
 }
 
 

@@ -43,7 +43,9 @@ static bool has_whole_heads(const struct study *s, int width)
     const struct sh_model *m = &s->asked.model;
 
     return scaled(s, m->n_heads, width) && scaled(s, m->n_kv_heads, width) && scaled(s, m->ffn_dim, width) &&
-           (!m->global_kv_heads || scaled(s, m->global_kv_heads, width));
+           (!m->global_kv_heads || scaled(s, m->global_kv_heads, width)) &&
+           (!m->linear_key_heads || scaled(s, m->linear_key_heads, width)) &&
+           (!m->linear_value_heads || scaled(s, m->linear_value_heads, width));
 }
 
 static sh_rc choose_widths(struct study *s, const char *text)
@@ -68,7 +70,10 @@ static sh_rc choose_widths(struct study *s, const char *text)
                 "sherd study coords: a model %d wide, with the heads of %d and a part of ffn_dim %lld, would not "
                 "have whole ones: model.n_heads, n_kv_heads%s and ffn_dim are multiplied by %d/%lld",
                 s->width[i], (int)s->asked.model.head_dim, (long long)s->asked.model.ffn_dim,
-                s->asked.model.global_kv_heads ? ", global_kv_heads" : "", s->width[i], (long long)s->asked.model.dim);
+                s->asked.model.global_kv_heads    ? ", global_kv_heads"
+                : s->asked.model.linear_key_heads ? ", linear_key_heads, linear_value_heads"
+                                                  : "",
+                s->width[i], (long long)s->asked.model.dim);
     }
     return SH_OK;
 }
@@ -101,6 +106,8 @@ static sh_rc configure(const struct study *s, int width, struct sh_config *cfg)
                  {"model.n_heads", scaled(s, m->n_heads, width)},
                  {"model.n_kv_heads", scaled(s, m->n_kv_heads, width)},
                  {"model.global_kv_heads", scaled(s, m->global_kv_heads, width)},
+                 {"model.linear_key_heads", scaled(s, m->linear_key_heads, width)},
+                 {"model.linear_value_heads", scaled(s, m->linear_value_heads, width)},
                  {"model.ffn_dim", scaled(s, m->ffn_dim, width)},
                  {"model.head_dim", m->head_dim},
                  {"training.seq_len", s->asked.training.seq_len < TOKENS ? s->asked.training.seq_len : TOKENS}};

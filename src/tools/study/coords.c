@@ -26,7 +26,9 @@ static enum sh_coord_kind kind_of(const struct sh_program *p, const struct sh_op
     bool product = op->kind == SH_OP_LINEAR && op->phase == SH_PHASE_FORWARD;
     enum sh_param_role role = product ? role_of(p, op->in[1]) : SH_PARAM_ROLES;
 
-    return role == SH_PARAM_O ? SH_COORD_ATTENTION : role == SH_PARAM_DOWN ? SH_COORD_FFN : SH_COORD_KINDS;
+    return role == SH_PARAM_O || role == SH_PARAM_DELTA_O ? SH_COORD_ATTENTION
+           : role == SH_PARAM_DOWN                        ? SH_COORD_FFN
+                                                          : SH_COORD_KINDS;
 }
 
 /* ---- numbers ---- */
