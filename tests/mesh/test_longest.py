@@ -94,6 +94,7 @@ def case(ranks, changes):
     # What the kernel allows is no more than what the plan does: of a text that takes all of it not even the arena exists.
     if ends[0] == 'device':
         far = length + step * -(-(most - memory) // (said['bytes_of_next']['device'] - memory))
+        far *= 2 if 'training.tile_rows' in found else 1  # longer tiles take less
         done = start('beyond', ranks, {**of_length(found, far), **without_limits(found)}, 'train', most=most)
         if done.returncode != 4 or 'the arena of ' not in done.stderr:
             wrong.append(f'{far} tokens and {most} bytes: exit {done.returncode}: {done.stderr}')
