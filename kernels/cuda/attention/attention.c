@@ -13,6 +13,11 @@ static bool cudnn_takes(const struct sh_op_call *call)
     return is_packed(call) && sh_attention_cudnn_takes(call);
 }
 
+static bool tensor_takes(const struct sh_op_call *call, const struct sh_attention *a)
+{
+    return call->attr->attn.cap == 0 && sh_attention_tensor_takes(a);
+}
+
 /* What no kernel can do on this GPU is refused before the first step; the text names the limit. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
@@ -25,18 +30,18 @@ sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
         return SH_OK;
     struct sh_attention a = sh_attention_of(call);
     bool backward = call->kind == SH_OP_ATTENTION_BWD || call->kind == SH_OP_ATTENTION_ROWS_BWD;
-    return sh_attention_tensor_takes(&a) ? sh_attention_tensor_check(&a, backward)
-                                         : sh_attention_any_check(&a, backward);
+    return tensor_takes(call, &a) ? sh_attention_tensor_check(&a, backward) : sh_attention_any_check(&a, backward);
 }
 
-/* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape and type only, so
+/* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape, type and cap only, so
  * each step is computed the same way. */
 sh_rc sh_cuda_attention(const struct sh_op_call *call)
 {
     if (cudnn_takes(call))
         return sh_attention_cudnn(call);
     struct sh_attention a = sh_attention_of(call);
-    return sh_attention_tensor_takes(&a) ? sh_attention_tensor(&a, call->queue) : sh_attention_any(&a, call->queue);
+    return tensor_takes(call, &a) ? sh_attention_tensor(&a, call->queue)
+                                  : sh_attention_any(&a, call->attr->attn.cap, call->queue);
 }
 
 /* A separate kernel computes delta = sum over D of do * o; cuDNN does it inside its graph. */
@@ -47,8 +52,8 @@ sh_rc sh_cuda_attention_bwd(const struct sh_op_call *call)
     struct sh_attention a = sh_attention_of(call);
     SH_REQUIRE(call->work_bytes >= sh_cuda_attention_bwd_work_bytes(call));
     SH_TRY(sh_attention_delta(&a, call->queue));
-    return sh_attention_tensor_takes(&a) ? sh_attention_tensor_bwd(&a, call->queue)
-                                         : sh_attention_any_bwd(&a, call->queue);
+    return tensor_takes(call, &a) ? sh_attention_tensor_bwd(&a, call->queue)
+                                  : sh_attention_any_bwd(&a, call->attr->attn.cap, call->queue);
 }
 
 sh_rc sh_cuda_attention_rows(const struct sh_op_call *call)

@@ -532,7 +532,7 @@ int row_of(const sh_attention *a)
 /* Everything else goes to attention_any.cu. */
 bool sh_attention_tensor_takes(const struct sh_attention *a)
 {
-    return a->cap == 0 && row_of(a) >= 0;
+    return row_of(a) >= 0;
 }
 
 sh_rc sh_attention_tensor_check(const struct sh_attention *a, bool backward)

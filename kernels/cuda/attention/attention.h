@@ -4,7 +4,7 @@
  *   attention_cudnn.c  cuDNN: bf16, head sizes of 8, 16, ... 128, and 256, no documents, no window, no soft cap; needs the
  *                      library
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128, no soft cap
- *   attention_any.cu   ordinary arithmetic: f32, soft caps, and other head sizes up to 256
+ *   attention_any.cu   ordinary arithmetic: f32, other head sizes up to 256, and a soft cap of scores
  *
  * All three are deterministic, except that cuDNN's backward adds dq in any order if attr->attn.any_order allows it.
  * Our own kernels have no such variant: they compute two more products instead of adding across blocks with atomics.
@@ -26,13 +26,12 @@ extern "C" {
 struct sh_attention {
     int64_t batch, seq; /* sequences, and the keys of each */
     int rows;           /* queries of a run */
-    short runs;         /* U; above 1 if queries are apart from keys */
-    short dim;          /* of a head */
-    int first[2];       /* positions where runs begin */
-    int heads, kv_heads;
+    int runs;           /* U; above 1 if queries are apart from keys */
+    int first[2];       /* positions where they begin */
+    int heads, kv_heads, dim;
     int window; /* a query sees itself and the window - 1 keys before it; 0: all */
     enum sh_dtype dtype;
-    float scale, cap;    /* a score s is cap tanh(s / cap); cap 0: s */
+    float scale;
     const void *q, *kv;  /* the first query; the first key, with all keys of a row before its values */
     const int32_t *docs; /* [UB,rows] first position of the document of each query; NULL: 0 */
     void *o;             /* [UB,rows,H*D]: output of the forward, input of the backward */
@@ -56,13 +55,12 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     const struct sh_operand *q = &call->in[forward ? 0 : 1], *kv = apart ? q + 1 : q;
     struct sh_attention a;
     a.batch = kv->dim[0], a.seq = kv->dim[1], a.rows = (int)q->dim[1];
-    a.runs = (short)(apart ? call->attr->attn.runs : 1);
+    a.runs = apart ? call->attr->attn.runs : 1;
     for (int i = 0; i < 2; i++)
         a.first[i] = apart && i < a.runs ? (int)call->attr->attn.first[i] : 0;
-    a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads;
-    a.dim = (short)call->attr->attn.head_dim;
+    a.heads = call->attr->attn.heads, a.kv_heads = call->attr->attn.kv_heads, a.dim = call->attr->attn.head_dim;
     a.window = call->attr->attn.window;
-    a.dtype = q->dtype, a.scale = call->attr->attn.scale, a.cap = call->attr->attn.cap;
+    a.dtype = q->dtype, a.scale = call->attr->attn.scale;
     a.q = q->data;
     a.kv = apart ? kv->data : sh_attention_after_queries(&a, q);
     a.docs = (const int32_t *)kv[forward ? 1 : 3].data;
@@ -89,9 +87,9 @@ sh_rc sh_attention_tensor_check(const struct sh_attention *a, bool backward);
 sh_rc sh_attention_any_check(const struct sh_attention *a, bool backward);
 sh_rc sh_attention_fits(int dim, size_t shared);
 
-/* attention_any.cu: head sizes up to SH_ATTENTION_MAX_DIM; it needs delta in both directions. */
-sh_rc sh_attention_any(const struct sh_attention *a, void *queue);
-sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue);
+/* attention_any.cu: head sizes up to SH_ATTENTION_MAX_DIM; it needs delta in both directions. cap: of scores; 0: none. */
+sh_rc sh_attention_any(const struct sh_attention *a, float cap, void *queue);
+sh_rc sh_attention_any_bwd(const struct sh_attention *a, float cap, void *queue);
 sh_rc sh_attention_delta(const struct sh_attention *a, void *queue);
 
 /* attention_cudnn.c. prepare makes the plan of a call that cuDNN supports, which takes a second or two, and logs the

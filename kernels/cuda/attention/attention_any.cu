@@ -1,5 +1,5 @@
-/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, for soft caps, and for head sizes
- * that attention.cu has no kernel for. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
+/* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, for head sizes that
+ * attention.cu has no kernel for, and for scores with a soft cap. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
  * block shares. First each lane takes one of the 32 rows and computes its dot products with the four; then each lane
  * takes some columns and adds up the 32 rows, weighted by the results. Forward and dq own queries, dk and dv own
  * keys: the same two steps.
@@ -13,6 +13,33 @@
 namespace
 {
 constexpr int LANES = 32, WARPS = 4, ROWS = 4, OWN = WARPS * ROWS, THREADS = LANES * WARPS;
+
+/* With a soft cap of scores; others take the 128 bytes alone. */
+struct capped : sh_attention {
+    float cap;
+};
+
+/* What becomes of a scaled score: cap tanh(x / cap). */
+__device__ __forceinline__ float capped_score(const sh_attention &, float x)
+{
+    return x;
+}
+
+__device__ __forceinline__ float capped_score(const capped &a, float x)
+{
+    return a.cap * tanhf(x / a.cap);
+}
+
+/* The derivative d by a score s, times that of the score by what was capped. */
+__device__ __forceinline__ float before_cap(const sh_attention &, float, float d)
+{
+    return d;
+}
+
+__device__ __forceinline__ float before_cap(const capped &a, float s, float d)
+{
+    return d * (1 - s / a.cap * (s / a.cap));
+}
 
 /* Rows of one head in global memory, bf16 or f32. */
 struct rows {
@@ -171,19 +198,6 @@ __device__ __forceinline__ queries queries_of(const sh_attention &a)
     return q;
 }
 
-/* The score of a product of two rows. */
-__device__ __forceinline__ float score_of(const sh_attention &a, float product)
-{
-    float s = product * a.scale;
-    return a.cap == 0 ? s : a.cap * tanhf(s / a.cap);
-}
-
-/* Its derivative by the score before the cap. */
-__device__ __forceinline__ float slope_of(const sh_attention &a, float score)
-{
-    return a.cap == 0 ? 1 : 1 - score / a.cap * (score / a.cap);
-}
-
 /* Turn one row's 32 scores into weights, and rescale what it has accumulated so far to its new maximum. */
 template <int C> __device__ __forceinline__ float take_scores(float score, float &top, float &sum, float o[C])
 {
@@ -197,7 +211,7 @@ template <int C> __device__ __forceinline__ float take_scores(float score, float
 }
 
 /* o [ROWS,D] in registers, C columns per lane. */
-template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention a)
+template <int C, class A> __global__ void __launch_bounds__(THREADS) forward(A a)
 {
     SH_DYNAMIC_SHARED(float, shared);
     space s = cut(shared, a.dim);
@@ -221,8 +235,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) forward(sh_attention
         dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
-            s.weights[i * LANES + lane] =
-                take_scores<C>(seen ? score_of(a, score[i]) : -INFINITY, top[i], sum[i], o[i]);
+            float x = seen ? capped_score(a, score[i] * a.scale) : -INFINITY;
+            s.weights[i * LANES + lane] = take_scores<C>(x, top[i], sum[i], o[i]);
         }
         __syncwarp();
         add<C>(o, s.weights, s.tile[1], a.dim);
@@ -252,8 +266,8 @@ __global__ void __launch_bounds__(THREADS) row_sums(sh_attention a)
         a.delta[(s * a.heads + head) * a.rows + t] = sum;
 }
 
-/* dq [t] = scale * sum over s of p (dp - delta) slope k[s], where dp = dout[t] . v[s] */
-template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_attention a)
+/* dq [t] = scale * sum over s of p (dp - delta) k[s], where dp = dout[t] . v[s] */
+template <int C, class A> __global__ void __launch_bounds__(THREADS) backward_queries(A a)
 {
     SH_DYNAMIC_SHARED(float, shared);
     space s = cut(shared, a.dim);
@@ -281,8 +295,8 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
-            float sc = score_of(a, score[i]);
-            s.weights[i * LANES + lane] = seen ? expf(sc - lse[i]) * (dp[i] - delta[i]) * slope_of(a, sc) : 0;
+            float x = capped_score(a, score[i] * a.scale);
+            s.weights[i * LANES + lane] = seen ? before_cap(a, x, expf(x - lse[i]) * (dp[i] - delta[i])) : 0;
         }
         __syncwarp();
         add<C>(dq, s.weights, s.tile[0], a.dim);
@@ -291,9 +305,9 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_queries(sh_
         write<C>(of_queries(a, a.dq, q.s, q.head), q.own + i, dq[i], a.scale, a.dim);
 }
 
-/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) slope q[t], of all heads that
- * share s, in the order of heads and positions */
-template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_attention a)
+/* dv [s] = sum over t of p dout[t]; dk [s] = scale * sum over t of p (dp - delta) q[t], of all heads that share s, in
+ * the order of heads and positions */
+template <int C, class A> __global__ void __launch_bounds__(THREADS) backward_keys(A a)
 {
     SH_DYNAMIC_SHARED(float, shared);
     space s = cut(shared, a.dim);
@@ -321,9 +335,9 @@ template <int C> __global__ void __launch_bounds__(THREADS) backward_keys(sh_att
             dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
             for (int j = 0; j < ROWS; j++) {
                 bool seen = t < a.rows && own + j <= begin + t && own + j >= first;
-                float sc = score_of(a, score[j]), p = seen ? expf(sc - lse) : 0;
+                float x = capped_score(a, score[j] * a.scale), p = seen ? expf(x - lse) : 0;
                 s.weights[j * LANES + lane] = p;
-                dp[j] = seen ? p * (dp[j] - delta) * slope_of(a, sc) : 0;
+                dp[j] = seen ? before_cap(a, x, p * (dp[j] - delta)) : 0;
             }
             __syncwarp();
             add<C>(dv, s.weights, s.tile[1], a.dim);
@@ -351,22 +365,32 @@ size_t shared_bytes(const sh_attention &a, int owned)
     return layout(a.dim).floats(owned) * sizeof(float);
 }
 
-template <int C> sh_rc run(const sh_attention &a, bool backward, void *queue)
+template <int C, class A> sh_rc run(const A &a, bool backward, void *queue)
 {
     dim3 queries = grid_of(a.runs * a.batch * a.heads, a.rows), keys = grid_of(a.batch * a.kv_heads, a.seq);
     if (!backward)
-        return SH_LAUNCH(forward<C>, queries, dim3(THREADS), shared_bytes(a, 1), queue, a);
-    SH_TRY(SH_LAUNCH(backward_queries<C>, queries, dim3(THREADS), shared_bytes(a, 2), queue, a));
-    return SH_LAUNCH(backward_keys<C>, keys, dim3(THREADS), shared_bytes(a, 2), queue, a);
+        return SH_LAUNCH((forward<C, A>), queries, dim3(THREADS), shared_bytes(a, 1), queue, a);
+    SH_TRY(SH_LAUNCH((backward_queries<C, A>), queries, dim3(THREADS), shared_bytes(a, 2), queue, a));
+    return SH_LAUNCH((backward_keys<C, A>), keys, dim3(THREADS), shared_bytes(a, 2), queue, a);
 }
 
 /* By columns per lane: head sizes up to 64, 128 and 256. */
-sh_rc run_any(const sh_attention &a, bool backward, void *queue)
+template <class A> sh_rc run_any(const A &a, bool backward, void *queue)
 {
     SH_REQUIRE(a.dim <= SH_ATTENTION_MAX_DIM);
     if (a.dim <= 64)
         return run<2>(a, backward, queue);
     return a.dim <= 128 ? run<4>(a, backward, queue) : run<8>(a, backward, queue);
+}
+
+sh_rc run_with(const sh_attention &a, float cap, bool backward, void *queue)
+{
+    capped c;
+    if (cap == 0)
+        return run_any(a, backward, queue);
+    static_cast<sh_attention &>(c) = a;
+    c.cap = cap;
+    return run_any(c, backward, queue);
 }
 } // namespace
 
@@ -387,14 +411,14 @@ sh_rc sh_attention_any_check(const struct sh_attention *a, bool backward)
     return sh_attention_fits(a->dim, shared_bytes(*a, backward ? 2 : 1));
 }
 
-sh_rc sh_attention_any(const struct sh_attention *a, void *queue)
+sh_rc sh_attention_any(const struct sh_attention *a, float cap, void *queue)
 {
-    return run_any(*a, false, queue);
+    return run_with(*a, cap, false, queue);
 }
 
-sh_rc sh_attention_any_bwd(const struct sh_attention *a, void *queue)
+sh_rc sh_attention_any_bwd(const struct sh_attention *a, float cap, void *queue)
 {
-    return run_any(*a, true, queue);
+    return run_with(*a, cap, true, queue);
 }
 
 sh_rc sh_attention_delta(const struct sh_attention *a, void *queue)
