@@ -60,8 +60,7 @@ struct sh_family {
     bool layer_scale;    /* what a block makes is multiplied by a number of its own, "layer_scalar" */
     bool attention_gate; /* q has a gate behind each head's query, for what that head makes */
     const char *delta;   /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
-    bool
-        scan; /* what stands there is Mamba-2's state space: delta_qkv makes gates, values, what groups write and read, and steps */
+    bool scan;           /* that module is Mamba-2's state space; delta_qkv makes gates, values, groups and steps */
     const char *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_o, *delta_conv, *delta_norm; /* and those in it */
     const char *norm[2];  /* of the attention branch and of the feed-forward branch; second NULL: one for both */
     const char *after[2]; /* norms of the branches' outputs, in addition; NULL: none */

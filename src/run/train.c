@@ -167,8 +167,8 @@ static sh_rc compare_replicas(struct sh_train *t)
     return SH_OK;
 }
 
-/* Each file was saved after such a check, so those that are there are right; but for a run that went on from memory after a
- * flip that nothing had found yet, whose base was then loaded anew. */
+/* Each file was saved after such a check, so it is right. One exception: a run that went on from memory after a flip that
+ * no check had seen. Its base was loaded again, but its adapters were trained beside the wrong one. */
 static sh_rc check_frozen(struct sh_train *t)
 {
     bool changed = sh_frozen_changed(t->r);
