@@ -54,32 +54,54 @@ template <class T> struct rope {
 };
 
 /* The same with neighbours that turn together. A thread has N of the pairs, which are 2 N elements in a row, or one
- * or N of the elements behind them. */
+ * or N of the elements behind them. A single pair may begin at an odd element, where no access of two may begin. */
 template <class T> struct rope_neighbours {
     rope<T> by;
+
+    template <int N> static __device__ __forceinline__ void load(float (&a)[N], float (&b)[N], const T *x)
+    {
+        if constexpr (N == 1) {
+            sh_load(a, x);
+            sh_load(b, x + 1);
+        } else {
+            float both[2 * N];
+            sh_load(both, x);
+            for (int j = 0; j < N; j++) {
+                a[j] = both[2 * j];
+                b[j] = both[2 * j + 1];
+            }
+        }
+    }
+
+    template <int N> static __device__ __forceinline__ void store(T *y, const float (&a)[N], const float (&b)[N])
+    {
+        if constexpr (N == 1) {
+            sh_store(y, a);
+            sh_store(y + 1, b);
+        } else {
+            float both[2 * N];
+            for (int j = 0; j < N; j++) {
+                both[2 * j] = a[j];
+                both[2 * j + 1] = b[j];
+            }
+            sh_store(y, both);
+        }
+    }
 
     template <int N> __device__ __forceinline__ void at(int64_t i) const
     {
         int64_t each = by.half + by.rest, head = i / each, row = head / by.heads, h = head - row * by.heads;
         int64_t k = i - head * each, to = (row * by.row_heads + h) * by.D + k;
-        float a[N], b[N], both[2 * N];
+        float a[N], b[N];
         if (k >= by.half) {
             sh_load(a, by.x + to + by.half);
             sh_store(by.y + to + by.half, a);
             return;
         }
-        sh_load(both, by.x + to + k);
-        for (int j = 0; j < N; j++) {
-            a[j] = both[2 * j];
-            b[j] = both[2 * j + 1];
-        }
+        load(a, b, by.x + to + k);
         if (h < by.turned)
             by.turn(a, b, by.angles_of(row) + k);
-        for (int j = 0; j < N; j++) {
-            both[2 * j] = a[j];
-            both[2 * j + 1] = b[j];
-        }
-        sh_store(by.y + to + k, both);
+        store(by.y + to + k, a, b);
     }
 };
 
