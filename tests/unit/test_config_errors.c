@@ -717,6 +717,11 @@ static void test_idle_beside_words(void **state)
         {"offload.activations=none", "offload.activation_ratio=0.5",
          "--offload.activation_ratio: has no effect without offload.activations=cpu or nvme"},
         {"offload.activations=cpu", "offload.activation_ratio=0.5", NULL},
+        {"model.name=gpt2-124m", "model.rope_theta=500",
+         "--model.rope_theta: has no effect without blocks with rotary positions of this base"},
+        {"model.layer_types=full_nope", "model.rope_theta=500",
+         "--model.rope_theta: has no effect without blocks with rotary positions of this base"},
+        {"model.layer_types=3*full_nope,full", "model.rope_theta=500", NULL},
         {"offload.activations=cpu", "offload.nvme_path=/d",
          "--offload.nvme_path: has no effect without offload.optimizer, offload.gradients or offload.activations=nvme, or "
          "offload.mode=memory_budget"},

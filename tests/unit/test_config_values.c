@@ -222,6 +222,22 @@ static void test_custom_model(void **state)
     assert_true(c.model.rope_theta == 10000);
 }
 
+/* The least step of the blocks of Mamba-2 is that of transformers' class, unless one is given. */
+static void test_least_step(void **state)
+{
+#define MODEL                                                                                                  \
+    "model: {name: debug, family: nemotron_h, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, " \
+    "linear_value_dim: 4, linear_conv_size: 4"
+    const char *const none[] = {NULL};
+    const char *const zero[] = {"model.linear_least_step=0", NULL};
+    (void)state;
+    assert_true(load(MODEL "}", none).model.linear_least_step == 0.001);
+    assert_true(load(MODEL ", linear_least_step: 0.25}", none).model.linear_least_step == 0.25);
+    assert_true(load(MODEL "}", zero).model.linear_least_step == 0);
+    assert_true(load("model: {name: debug}", none).model.linear_least_step == 0);
+#undef MODEL
+}
+
 /* Compute the number of parameters of a preset from its dimensions, to compare with the published counts. */
 static int64_t parameters(const struct sh_config *c)
 {
@@ -278,8 +294,8 @@ static void test_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_custom_model), cmocka_unit_test(test_derived),
-        cmocka_unit_test(test_presets), cmocka_unit_test(test_table),
+        cmocka_unit_test(test_values),     cmocka_unit_test(test_custom_model), cmocka_unit_test(test_derived),
+        cmocka_unit_test(test_least_step), cmocka_unit_test(test_presets),      cmocka_unit_test(test_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

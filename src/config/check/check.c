@@ -473,8 +473,20 @@ static sh_rc check_offload(struct sh_config_state *state)
 /* Which keys move optimizer states to a lower tier, which move anything, and which move anything to a file. */
 #define TAIL "lr_scheduler.decay_type=wsd or power_tail"
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
+#define DYNAMIC "training.mixed_precision_param=float16 and training.loss_scale=dynamic"
 #define ANYWHERE_ELSE "offload.mode=memory_budget, or another key of offload that moves tensors off the device"
 #define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
+
+/* Whether the positions of any block turn at frequencies of model.rope_theta. */
+static bool has_theta(const struct sh_model *m)
+{
+    const unsigned without = SH_LAYER_NOPE | SH_LAYER_LINEAR | SH_LAYER_MLP |
+                             (m->rope_local_base_freq != 0 ? SH_LAYER_SLIDING : 0);
+    for (int i = 0; i < m->n_layers && !sh_family_of(m->family)->learned_positions; i++)
+        if (!(sh_layers_kind(m, i) & without))
+            return true;
+    return false;
+}
 
 /* Refuse what was typed on the command line and has no effect because of another key. In a file such keys are allowed:
  * every printed configuration has them, and they may serve a mode that the command line chooses. */
@@ -493,12 +505,12 @@ static sh_rc check_idle(struct sh_config_state *state)
         bool used;
     } keys[] = {
         {"training.loss_scale", "training.mixed_precision_param=float16", half},
-        {"training.loss_scale_init", "training.mixed_precision_param=float16 and training.loss_scale=dynamic", dynamic},
-        {"training.loss_scale_window", "training.mixed_precision_param=float16 and training.loss_scale=dynamic",
-         dynamic},
+        {"training.loss_scale_init", DYNAMIC, dynamic},
+        {"training.loss_scale_window", DYNAMIC, dynamic},
         {"training.row_leaves", "training.reproducible=mesh", c->training.reproducible == SH_REPRODUCIBLE_MESH},
         {"parallelism.context_parallel_method", "parallelism.context_parallel_degree above 1",
          c->parallelism.context_parallel_degree > 1},
+        {"model.rope_theta", "blocks with rotary positions of this base", has_theta(&c->model)},
         {"model.rope_type", "model.rope_factor", c->model.rope_factor != 0},
         {"model.rope_low_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},
         {"model.rope_high_freq_factor", "model.rope_type=llama3", c->model.rope_type == SH_ROPE_LLAMA3},

@@ -121,8 +121,8 @@ sh_rc sh_hf_hybrid_read(struct sh_hf_reader *r)
                        "blocks with experts, which are not computed here",
                        r->place);
     if (said && !(json_is_integer(said) && json_integer_value(said) == n))
-        return sh_fail(SH_E_USAGE, "%s: num_hidden_layers is %lld, but %s has %lld blocks", r->place,
-                       (long long)json_integer_value(said), list ? LIST : PATTERN, n);
+        return sh_fail(SH_E_USAGE, "%s: num_hidden_layers must be %lld, as many as %s has", r->place, n,
+                       list ? LIST : PATTERN);
     SH_TRY(check_kinds(r, list ? LIST : PATTERN, n));
     SH_TRY(check_limit(r));
     snprintf(r->value[SH_HF_LAYERS], sizeof r->value[0], "%lld", n);
