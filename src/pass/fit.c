@@ -44,19 +44,37 @@ static sh_rc arena_of(struct ladder *l, int level, int64_t *bytes)
     return SH_OK;
 }
 
-/* Of the levels that take at most `most`, the one next to `out`, found by bisection: these levels are contiguous, `in`
- * is one of them, and `out`, on either side, is not. */
+/* A level strictly between the two. Each block adds about the same, so a straight line through the arenas of both ends
+ * comes near the edge, and a second one finds its other side; after two that leave much, as at the bend between selective
+ * and full, the middle is next.
+ *   far  guesses in a row that have not halved the gap */
+static int between(const struct ladder *l, int out, int in, int64_t most, int far)
+{
+    int64_t above = out > 2 * l->b->model.n_layers ? 0 : l->bytes[out], below = l->bytes[in];
+    int way = in > out ? 1 : -1, gap = (in - out) * way, back;
+
+    if (far > 1 || above <= most || below == most)
+        return (in + out) / 2;
+    back = (int)((double)gap * (double)(most - below) / (double)(above - below));
+    return in - way * (back < 1 ? 1 : back < gap ? back : gap - 1);
+}
+
+/* Of the levels that take at most `most`, the one next to `out`: these levels are contiguous, `in` is one of them, already
+ * planned, and `out`, on either side, is not. */
 static sh_rc edge_of(struct ladder *l, int out, int in, int64_t most, int *edge)
 {
-    while (in - out > 1 || out - in > 1) {
-        int middle = (in + out) / 2;
+    int far = 0;
+
+    while (abs(in - out) > 1) {
+        int gap = abs(in - out), level = between(l, out, in, most, far);
         int64_t bytes;
 
-        SH_TRY(arena_of(l, middle, &bytes));
+        SH_TRY(arena_of(l, level, &bytes));
         if (bytes <= most)
-            in = middle;
+            in = level;
         else
-            out = middle;
+            out = level;
+        far = far < 2 && abs(in - out) > gap / 2 ? far + 1 : 0;
     }
     *edge = in;
     return SH_OK;
