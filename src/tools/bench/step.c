@@ -208,13 +208,15 @@ static sh_rc report(struct bench *b, const struct sh_config *cfg)
     return rc == SH_OK ? write_points(b) : rc;
 }
 
-/* Takes the best of many tries, some before the training and some after it: any disturbance only makes them slower. */
+/* Takes the best of many tries, some before the training and some after it: any disturbance only makes them slower.
+ * Who asks for one round or two wants a quick look. */
 static sh_rc find_peaks(struct bench *b)
 {
+    int tries = b->options->repeat < 3 ? 2 * b->options->repeat - 1 : TRIES;
     struct sh_rate rate;
     sh_rc rc = sh_rate_open(b->r->device, b->r->threads, 0, &rate);
 
-    for (int k = 0; k < TRIES && rc == SH_OK; k++) {
+    for (int k = 0; k < tries && rc == SH_OK; k++) {
         double product = 1, copy = 1;
 
         rc = sh_rate_product(&rate, b->r->p->act, &product);
