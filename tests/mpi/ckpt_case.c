@@ -1,5 +1,6 @@
 #include "tests/mpi/ckpt_case.h"
 
+#include "src/base/clones.h"
 #include "src/base/hash.h"
 #include "src/base/mem.h"
 #include "src/layout/layout.h"
@@ -83,23 +84,27 @@ void check_fails(sh_rc rc, sh_rc expected, const char *says)
 }
 
 /* Any bit pattern, including NaN with payloads: a checkpoint moves bits, not numbers. Parameters, which may be in
- * halves, have only one kind of NaN. */
+ * halves, have only one kind of NaN. Words of 32 bits, without branches, so that processors make many at a time. */
 static uint32_t known_bits(int state, int tensor, int64_t i)
 {
-    uint32_t bits = (uint32_t)sh_mix64((uint64_t)i * 3 + (uint64_t)state + ((uint64_t)tensor << 48));
+    uint32_t bits = ((uint32_t)i * 3 + (uint32_t)state) * 0x9e3779b1u + (uint32_t)tensor * 0x85157af5u;
+    bits = (bits ^ (bits >> 15)) * 0x9e3779b9u;
+    bits = (bits ^ (bits >> 13)) * 0xbf58476du;
+    bits ^= bits >> 16;
     return state == SH_CKPT_MODEL && (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
 }
 
 enum { BLOCK = 512 }; /* elements made or compared at a time, which is most of the work of these tests */
 
 /* Make the next block of elements, up to `end`. Returns how many. */
-static int known_values(int state, int tensor, int64_t at, int64_t end, float value[BLOCK])
+SH_CLONES static int known_values(int state, int tensor, int64_t at, int64_t end, float value[BLOCK])
 {
+    uint32_t bits[BLOCK];
     int n = end - at < BLOCK ? (int)(end - at) : BLOCK;
-    for (int i = 0; i < n; i++) {
-        uint32_t bits = known_bits(state, tensor, at + i);
-        memcpy(&value[i], &bits, 4);
-    }
+#pragma omp simd
+    for (int i = 0; i < n; i++)
+        bits[i] = known_bits(state, tensor, at + i);
+    memcpy(value, bits, (size_t)n * sizeof *value);
     return n;
 }
 
