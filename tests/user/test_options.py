@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
 import job
@@ -352,6 +353,7 @@ ROWS = {
 }
 TIMES = ('time', 'start_seconds', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')
 data = {}
+firsts, lock = {}, threading.Lock()
 
 
 def keys():
@@ -415,10 +417,25 @@ def config_of(row):
     return {name: value for name, value in config.items() if value is not None}
 
 
+def first_of(name, row, words):
+    """Results without the second value. Most rows have them in common: the first row that needs them makes them."""
+    key = json.dumps([config_of(row), words])
+    with lock:
+        made, mine = firsts.get(key), key not in firsts
+        if mine:
+            made = firsts[key] = concurrent.futures.Future()
+    if mine:
+        try:
+            made.set_result(run(f'{name}.first', config_of(row), words))
+        except BaseException as error:
+            made.set_exception(error)
+    return made.result()
+
+
 def both(name, row):
     """Results without and with the second value."""
     words = ['plan', 'c.yaml', '--show'] if row.shows == 'plan' else ['train', 'c.yaml']
-    return (run(f'{name}.first', config_of(row), words),
+    return (first_of(name, row, words),
             run(f'{name}.second', config_of(row), [*words, f'--{name}={data_path(row.value)}']))
 
 
