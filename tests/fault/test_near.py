@@ -19,8 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
 import job
 import tiny
 
-STEPS, INTERVAL = 240, 60
-DEATHS = 20 if os.environ.get('SHERD_LONG') else 2 if job.FEW else 4
+STEPS, INTERVAL = 180, 60
+DEATHS = 20 if os.environ.get('SHERD_LONG') else 2 if job.FEW else 3
 BEGUN = re.compile(r'resumed from .* step (\d+)(?:, in memory)?$', re.M)
 FROM_MEMORY = re.compile(r'resumed from the near checkpoint of step (\d+)')
 COMMON = {**tiny.MODELS['llama'], 'job.dump_folder': 'out', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
