@@ -1,13 +1,13 @@
 /* Damaged indexes of checkpoints: refused in one line, or accepted with everything that is promised about them, and
  * then packed again to the same bytes.
  *
- *   fuzz_index [SECONDS [SEED]]  random indexes, good ones and ones with a wrong place or two, and their bytes mutated,
- *                                alone and at the end of a file; default 20 seconds, 600 when SHERD_LONG is set
+ *   fuzz_index [RUNS [SEED]]     random indexes, good ones and ones with a wrong place or two, and their bytes mutated,
+ *                                alone and at the end of a file; default 40000 runs; see fuzz.h
  *   clang -fsanitize=fuzzer      built with -DSH_LIBFUZZER: guided by coverage */
 #include "io/checkpoint/file/digest.h"
 #include "io/checkpoint/file/pack.h"
 #include "src/base/mem.h"
-#include "src/base/time.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,15 +285,14 @@ static void one_run(int fd)
 
 int main(int argc, char **argv)
 {
-    double seconds = argc > 1 ? atof(argv[1]) : getenv("SHERD_LONG") ? 600 : 20;
-    int64_t end = sh_now_ns() + (int64_t)(seconds * 1e9);
+    struct fuzz f = fuzz_begin(argc, argv, 40000);
     int fd = memfd_create("fuzz", 0);
-    long runs = 0;
-    state = argc > 2 ? strtoull(argv[2], NULL, 10) << 32 : 1;
+
+    state = f.state;
     REQUIRE(fd >= 0);
-    for (; sh_now_ns() < end; runs++)
+    while (fuzz_more(&f))
         one_run(fd);
-    printf("fuzz_index: %ld indexes: ok\n", runs);
+    printf("fuzz_index: %ld indexes: ok\n", f.done);
     return 0;
 }
 #endif
