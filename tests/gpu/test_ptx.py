@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What nvcc made of the kernels, run without a GPU: its PTX in a simulator (ptx/machine.py), its code for the host on a
 double of the CUDA runtime (ptx/cudart.c), with the cases that the emulated kernels have. Faults that are planted into
-the PTX must be found. Prints TAP. SHERD_LONG=1 goes through all shapes, which takes much longer.
+the PTX must be found. Prints TAP. SHERD_LONG=1 goes through all shapes on all targets, which takes much longer.
 
 Only in a build that was configured --with-cuda=yes; its rule for NAME.gpu.o keeps the PTX in NAME.ptx.
 """
@@ -89,6 +89,12 @@ def different_targets():
     return dict(found.values())
 
 
+def dealt(targets):
+    """(target, program) of those that run: all of them, or each program on one of the targets, which take turns."""
+    return [(arch, program) for i, program in enumerate(PROGRAMS) for k, arch in enumerate(targets)
+            if LONG or i % len(targets) == k]
+
+
 def simulate(program, ptx, test=None, few=not LONG):
     modules = [module.Module(ptx[name]) for name in PROGRAMS[program]]
     environment = {**({'SHERD_FEW_SHAPES': '1'} if few else {}), **({'SHERD_ONE_TEST': test} if test else {})}
@@ -139,13 +145,12 @@ def main():
     targets = different_targets()
     first = next(iter(targets.values()))
     with concurrent.futures.ProcessPoolExecutor(2) as pool:
-        runs = {arch: {program: pool.submit(computes, program, ptx) for program in PROGRAMS}
-                for arch, ptx in targets.items()}
+        runs = {(arch, program): pool.submit(computes, program, targets[arch]) for arch, program in dealt(targets)}
         found = {what: pool.submit(finds, first, *how) for what, how in PLANTED.items()}
         return job.run_cases(
             [(f'{program}, as compiled for sm_{arch}', lambda run=run: run.result()[0])
-             for arch, each in runs.items() for program, run in each.items()] +
-            [(f'all kernels ran, as compiled for sm_{arch}', none_left, ptx, list(runs[arch].values()))
+             for (arch, program), run in runs.items()] +
+            [(f'all kernels ran, as compiled for sm_{arch}', none_left, ptx, [runs[arch, program] for program in PROGRAMS])
              for arch, ptx in targets.items() if LONG] +
             [(f'found: {what}', run.result) for what, run in found.items()])
 

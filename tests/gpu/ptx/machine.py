@@ -195,7 +195,7 @@ class Machine:
         self.end = at
 
     def launch(self, name, grid, block, dynamic, parameters):
-        kernel = self.module.kernels[name]
+        kernel = self.module.kernel(name)
         if name not in self.code:
             self.code[name] = [compile_instruction(kernel, one) for one in kernel.code]
         self.launches += 1

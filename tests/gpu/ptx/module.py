@@ -4,6 +4,7 @@ Only what nvcc makes of kernels/cuda is understood: no textures, and of function
 they are put in the place of their calls. PTX is described in NVIDIA's "Parallel Thread Execution ISA".
 """
 import collections
+import functools
 import re
 
 BYTES = {'pred': 1, 'b8': 1, 'u8': 1, 's8': 1, 'b16': 2, 'u16': 2, 's16': 2, 'b32': 4, 'u32': 4, 's32': 4, 'f32': 4,
@@ -123,7 +124,12 @@ class Module:
     def __init__(self, text):
         text = re.sub(r'//[^\n]*', '', text)
         text = re.sub(r'^\s*\.(?:loc|file)\b[^\n]*', '', text, flags=re.M)
-        functions = {name: (result, parameters, body) for result, name, parameters, body in FUNCTION.findall(text)}
-        self.kernels = {name: Kernel(name, parameters, inlined(body, functions))
-                        for name, parameters, _, body in KERNEL.findall(text)}
+        self.functions = {name: (result, parameters, body) for result, name, parameters, body in FUNCTION.findall(text)}
+        self.kernels = {name: (parameters, body) for name, parameters, _, body in KERNEL.findall(text)}
         self.variables = variables(KERNEL.sub('', text))
+
+    @functools.cache
+    def kernel(self, name):
+        """Read when it is first launched: one test launches few of the kernels, and reading takes as long as running."""
+        parameters, body = self.kernels[name]
+        return Kernel(name, parameters, inlined(body, self.functions))

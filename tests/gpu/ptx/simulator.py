@@ -55,13 +55,13 @@ class Gpu:
         raise Fault(f'no kernel {kernel} in the PTX')
 
     def sizes(self, kernel):
-        return ' '.join(str(size) for _, size in self.find(kernel).module.kernels[kernel].parameters.values())
+        return ' '.join(str(size) for _, size in self.find(kernel).module.kernel(kernel).parameters.values())
 
     def launch(self, kernel, *words):
         numbers, data = [int(word) for word in words[:7]], bytes.fromhex(words[7] if len(words) > 7 else '')
         machine = self.find(kernel)
         self.ran.add(kernel)
-        machine.launch(kernel, numbers[:3], numbers[3:6], numbers[6], self.place(machine.module.kernels[kernel], data))
+        machine.launch(kernel, numbers[:3], numbers[3:6], numbers[6], self.place(machine.module.kernel(kernel), data))
         return 'ok'
 
     def place(self, kernel, data):
