@@ -17,7 +17,7 @@ import job
 import test_memory
 import tiny
 
-SEEDS = range(3 if job.FEW else 12)
+SEEDS = (0, 1, 2) if job.FEW else (0, 1, 2, 3, 5, 6, 7, 11)  # each kind once
 STEPS = 3
 LOSS_BOUND = 1e-5
 # OpenBLAS in float32 sums in another order below 16 rows; the last tile may have fewer.
@@ -124,10 +124,10 @@ def case_drawn(seed):
 
 
 # Python's own modules: text that each machine with this test has.
-LENGTH, DOCUMENTS = 1024, 36
+LENGTH, DOCUMENTS = 512, 36
 LEARNER = {'model.family': 'qwen3', 'model.n_layers': 3, 'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2,
            'model.head_dim': 16, 'model.ffn_dim': 192, 'model.vocab_size': 256, 'model.max_seq_len': LENGTH,
-           'model.attention_window': 128, 'model.window_first_layer': 1, 'model.tie_word_embeddings': False,
+           'model.attention_window': 64, 'model.window_first_layer': 1, 'model.tie_word_embeddings': False,
            'training.seq_len': LENGTH, 'training.local_batch_size': 1, 'training.global_batch_size': 1, 'training.threads': 1,
            'training.mixed_precision_param': 'float32', 'training.steps': DOCUMENTS, 'data.shuffle': False,
            'optimizer.lr': 4e-3, 'lr_scheduler.warmup_steps': 4, 'lr_scheduler.total_steps': DOCUMENTS, **FULL}
@@ -142,7 +142,7 @@ def case_learns():
     job.sherd('tokenize', 'modules.txt', '-o', 'modules.bin')
     config = {**LEARNER, 'training.dataset_path': str(pathlib.Path('modules.bin').absolute())}
     one = job.losses(job.train('learnt alone', config))
-    two = job.losses(job.train('learnt', {**config, CP: 2, TILE: 256}, 2))
+    two = job.losses(job.train('learnt', {**config, CP: 2, TILE: 128}, 2))
     wrong = job.differ('losses', two, one, LOSS_BOUND)
     return wrong + ([] if sum(two[-4:]) / 4 < LEARNT * two[0] else [f'nothing is learnt: {two}'])
 

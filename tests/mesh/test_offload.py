@@ -517,6 +517,7 @@ def damage_until_it_ends(path):
     try:
         while True:
             damage(path)
+            time.sleep(0.001)
     except OSError:
         pass
 
