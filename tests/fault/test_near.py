@@ -200,8 +200,7 @@ def stages():
                 wait_for_step(folder, run, before + 10)
                 kill_one(folder, run, random.Random(1))
             status, said = finish(run)
-            begun = FROM_MEMORY.search(said)
-            if (before and not (begun and int(begun[1]) >= before - 1)) or (last and status):
+            if (before and not came_from_memory(BEGUN.search(said), said, before)) or (last and status):
                 wrong.append(f'{ranks} ranks, {degree} stages: step {before} was done, but exit {status}, {said}')
             if not before:
                 sizes = {int.from_bytes(path.read_bytes()[32:36], 'little'): path.stat().st_size for path in keeper.parts()}
