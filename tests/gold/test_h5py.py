@@ -37,8 +37,12 @@ def mix(x):
 
 
 def known_bits(state, tensor, elems):
-    i = np.arange(elems, dtype=np.uint64)
-    bits = mix(i * np.uint64(3) + np.uint64(state) + (np.uint64(tensor) << np.uint64(48))).astype(np.uint32)
+    """As tests/mpi/ckpt_case.c makes them."""
+    bits = np.arange(state, state + 3 * elems, 3, dtype=np.uint32) * np.uint32(0x9e3779b1) + np.uint32(
+        tensor * 0x85157af5 & 0xffffffff)
+    for shift, factor in (15, 0x9e3779b9), (13, 0xbf58476d):
+        bits = (bits ^ bits >> np.uint32(shift)) * np.uint32(factor)
+    bits ^= bits >> np.uint32(16)
     if STATES[state] == 'model':  # which may be in halves, and then has only one NaN
         bits[(bits & 0x7fffffff) > 0x7f800000] = 0x7fc00000
     return bits
