@@ -7,12 +7,6 @@
 
 #include <math.h>
 
-#define DIMS(...)     \
-    (const int64_t[]) \
-    {                 \
-        __VA_ARGS__   \
-    }
-
 /* Routers, and what weighs the shared expert, have none: their product is part of another operation. */
 static bool adapts(const struct sh_adapters *a, enum sh_param_role role)
 {

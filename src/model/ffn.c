@@ -10,10 +10,6 @@
 #include <math.h>
 #include <string.h>
 
-/* clang-format off */
-#define DIMS(...) (const int64_t[]){__VA_ARGS__}
-/* clang-format on */
-
 /* The text was read when the configuration was checked. */
 static struct sh_ffn statements_of(const struct sh_model *m)
 {

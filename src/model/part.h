@@ -5,10 +5,6 @@
 #include "src/model/ffn.h"
 #include "src/model/model.h"
 
-/* clang-format off */
-#define DIMS(...) (const int64_t[]){__VA_ARGS__}
-/* clang-format on */
-
 /* A decoder while it is emitted: the family's row gives the structure, the model the sizes. Indices are those of
  * tensors of the program. */
 struct decoder {

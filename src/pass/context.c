@@ -23,10 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* clang-format off */
-#define DIMS(...) (const int64_t[]){__VA_ARGS__}
-/* clang-format on */
-
 struct context {
     struct sh_program *p;
     const struct sh_mesh_shape *mesh;

@@ -297,6 +297,9 @@ struct sh_program {
     int64_t arena_bytes;      /* memory that this rank takes: its own part, its part of the segment, its share of its
                                  group's */
 };
+
+/* Dimensions where an array is expected. */
+#define DIMS(...) (const int64_t[]){__VA_ARGS__}
 /* clang-format on */
 
 /* Where a part of the segment begins, counted from the start of the segment; and the length of the segment. */

@@ -11,10 +11,6 @@
 
 #include <cmocka.h>
 
-/* clang-format off */
-#define DIMS(...) (const int64_t[]){__VA_ARGS__}
-/* clang-format on */
-
 static int add_tensor(struct sh_program *p, int64_t rows, int64_t columns)
 {
     struct sh_tensor t = sh_tensor_make(SH_MEM_ACT, SH_F32, 2, DIMS(rows, columns), "t%d", p->n_tensors);
