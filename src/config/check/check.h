@@ -4,18 +4,23 @@
 
 #include "src/config/keys.h"
 
+/* CHECK(subject): in the order of their messages. That a key is wrong in itself is a better message than that it has no
+ * effect, so most come before `idle`. */
+/* clang-format off */
+#define SH_CONFIG_CHECK_LIST(CHECK) \
+    CHECK(heads) CHECK(rotary) CHECK(family) CHECK(latent) CHECK(experts) CHECK(ffn) CHECK(window) CHECK(rope) \
+    CHECK(batch) CHECK(documents) CHECK(schedule) CHECK(parallelism) CHECK(reproducible) CHECK(recompute) \
+    CHECK(guard) CHECK(checkpoint) CHECK(near) CHECK(device) CHECK(lora) CHECK(offload) CHECK(float16) CHECK(idle) \
+    CHECK(optimizer) CHECK(codes) CHECK(gathers) CHECK(batches) CHECK(delta) CHECK(global) CHECK(context) \
+    CHECK(leaves) CHECK(leaves_of_ranks) CHECK(tiles) CHECK(fingerprint) CHECK(replay) CHECK(tensor) CHECK(pipeline) \
+    CHECK(groups) CHECK(mup) CHECK(mean) CHECK(objective)
+/* clang-format on */
+
 /* Errors: SH_E_USAGE, "place: section.key: what does not fit, and what would fit". */
-sh_rc sh_config_check(struct sh_config_state *state);
-sh_rc sh_config_check_experts(struct sh_config_state *state); /* parts of it */
-sh_rc sh_config_check_ffn(struct sh_config_state *state);
-sh_rc sh_config_check_batches(struct sh_config_state *state);
-sh_rc sh_config_check_context(struct sh_config_state *state);
-sh_rc sh_config_check_leaves(struct sh_config_state *state);
-sh_rc sh_config_check_leaves_of_ranks(struct sh_config_state *state);
-sh_rc sh_config_check_global(struct sh_config_state *state);
-sh_rc sh_config_check_delta(struct sh_config_state *state);
-sh_rc sh_config_check_tensor(struct sh_config_state *state);
-sh_rc sh_config_check_objective(struct sh_config_state *state);
-sh_rc sh_config_check_pipeline(struct sh_config_state *state);
+typedef sh_rc sh_config_checks(struct sh_config_state *state);
+#define SH_CONFIG_CHECK_DECLARE(subject) sh_config_checks sh_config_check_##subject;
+SH_CONFIG_CHECK_LIST(SH_CONFIG_CHECK_DECLARE)
+#undef SH_CONFIG_CHECK_DECLARE
+sh_rc sh_config_check(struct sh_config_state *state); /* all of them */
 
 #endif

@@ -1,8 +1,39 @@
-/* Steps of several sizes (training.batch_schedule). */
+/* The sequences of a step, and steps of several sizes (training.batch_schedule). */
 #include "src/config/check/check.h"
 
 #include "src/config/read/batches.h"
 #include "src/config/read/place.h"
+
+/* The largest part of `whole` that is not above `most`. */
+static int largest_part(int whole, int most)
+{
+    while (whole % most != 0)
+        most--;
+    return most;
+}
+
+/* Division by the number of ranks is not checked here: the number is not known yet. */
+sh_rc sh_config_check_batch(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    int local = c->training.local_batch_size, global = c->training.global_batch_size;
+    if (c->training.seq_len > c->model.max_seq_len)
+        return sh_config_refuse(state, "training.seq_len", "%d is longer than model.max_seq_len %d",
+                                c->training.seq_len, c->model.max_seq_len);
+    /* -1 stands for the default; 0 would make steps without data. */
+    if (global == 0)
+        return sh_config_refuse(state, "training.global_batch_size",
+                                "0; give -1 for local_batch_size * ranks, or a number");
+    if (global > 0 && global % local != 0) {
+        char place[SH_CONFIG_PATH_MAX];
+        sh_config_place_text(sh_config_place_of(state, "training.local_batch_size"), place);
+        return sh_config_refuse(state, "training.global_batch_size",
+                                "%d is not a multiple of training.local_batch_size %d, given %s; give "
+                                "training.local_batch_size=%d, or training.global_batch_size=%d",
+                                global, local, place, largest_part(global, local), (global / local + 1) * local);
+    }
+    return SH_OK;
+}
 
 /* What plans one step for all. */
 static sh_rc check_others(struct sh_config_state *state)
