@@ -1,6 +1,5 @@
-#include "src/model/delta.h"
-
-#include "src/config/family.h"
+/* Heads with a state in place of attention. */
+#include "src/model/part.h"
 
 bool sh_model_has_delta(const struct decoder *d)
 {

@@ -1,7 +1,5 @@
 #include "src/model/part.h"
 
-#include "src/config/family.h"
-
 #include <math.h>
 
 /* Norms start as the identity. Matrices that write into the residual stream start smaller by 1/sqrt(2 L), or 1/sqrt(L) with one branch a block, so that the
@@ -39,4 +37,32 @@ int sh_model_declare(struct decoder *d, enum sh_param_role role, const char *mod
 int sh_model_linear(struct decoder *d, int x, struct weights l)
 {
     return sh_emit_lora(&d->e, sh_emit_linear(&d->e, x, l.w, l.b, d->f->w_in_out), x, &l.lora);
+}
+
+struct weights sh_model_declare_norm(struct decoder *d, const char *module)
+{
+    int64_t dim = d->m->dim;
+    struct weights n = {.w = SH_NONE, .b = SH_NONE};
+
+    if (module)
+        n.w = sh_model_declare(d, SH_PARAM_NORM, module, 1, &dim);
+    if (module && d->f->layer_norm && !d->f->norm_no_bias)
+        n.b = sh_model_declare(d, SH_PARAM_BIAS, module, 1, &dim);
+    return n;
+}
+
+struct sh_emit_norm sh_model_norm_kind(const struct decoder *d)
+{
+    return (struct sh_emit_norm){
+        .rms = !d->f->layer_norm, .plus_one = d->f->norm_plus_one, .eps = (float)d->m->norm_eps};
+}
+
+int sh_model_norm(struct decoder *d, int x, struct weights n)
+{
+    return sh_emit_norm(&d->e, x, n.w, n.b, sh_model_norm_kind(d));
+}
+
+int sh_model_scaled(struct decoder *d, int x, double by)
+{
+    return by == 0 || by == 1 ? x : sh_emit_scale(&d->e, x, (float)by);
 }

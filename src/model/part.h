@@ -2,8 +2,13 @@
 #ifndef SH_MODEL_PART_H
 #define SH_MODEL_PART_H
 
+#include "src/model/adapt.h"
 #include "src/model/ffn.h"
-#include "src/model/model.h"
+
+struct weights {
+    int w, b;
+    struct sh_emit_lora lora;
+};
 
 /* A decoder while it is emitted: the family's row gives the structure, the model the sizes. Indices are those of
  * tensors of the program. */
@@ -24,12 +29,8 @@ struct decoder {
     bool reports;
     int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
     int router_bias, layer_scale; /* of the block; SH_NONE */
-    int wte, wpe, final_norm_w, final_norm_b, head, rope, rope_local;
-};
-
-struct weights {
-    int w, b;
-    struct sh_emit_lora lora;
+    int wte, wpe, head, rope, rope_local;
+    struct weights final_norm;
 };
 
 /* Products of one input that are computed as one: n roles from `first` on. */
@@ -76,5 +77,36 @@ int sh_model_declare(struct decoder *d, enum sh_param_role role, const char *mod
 
 /* A product with its adapters, if it has any. [N,I] -> [N,O] */
 int sh_model_linear(struct decoder *d, int x, struct weights l);
+
+/* w [C], b [C], SH_NONE if the family does not have them; the norm itself, and x times a multiplier, of which 0 is off:
+ * [N,C] -> [N,C] */
+struct weights sh_model_declare_norm(struct decoder *d, const char *module);
+struct sh_emit_norm sh_model_norm_kind(const struct decoder *d);
+int sh_model_norm(struct decoder *d, int x, struct weights n);
+int sh_model_scaled(struct decoder *d, int x, double by);
+
+/* stack.c: those of a stack that the family has; their parameters: w [sum of O,I] or [E,O,I], b [sum of O] or SH_NONE. */
+struct sh_adapt sh_model_products(const struct decoder *d, struct stack stack);
+struct weights sh_model_declare_stack(struct decoder *d, struct stack stack);
+
+/* attention.c: what attention has beside its products. heads: norms of latent vectors, and sinks. */
+void sh_model_declare_qk_norm(struct decoder *d, struct branch *b);
+void sh_model_declare_heads(struct decoder *d, struct branch *b);
+
+/* delta.c: heads with a state in place of attention, by the gated delta rule or as in Mamba-2. Whether the block being
+ * emitted has them, and those of Mamba-2; what it has beside its products: the convolution, numbers of each head, a norm. */
+bool sh_model_has_delta(const struct decoder *d);
+bool sh_model_has_scan(const struct decoder *d);
+void sh_model_delta_declare(struct decoder *d, struct branch *b);
+
+/* Between the norms of a branch, of attention.c, delta.c and experts.c. [N,C] -> [N,C] */
+int sh_model_attention(struct decoder *d, int x, const struct branch *b);
+int sh_model_latent_attention(struct decoder *d, int x, const struct branch *b);
+int sh_model_delta(struct decoder *d, int x, const struct branch *b);
+int sh_model_scan(struct decoder *d, int x, const struct branch *b);
+int sh_model_experts(struct decoder *d, int x, const struct branch *b);
+
+/* branch.c: the block e.block, whose rows come from the one before; of another stage, only its parameters are listed. */
+int sh_model_emit_block(struct decoder *d, int x); /* [N,C] -> [N,C] */
 
 #endif

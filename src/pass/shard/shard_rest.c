@@ -266,7 +266,7 @@ static void move_views(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
-/* Ranks with other experts hold bands of the same size, one rank after the other (src/model/decoder.c). */
+/* Ranks with other experts hold bands of the same size, one rank after the other (src/model/stack.c). */
 static void move_bands(const struct sh_pass_options *opt, struct sh_program *p)
 {
     for (int i = 0; i < p->n_params; i++) {
