@@ -26,6 +26,12 @@ struct sh_predict {
     struct sh_cost_step *each; /* [stages.n] the steps of the stages; NULL: not priced */
 };
 
+/* request.c, memory.c: print the request; units; memory. kept: bytes of a GPU that are kept beside the arena. */
+void sh_predict_say_request(const struct sh_predict *l);
+void sh_predict_say_units(const struct sh_predict *l);
+void sh_predict_say_memory(const struct sh_predict *l);
+int64_t sh_predict_kept(const struct sh_predict *l);
+
 /* moves.c: what this rank moves in a training step, between the device and the next lower tier. */
 struct sh_predict_moves {
     int64_t file_bytes; /* 0: there is no file */
@@ -37,6 +43,9 @@ struct sh_predict_moves {
 };
 struct sh_predict_moves sh_predict_moves(const struct sh_predict *l);
 void sh_predict_file(const struct sh_predict *l); /* prints them */
+/* Print collectives; what this rank receives of rows in a group for one block in one micro-step, forward and backward. */
+void sh_predict_say_traffic(const struct sh_predict *l);
+double sh_predict_block_bytes(const struct sh_predict *l, sh_group group);
 
 /* updates.c: print what groups of parameters and Muon's matrices are, and what these cost. */
 void sh_predict_say_updates(const struct sh_predict *l);

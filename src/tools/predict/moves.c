@@ -1,5 +1,5 @@
-/* `sherd plan`: what is in the scratch file of a rank, what moves there and back, and at which rates. For a GPU: what
- * moves to host memory and back. */
+/* `sherd plan`: what a rank receives in collectives; what is in its scratch file, what moves there and back, and at
+ * which rates. For a GPU: what moves to host memory and back. */
 #include "src/tools/predict/command.h"
 
 #include "src/base/string/str.h"
@@ -7,6 +7,79 @@
 #include "src/cost/rates.h"
 
 #include <math.h>
+
+static double received(const struct sh_predict *l, const struct sh_op *op)
+{
+    return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
+}
+
+double sh_predict_block_bytes(const struct sh_predict *l, sh_group group)
+{
+    int block = SH_NONE;
+    double bytes = 0;
+    const struct sh_section *s = l->p->sections;
+
+    while (s->repeat == 0)
+        s++;
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        const struct sh_op *op = &l->p->ops[i];
+
+        if (!sh_op_info(op->kind)->async || op->attr.group != group || op->unit != SH_NONE || op->micro > 0)
+            continue;
+        block = block == SH_NONE ? op->block : block;
+        bytes += op->block != SH_NONE && op->block == block ? received(l, op) : 0;
+    }
+    return bytes;
+}
+
+/* The traffic of a whole step. */
+struct traffic {
+    long long calls;
+    double bytes; /* received by this rank */
+};
+
+/* `repeat` counts how often a step runs the section; init and evaluation have 0 and add nothing. */
+static void add_section(const struct sh_predict *l, const struct sh_section *s, enum sh_op_kind kind, sh_group group,
+                        struct traffic *sum)
+{
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        const struct sh_op *op = &l->p->ops[i];
+
+        if (op->kind != kind || op->attr.group != group)
+            continue;
+        sum->calls += s->repeat * sh_program_exchanges(op);
+        sum->bytes += s->repeat * received(l, op);
+    }
+}
+
+/* One line for a kind and a group; false if there are no such collectives. */
+static bool print_traffic(const struct sh_predict *l, enum sh_op_kind kind, const struct sh_group_use *use)
+{
+    struct traffic sum = {0};
+    char text[SH_STR_SHORT];
+
+    for (int i = 0; i < l->p->n_sections; i++)
+        add_section(l, &l->p->sections[i], kind, use->axes, &sum);
+    if (sum.calls)
+        printf("  %-16s %-10s %8lld calls  %12s\n", sh_op_info(kind)->name, use->name, sum.calls,
+               sh_str_sum_of_bytes(sum.bytes, text));
+    return sum.calls > 0;
+}
+
+/* In the order of a step: gathers, reductions, sums over replicas; then rows of the model that are exchanged. */
+void sh_predict_say_traffic(const struct sh_predict *l)
+{
+    static const enum sh_op_kind kinds[] = {SH_OP_ALL_GATHER, SH_OP_REDUCE_SCATTER, SH_OP_ALL_REDUCE, SH_OP_ALL_TO_ALL,
+                                            SH_OP_RECEIVE};
+    int lines = 0;
+
+    printf("\ncollectives of a training step, received by this rank\n");
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (int g = 0; g < l->p->n_groups; g++)
+            lines += print_traffic(l, kinds[k], &l->p->groups[g]);
+    if (!lines)
+        puts("  none: one rank");
+}
 
 /* Where a rate comes from. */
 static const char *source(const struct sh_machine *m, const char *key)
