@@ -74,6 +74,7 @@ int64_t sh_cuda_embed_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_norm_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_qk_norm_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_sink_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_loss_rest_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);

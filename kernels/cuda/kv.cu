@@ -63,6 +63,12 @@ template <class T> struct cached {
     float scale, cap; /* cap: of scores; 0: none */
 };
 
+/* A sink needs the log-sum-exp too. A type of its own: the pointer costs registers, which attention without sinks has
+ * no use for. */
+template <class T> struct summed : cached<T> {
+    float *lse;
+};
+
 /* Shared memory of a block, in floats: query, output, weights of a tile. */
 __device__ __host__ __forceinline__ int shared_floats(int dim)
 {
@@ -92,32 +98,46 @@ __device__ __forceinline__ void add_values(const cached<T> &c, float *o, float s
     }
 }
 
-/* Keys [0, n) of one head, whose first key and value are at k and v; o and weights are shared. Returns the sum of the
- * exponentials that weighted o. */
+/* The largest score, and the sum of the exponentials that weighted the output. */
+struct sums {
+    float top, all;
+};
+
+/* Keys [0, n) of one head, whose first key and value are at k and v; o and weights are shared. */
 template <class T>
-__device__ __forceinline__ float attend(const cached<T> &c, const float *q, float *o, float *weights, const T *k,
-                                        const T *v, int64_t n)
+__device__ __forceinline__ sums attend(const cached<T> &c, const float *q, float *o, float *weights, const T *k,
+                                       const T *v, int64_t n)
 {
-    float top = -INFINITY, all = 0;
+    sums s = {-INFINITY, 0};
 
     for (int64_t k0 = 0; k0 < n; k0 += THREADS) {
         int tile = n - k0 < THREADS ? (int)(n - k0) : THREADS;
-        float s = (int)threadIdx.x < tile ? score(c, q, k + (k0 + threadIdx.x) * c.kv_row) : -INFINITY;
-        float max[1] = {s};
+        float mine = (int)threadIdx.x < tile ? score(c, q, k + (k0 + threadIdx.x) * c.kv_row) : -INFINITY;
+        float max[1] = {mine};
         sh_block_reduce(max, -INFINITY, sh_larger());
-        float now = fmaxf(top, max[0]), shrink = expf(top - now), sum[1] = {expf(s - now)};
+        float now = fmaxf(s.top, max[0]), shrink = expf(s.top - now), sum[1] = {expf(mine - now)};
         weights[threadIdx.x] = sum[0];
         sh_block_sum(sum);
-        all = all * shrink + sum[0];
-        top = now;
+        s = {now, s.all * shrink + sum[0]};
         __syncthreads();
         add_values(c, o, shrink, weights, v + k0 * c.kv_row, tile);
         __syncthreads();
     }
-    return all;
+    return s;
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS) attention(cached<T> c)
+template <class T> __device__ __forceinline__ void put_sum(const cached<T> &, int64_t, int64_t, int, sums)
+{
+}
+
+/* -Inf over no keys. */
+template <class T> __device__ __forceinline__ void put_sum(const summed<T> &c, int64_t b, int64_t t, int head, sums s)
+{
+    if (threadIdx.x == 0)
+        c.lse[(b * c.heads + head) * c.seq + t] = s.top + logf(s.all);
+}
+
+template <class T, class C> __global__ void __launch_bounds__(THREADS) attention(C c)
 {
     SH_DYNAMIC_SHARED(float, q);
     float *o = q + c.dim, *weights = o + c.dim;
@@ -132,8 +152,9 @@ template <class T> __global__ void __launch_bounds__(THREADS) attention(cached<T
     }
     __syncthreads();
     int64_t first = c.window && keys > c.window ? keys - c.window : 0;
-    float sum = attend(c, q, o, weights, k + first * c.kv_row, v + first * c.kv_row, keys - first),
-          by = keys ? 1 / sum : 0;
+    sums s = attend(c, q, o, weights, k + first * c.kv_row, v + first * c.kv_row, keys - first);
+    float by = keys ? 1 / s.all : 0;
+    put_sum(c, b, n % c.seq, head, s);
     for (int d = threadIdx.x; d < c.dim; d += THREADS)
         c.o[(n * c.heads + head) * c.dim + d] = sh_narrow<T>(o[d] * by);
 }
@@ -189,6 +210,10 @@ extern "C" sh_rc sh_cuda_attention_cache(const struct sh_op_call *call)
                        attr->attn.scale,
                        attr->attn.cap};
         dim3 blocks((unsigned)(qkv->dim[0] * qkv->dim[1] * c.heads));
-        return SH_LAUNCH(attention<T>, blocks, dim3(THREADS), shared_floats(c.dim) * sizeof(float), call->queue, c);
+        size_t bytes = shared_floats(c.dim) * sizeof(float);
+        if (!call->out[1].data)
+            return SH_LAUNCH((attention<T, cached<T>>), blocks, dim3(THREADS), bytes, call->queue, c);
+        summed<T> with = {c, sh_data<float>(&call->out[1])};
+        return SH_LAUNCH((attention<T, summed<T>>), blocks, dim3(THREADS), bytes, call->queue, with);
     });
 }

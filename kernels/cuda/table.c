@@ -30,6 +30,7 @@ static work_bytes_function *const work_of[SH_OP_ROOM] = {
     [SH_OP_HEAD_SCORE] = sh_cuda_head_work_bytes,
     [SH_OP_LOGITS] = sh_cuda_head_work_bytes,
     [SH_OP_LOSS_REST] = sh_cuda_loss_rest_work_bytes,
+    [SH_OP_SINK_BWD] = sh_cuda_sink_bwd_work_bytes,
     [SH_OP_LORA] = sh_cuda_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cuda_lora_work_bytes,
     [SH_OP_ROUTE] = sh_cuda_route_work_bytes,

@@ -42,6 +42,13 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call)
     return sh_cuda_row_parts(elems(&call->in[0]) / O) * O * (int64_t)sizeof(float);
 }
 
+/* A sum of each head over a part of the rows. */
+int64_t sh_cuda_sink_bwd_work_bytes(const struct sh_op_call *call)
+{
+    int64_t H = call->out[0].dim[0];
+    return sh_cuda_row_parts(elems(&call->in[2]) / H) * H * (int64_t)sizeof(float);
+}
+
 /* The loss of each row. */
 int64_t sh_cuda_loss_rest_work_bytes(const struct sh_op_call *call)
 {

@@ -31,6 +31,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     case SH_OP_LOSS_REST: return sh_cuda_loss_rest_work_bytes(call);
     case SH_OP_BIAS_BWD:
     case SH_OP_GELU_BWD_BIAS: return sh_cuda_bias_bwd_work_bytes(call);
+    case SH_OP_SINK_BWD: return sh_cuda_sink_bwd_work_bytes(call);
     default: return 0;
     }
 }
@@ -86,6 +87,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_KV_PUT] = sh_cuda_kv_put,
         [SH_OP_ATTENTION_CACHE] = sh_cuda_attention_cache,
         [SH_OP_PICK] = sh_cuda_pick,
+        [SH_OP_SINK] = sh_cuda_sink,
+        [SH_OP_SINK_BWD] = sh_cuda_sink_bwd,
     },
     .work_bytes = work_bytes,
 };

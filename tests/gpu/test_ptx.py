@@ -26,7 +26,7 @@ KERNELS = BUILD / 'kernels/cuda'
 PROGRAMS = {
     'attention': ('attention', 'attention_any'),
     'elem': ('act', 'adamw', 'bias', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
-             'unpack', 'vector', 'softmax', 'pairs', 'forms'),
+             'sink', 'unpack', 'vector', 'softmax', 'pairs', 'forms'),
     'head': ('softmax', 'product', 'exact', 'vector', 'forms'),
     'linear': ('product', 'vector'),
     'moe': ('expert', 'expert_any', 'plan', 'product', 'route', 'rows', 'vector', 'wave'),

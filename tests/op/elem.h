@@ -70,6 +70,7 @@ void elem_kv_put(void **state);
 void elem_attention_cache(void **state);
 void elem_capped_cache(void **state);
 void elem_pick(void **state);
+void elem_sink(void **state);
 /* elem_pair.c: the loss of pairs of answers */
 void elem_pair(void **state);
 void elem_pair_not_finite(void **state);
@@ -84,7 +85,8 @@ void elem_pair_slopes(void **state);
         cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves), cmocka_unit_test(elem_not_finite),  \
         cmocka_unit_test(elem_fused), cmocka_unit_test(elem_unpack), cmocka_unit_test(elem_rope_at),                \
         cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache), cmocka_unit_test(elem_capped_cache), \
-        cmocka_unit_test(elem_pick), cmocka_unit_test(elem_pair), cmocka_unit_test(elem_pair_not_finite),           \
-        cmocka_unit_test(elem_pair_slopes), cmocka_unit_test(elem_update_of_bf16_states), cmocka_unit_test(elem_embed)
+        cmocka_unit_test(elem_pick), cmocka_unit_test(elem_sink), cmocka_unit_test(elem_pair),                      \
+        cmocka_unit_test(elem_pair_not_finite), cmocka_unit_test(elem_pair_slopes),                                 \
+        cmocka_unit_test(elem_update_of_bf16_states), cmocka_unit_test(elem_embed)
 
 #endif

@@ -262,7 +262,7 @@ static void float16(void **state)
     static void (*const tests[])(void **) = {
         elem_norm, elem_qk_norm, elem_regroup,    elem_embed, elem_rope,    elem_heads,  elem_act,
         elem_bias, elem_vector,  elem_not_finite, elem_fused, elem_rope_at, elem_kv_put, elem_attention_cache,
-        elem_pick, elem_pieces,
+        elem_pick, elem_pieces,  elem_sink,
     };
 
     elem.half = true;

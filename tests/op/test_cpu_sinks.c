@@ -52,34 +52,6 @@ static void begin_sink_bwd(struct optest *t, const struct optest *f, enum sh_dty
     optest_out(t, 0, sums, DIMS(s.H));
 }
 
-static void sinks(void **state)
-{
-    static const struct heads shapes[] = {{2, 5, 3, 1, 8}, {1, 33, 4, 2, 64}, {3, 1, 1, 1, 1300}, {1, 1, 7, 7, 5}};
-
-    (void)state;
-    optest_seed(61);
-    for (int i = 0; i < 4 * ACTS; i++) {
-        struct heads s = shapes[i / ACTS];
-        enum sh_dtype act = acts[i % ACTS];
-        const struct sh_bound made[] = {sh_bound_sum(act, 8), sh_bound_sum(SH_F32, 32)};
-        struct sh_bound sum = sh_bound_sum(SH_F32, 8.0 * s.B * s.T * s.D);
-        struct optest f, b;
-
-        begin_sink(&f, act, SH_F32, s);
-        optest_set(&f.call.in[1], 0, -INFINITY); /* a query without keys */
-        for (int d = 0; d < s.D; d++)
-            optest_set(&f.call.in[0], d, 0);
-        agree(&f, 2, made, 0, 0);
-        optest_run(&f, &sh_kernels_ref, 1);
-        begin_sink_bwd(&b, &f, SH_F32, s);
-        agree(&b, 1, &sum, -1, -1);
-        optest_add_to(&b, 0);
-        agree(&b, 1, &sum, -1, -1);
-        optest_end(&f);
-        optest_end(&b);
-    }
-}
-
 /* Attention, and its sink. */
 static struct optest attention, sink;
 static const struct sh_operand *up_stream;
@@ -126,34 +98,6 @@ static void sink_gradient(void **state)
     optest_end(&sink);
     optest_end(&dsink);
     optest_end(&dqkv);
-}
-
-/* With a cache, whose attention has nothing to keep, the sink needs the same number. */
-static void cache_gives_its_sums(void **state)
-{
-    enum { B = 3, T = 9, S = 140, H = 4, K = 2, D = 12 };
-
-    (void)state;
-    optest_seed(63);
-    for (int a = 0; a < ACTS; a++) {
-        const struct sh_bound bounds[] = {sh_bound_sum(acts[a], 4.0 * (D + S)), sh_bound_sum(SH_F32, 4.0 * (D + S))};
-        struct optest t;
-
-        set_heads(&t, SH_OP_ATTENTION_CACHE, (struct heads){B, T, H, K, D});
-        t.attr.attn.window = a ? 30 : 0;
-        optest_in(&t, 0, acts[a], DIMS(B, T, (H + 2 * K) * D));
-        optest_in(&t, 1, acts[a], DIMS(B, S, 2 * K * D));
-        optest_in_ints(&t, 2, 0, 1, DIMS(B, T));
-        optest_in_ints(&t, 3, 0, 1, DIMS(B));
-        for (int i = 0; i < B * T; i++)
-            optest_set(&t.call.in[2], i, i % T + i / T * 60);
-        for (int b = 0; b < B; b++)
-            optest_set(&t.call.in[3], b, b ? T - b : 0);
-        optest_out(&t, 0, acts[a], DIMS(B, T, H * D));
-        optest_out(&t, 1, SH_F32, DIMS(B, H, T));
-        agree(&t, 2, bounds, -1, -1);
-        optest_end(&t);
-    }
 }
 
 /* ---- positions ---- */
@@ -743,24 +687,14 @@ static void pairs_that_stand_still(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sinks),
-        cmocka_unit_test(sink_gradient),
-        cmocka_unit_test(cache_gives_its_sums),
-        cmocka_unit_test(biases),
-        cmocka_unit_test(bias_gradient),
-        cmocka_unit_test(clamp_by_hand),
-        cmocka_unit_test(clamped_gates),
-        cmocka_unit_test(gate_gradient),
-        cmocka_unit_test(turned_products),
-        cmocka_unit_test(routers_with_biases),
-        cmocka_unit_test(pairs_turn),
-        cmocka_unit_test(latent_heads),
-        cmocka_unit_test(latent_by_hand),
-        cmocka_unit_test(latent_gradient),
-        cmocka_unit_test(value_norms),
-        cmocka_unit_test(value_norm_gradient),
-        cmocka_unit_test(factors_of_blocks),
-        cmocka_unit_test(pairs_that_stand_still),
+        cmocka_unit_test(sink_gradient),     cmocka_unit_test(biases),
+        cmocka_unit_test(bias_gradient),     cmocka_unit_test(clamp_by_hand),
+        cmocka_unit_test(clamped_gates),     cmocka_unit_test(gate_gradient),
+        cmocka_unit_test(turned_products),   cmocka_unit_test(routers_with_biases),
+        cmocka_unit_test(pairs_turn),        cmocka_unit_test(latent_heads),
+        cmocka_unit_test(latent_by_hand),    cmocka_unit_test(latent_gradient),
+        cmocka_unit_test(value_norms),       cmocka_unit_test(value_norm_gradient),
+        cmocka_unit_test(factors_of_blocks), cmocka_unit_test(pairs_that_stand_still),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
