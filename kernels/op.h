@@ -240,8 +240,7 @@ extern "C" {
     OTHER(RECEIVE, receive)                 /* from a neighbour */                                                    \
     KERNEL(SINK, sink)                      /* one more number in the softmax of each row of a head; see above */             \
     KERNEL(SINK_BWD, sink_bwd)              /* of the number; that of attention passes through unchanged */            \
-    KERNEL(EXPERT_BIAS, expert_bias)        /* y = x + b[e] for the rows of expert e, times the weight of the row. \
-                                               CPUs only, and so its backward */                                 \
+    KERNEL(EXPERT_BIAS, expert_bias)        /* y = x + b[e] for the rows of expert e, times the weight of the row. */ \
     KERNEL(EXPERT_BIAS_BWD, expert_bias_bwd) /* db[g mod E]: sums of rows, weighed; dweight: dy b[e] */                \
     KERNEL(EMA, ema)                        /* e = e + attr->scale.by (p - e); r: the other halves of p */             \
     KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */            \

@@ -3,26 +3,6 @@
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/work.h"
 
-namespace
-{
-/* dy unchanged; the f of sh_row_sums(). */
-template <class T> struct plain {
-    typedef sh_raw<T> raw;
-    static constexpr int AT_ONCE = 4, N = SH_WIDTH<T>;
-    const T *dy;
-
-    __device__ __forceinline__ void load(raw &r, int64_t i, int64_t left, bool vectors) const
-    {
-        r.load(dy + i, left, vectors);
-    }
-
-    __device__ __forceinline__ void value(float (&v)[N], const raw &r, int64_t, int64_t, bool) const
-    {
-        r.widen(v);
-    }
-};
-} // namespace
-
 /* First sum parts of the rows, cut by shape alone, then the parts in order. */
 extern "C" sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call)
 {
@@ -33,8 +13,8 @@ extern "C" sh_rc sh_cuda_bias_bwd(const struct sh_op_call *call)
     SH_TRY(sh_by_act(call->in[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        plain<T> f = {sh_data<T>(&call->in[0])};
-        return sh_row_sums<N>(f, parts, rows, O, n_parts, sh_aligned<N>(f.dy, O), call->queue);
+        sh_plain_rows<T> f = {sh_data<T>(&call->in[0])};
+        return sh_row_sums<N>(f, parts, rows, O, n_parts, sh_aligned<N>(f.x, O), call->queue);
     }));
     return sh_fold_parts(sh_data<float>(&call->out[0]), sh_op_adds(call, 0), parts, n_parts, O, call->queue);
 }

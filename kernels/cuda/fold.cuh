@@ -69,6 +69,23 @@ static sh_rc sh_row_sums(const F &f, float *out, int64_t rows, int64_t C, int64_
                      vectors && sh_aligned<N>(out, C));
 }
 
+/* The f of sums of numbers that are there. */
+template <class T> struct sh_plain_rows {
+    typedef sh_raw<T> raw;
+    static constexpr int AT_ONCE = 4, N = SH_WIDTH<T>;
+    const T *x;
+
+    __device__ __forceinline__ void load(raw &r, int64_t i, int64_t left, bool vectors) const
+    {
+        r.load(x + i, left, vectors);
+    }
+
+    __device__ __forceinline__ void value(float (&v)[N], const raw &r, int64_t, int64_t, bool) const
+    {
+        r.widen(v);
+    }
+};
+
 /* dst[k] [C] = or += the sum over the partial sums [n,C] number k of parts [count,n,C]. */
 struct sh_fold {
     int count;

@@ -315,9 +315,6 @@ static sh_rc check_family_on_gpu(const struct sh_config *cfg)
         bool there;
         const char *what;
     } rows[] = {
-        {f->expert_bias,
-         "biases of experts and of their router, clamped gates and stacks of [in,out] have kernels for CPUs "
-         "only (EXPERT_BIAS, and these forms of ROUTE, SWIGLU_ROWS and EXPERT_LINEAR)"},
         {f->attention_gate, "the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
                             "GATED_DELTA, GATED_NORM, GATE)"},
         {f->scan, "Mamba-2's state space and squared ReLU have kernels for CPUs only (SHORT_CONV, SCAN, GATE_NORM, "

@@ -47,6 +47,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_SWIGLU_ROWS] = sh_cuda_swiglu_rows,
         [SH_OP_SWIGLU_ROWS_BWD] = sh_cuda_swiglu_rows_bwd,
         [SH_OP_ROW_ADD] = sh_cuda_row_add,
+        [SH_OP_EXPERT_BIAS] = sh_cuda_expert_bias,
+        [SH_OP_EXPERT_BIAS_BWD] = sh_cuda_expert_bias_bwd,
     },
     .prepare = sh_cuda_product_prepare,
     .work_bytes = work_bytes,
@@ -170,6 +172,7 @@ static void grouped_experts(void **state)
         skip();
     now = &grouped;
     moe_experts(state);
+    moe_turned_products(state);
     now = &table;
     for (int i = 0; i < of->count(); i++)
         by_library += of->answers(i) > 1;

@@ -41,6 +41,16 @@ def refused(name, ranks, word, **more):
     return []
 
 
+def continued():
+    """A text of a model with sinks and experts, on both devices."""
+    run('text', 'gpt_oss', CPU, **{**EVEN, **tiny.OSS, 'model.vocab_size': 256})
+    command = [os.environ['SHERD'], 'generate', '--checkpoint', 'out', '--tokenizer', 'byte', '--prompt', 'abc', '--tokens', '20',
+               '--temperature', '0']
+    texts = [subprocess.run([*command, f'--training.device={device}'], cwd='text', capture_output=True, env=job.environment(1),
+                            timeout=job.SECONDS, stdin=subprocess.DEVNULL, check=True).stdout for device in ('cpu', 'cuda')]
+    return [] if len(texts[0]) > 20 and texts[0] == texts[1] else [f'{text}' for text in texts]
+
+
 def forgotten(wait, backend, word):
     """Drop one of the waits of a queue for an event. Which wait has which number follows from the schedule of this
     model; a changed schedule shows here as another message."""
@@ -322,7 +332,8 @@ def main():
     trains = [('llama', '1x1', 'float32', {}), ('gpt2', '1x2', 'float32', {}), ('gpt2', '2x1', 'bfloat16', {}),
               ('llama', '2x2', 'float32', {}), ('llama', '2x2', 'float32', mpi),
               ('experts', '1x1', 'float32', {}), ('experts', '2x2', 'float32', {'moe.z_loss_coeff': 0.1}),
-              ('experts', '1x2', 'bfloat16', EVEN), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi}),
+              ('experts', '1x2', 'bfloat16', EVEN), ('gpt_oss', '1x1', 'float32', {}),
+              ('gpt_oss', '1x2', 'bfloat16', {**EVEN, **tiny.OSS}), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi}),
               ('llama', 'halves', 'float32', {'model.n_heads': 4}), ('llama', 'halves', 'float32', {'model.n_heads': 4, 'training.local_batch_size': 2, **mpi}),
               ('gpt2', 'gathered halves', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
               ('llama', 'gathered halves', 'bfloat16', {'model.head_dim': 32})]
@@ -354,6 +365,7 @@ def main():
         ('validation of an average', functools.partial(evaluates, **AVERAGE)),
         ('the same, with states on the host', functools.partial(evaluates, **AVERAGE, **{'offload.optimizer': 'cpu'})),
         ('targets that do not count', masked),
+        ('a text continued as on the CPU, with sinks and experts', continued),
         *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),

@@ -12,7 +12,7 @@ import tiny
 
 BOUND = {'float32': 1e-5, 'bfloat16': 1e-2}  # sums in a different order; rounded to 8 bits at different points
 STEPS = 2
-MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS}
+MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS, 'gpt_oss': {**tiny.EXPERTS, **tiny.OSS}}
 # Widths that tensor cores take, for experts and all.
 EVEN = {'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48,
         'model.expert_ffn_dim': 24, 'model.shared_ffn_dim': 16}
@@ -36,9 +36,10 @@ PARTS = {'halves': (2, CUT), 'gathered halves': (2, {**CUT, 'parallelism.context
 
 
 def config(model, **more):
-    return {**MODELS[model], 'training.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
-            'training.global_batch_size': 4, 'model.n_layers': 2, 'training.steps': STEPS,
-            'lr_scheduler.total_steps': STEPS, 'lr_scheduler.warmup_steps': 1, 'metrics.log_freq': 1, **more}
+    found = {**MODELS[model], 'training.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
+             'training.global_batch_size': 4, 'model.n_layers': 2, 'training.steps': STEPS,
+             'lr_scheduler.total_steps': STEPS, 'lr_scheduler.warmup_steps': 1, 'metrics.log_freq': 1, **more}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def train(folder, settings, ranks):

@@ -34,9 +34,6 @@ APART = {'comm.shared_memory': 'off'}
 INLINE = {'comm.progress': 'inline'}
 WHOLE = {'training.local_batch_size': 4}
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
-# With biases in the experts, whose weights have gradients from there too. None: left out.
-OSS = {'model.family': 'gpt_oss', 'model.attention_window': 8, 'model.layer_types': 'sliding,full', 'model.ffn_dim': None,
-       'model.first_dense_layers': None, 'model.shared_ffn_dim': None}
 TWICE = {'mesh.replicate': 2, 'mesh.shard': 2}
 
 
@@ -66,8 +63,8 @@ MESHES = {
     'no_shard, 2 of 2': on('no_shard', 2, 2, 'full', NARROW),
     'no_shard, 4 of 4': on('no_shard', 4, 4, 'selective', {CAPACITY: 1}),
     'no_shard, 2 of 2, even': on('no_shard', 2, 2, 'kept', EVEN, {CAPACITY: 1}),
-    'gpt_oss, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', OSS, {CAPACITY: 1}),
-    'gpt_oss, full_shard, 4 of 4, apart, selective': on('full_shard', 4, 4, 'selective', OSS, APART, {CAPACITY: 1}),
+    'gpt_oss, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', tiny.OSS, {CAPACITY: 1}),
+    'gpt_oss, full_shard, 4 of 4, apart, selective': on('full_shard', 4, 4, 'selective', tiny.OSS, APART, {CAPACITY: 1}),
     'deepseek_v3, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', tiny.LATENT, {CAPACITY: 1}),
     'deepseek_v3, shard_optim, 2 of 4, apart, selective': on('shard_optim', 4, 2, 'selective', tiny.LATENT, APART, NARROW),
     'no_shard, 2 of 2, twice': on('no_shard', 4, 2, 'kept', {'mesh.ranks_per_node': 2}, WHOLE, INLINE),

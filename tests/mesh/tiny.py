@@ -24,6 +24,9 @@ MODELS = {
 EXPERTS = {**COMMON, 'model.family': 'qwen2_moe', 'model.n_kv_heads': 1, 'model.first_dense_layers': 1, 'model.n_experts': 6,
            'model.n_experts_per_token': 2, 'model.expert_ffn_dim': 9, 'model.shared_ffn_dim': 7, 'moe.aux_loss_coeff': 0.01,
            'moe.load_balance_coeff': 0.02}
+# Changes that give it biases in the experts, whose weights have gradients from there too. None: left out.
+OSS = {'model.family': 'gpt_oss', 'model.attention_window': 8, 'model.layer_types': 'sliding,full', 'model.ffn_dim': None,
+       'model.first_dense_layers': None, 'model.shared_ffn_dim': None}
 # Changes that give a model with experts latent attention, and a router by sigmoids that chooses from groups of eight.
 LATENT = {'model.family': 'deepseek_v3', 'model.n_kv_heads': None, 'model.rotary_dim': 2, 'model.q_lora_rank': 7,
           'model.kv_lora_rank': 6, 'model.v_head_dim': 3, 'model.n_experts': 8, 'model.router': 'sigmoid',

@@ -27,14 +27,25 @@ void moe_swiglu(void **state);
 void moe_groups_by_hand(void **state);
 void moe_losses_by_hand(void **state);
 void moe_waves(void **state);
+void moe_routers_with_biases(void **state);
+void moe_expert_biases(void **state);
+void moe_clamp_by_hand(void **state);
+void moe_clamped_gates(void **state);
+void moe_turned_products(void **state);
 #define MOE_TESTS                                                                                                 \
     cmocka_unit_test(moe_route_by_hand), cmocka_unit_test(moe_route), cmocka_unit_test(moe_route_refuses),        \
         cmocka_unit_test(moe_rows), cmocka_unit_test(moe_bias_by_hand), cmocka_unit_test(moe_experts),            \
         cmocka_unit_test(moe_groups_by_hand), cmocka_unit_test(moe_losses_by_hand), cmocka_unit_test(moe_swiglu), \
-        cmocka_unit_test(moe_experts_take_turns), cmocka_unit_test(moe_waves)
+        cmocka_unit_test(moe_experts_take_turns), cmocka_unit_test(moe_waves),                                    \
+        cmocka_unit_test(moe_routers_with_biases), cmocka_unit_test(moe_expert_biases),                           \
+        cmocka_unit_test(moe_clamp_by_hand), cmocka_unit_test(moe_clamped_gates),                                 \
+        cmocka_unit_test(moe_turned_products)
 
 /* Of the reference alone. */
 void moe_route_gradient(void **state);
 void moe_swiglu_gradient(void **state);
+void moe_bias_gradient(void **state);
+void moe_gate_gradient(void **state);
+void moe_router_bias_gradient(void **state);
 
 #endif

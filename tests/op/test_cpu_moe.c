@@ -19,6 +19,9 @@ int main(void)
         MOE_TESTS,
         cmocka_unit_test(moe_route_gradient),
         cmocka_unit_test(moe_swiglu_gradient),
+        cmocka_unit_test(moe_bias_gradient),
+        cmocka_unit_test(moe_gate_gradient),
+        cmocka_unit_test(moe_router_bias_gradient),
     };
 
     moe = (struct moe){.table = &sh_kernels_cpu, .run = run, .agree = agree, .n_acts = 3, .refuses = true};

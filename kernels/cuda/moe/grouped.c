@@ -253,8 +253,24 @@ static void tell(const struct choice *x, const char *why)
     sh_log_info("%s: %s; a kernel of Sherd computes it", text, why);
 }
 
-sh_rc sh_cuda_expert_ask(const struct sh_op_call *call)
+/* The call that does the same with weights [E,O,I] if they are stored [E,I,O]: what is brought in and what comes out
+ * change places. */
+static struct sh_op_call as_out_in(const struct sh_op_call *call)
 {
+    struct sh_op_call same = *call;
+
+    if (!call->attr->rows.w_in_out)
+        return same;
+    if (of_weights(call))
+        same.in[0] = call->in[1], same.in[1] = call->in[0];
+    else
+        same.kind = call->kind == SH_OP_EXPERT_LINEAR ? SH_OP_EXPERT_LINEAR_BWD_X : SH_OP_EXPERT_LINEAR;
+    return same;
+}
+
+sh_rc sh_cuda_expert_ask(const struct sh_op_call *as_given)
+{
+    const struct sh_op_call same = as_out_in(as_given), *call = &same;
     cublasLtHandle_t handle;
     const struct sh_cublaslt_functions *lt = sh_cublaslt_started(&handle);
     struct shape s = shape_of(call);
@@ -311,8 +327,9 @@ static sh_rc run(const struct choice *x, int which, const struct sh_op_call *cal
     return which ? run_library(x, &x->algo[which - 1], call) : sh_cuda_expert_own(call);
 }
 
-sh_rc sh_cuda_expert_linear(const struct sh_op_call *call)
+sh_rc sh_cuda_expert_linear(const struct sh_op_call *as_given)
 {
+    const struct sh_op_call same = as_out_in(as_given), *call = &same;
     const struct choice *x = NULL;
 
     if (call->attr->rows.choose) {

@@ -127,6 +127,8 @@ sh_rc sh_cuda_route_bwd(const struct sh_op_call *call)
     r.work += -(uintptr_t)r.work & 255; /* as cuBLASLt requires */
     if (!sh_cublaslt_is_asking())
         SH_TRY(sh_cuda_route_bwd_rows(call, (int32_t *)(void *)(r.work + r.at.count), r.work));
+    if (call->out[2].data && !sh_cublaslt_is_asking()) /* before any product, in its scratch */
+        SH_TRY(sh_cuda_route_db(call, r.work, r.work + r.at.product, SH_CUBLASLT_WORK_BYTES));
     if (call->out[1].data)
         SH_TRY(make_dw(&r));
     return call->out[0].data ? make_dx(&r) : SH_OK;

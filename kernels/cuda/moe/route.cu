@@ -19,10 +19,17 @@ struct choice {
     float *score;      /* [N,E]: logits first */
     float *lse;        /* (opt) [N] */
     const float *bias; /* (opt) [E] */
+    const void *b;     /* (opt) [E] act: of the logits */
+    bool b_is_bf16;
     int64_t rows;
     int32_t E, k, groups, top_groups;
     bool sigmoid, norm, forced;
     float scale;
+
+    __device__ __forceinline__ float bias_of_logit(int32_t e) const
+    {
+        return b_is_bf16 ? sh_widen(static_cast<const sh_bf16 *>(b)[e]) : static_cast<const float *>(b)[e];
+    }
 };
 
 /* A number whose order is that of the choice: NaN is 1, -Inf more; 0 is what may not be chosen. -0 counts as 0. */
@@ -70,8 +77,11 @@ __device__ __forceinline__ void score_row(const choice &c, float *score, int64_t
     int32_t lane = threadIdx.x % LANES;
     float most = -INFINITY, sum = 0;
 
-    for (int32_t e = lane; e < c.E; e += LANES)
+    for (int32_t e = lane; e < c.E; e += LANES) {
+        if (c.b)
+            score[e] += c.bias_of_logit(e);
         most = fmaxf(most, score[e]);
+    }
     most = sh_warp_reduce(most, sh_larger());
     for (int32_t e = lane; e < c.E; e += LANES)
         sum += expf(score[e] - most);
@@ -330,6 +340,8 @@ extern "C" sh_rc sh_cuda_route_rows(const struct sh_op_call *call)
                 sh_data<float>(&call->out[2]),
                 sh_data<float>(&call->out[3]),
                 sh_data<float>(&call->in[2]),
+                call->in[3].data,
+                call->in[3].dtype == SH_BF16,
                 sh_elems(&call->out[2]) / call->in[1].dim[0],
                 (int32_t)call->in[1].dim[0],
                 a->route.chosen,
@@ -382,6 +394,25 @@ extern "C" sh_rc sh_cuda_route_bwd_rows(const struct sh_op_call *call, int32_t *
     return sh_by_act(call->in[4].dtype, [&](auto zero) {
         return SH_LAUNCH(route_bwd<decltype(zero)>, blocks_of(b.rows), dim3(WARPS * LANES),
                          WARPS * (size_t)b.E * sizeof(float), call->queue, b);
+    });
+}
+
+/* Parts of the rows, then the parts in order. A gradient that is three numbers has three rows of parts. */
+extern "C" sh_rc sh_cuda_route_db(const struct sh_op_call *call, const void *d, void *work, int64_t work_bytes)
+{
+    const struct sh_operand *db = &call->out[2];
+    int64_t E = db->dim[0], rows = sh_elems(&call->in[2]) / E, n = sh_cuda_row_parts(rows);
+    float *parts = static_cast<float *>(work);
+
+    return sh_by_act(call->in[4].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        const int64_t K = (sizeof(T) == sizeof(float) ? 1 : 3) * E;
+        sh_plain_rows<T> f = {static_cast<const T *>(d)};
+
+        SH_REQUIRE(n * K * (int64_t)sizeof(float) <= work_bytes);
+        SH_TRY(sh_row_sums<N>(f, parts, rows, K, n, sh_aligned<N>(f.x, K), call->queue));
+        return sh_fold_parts(sh_data<float>(db), sh_op_adds(call, 2), parts, n * K / E, E, call->queue);
     });
 }
 

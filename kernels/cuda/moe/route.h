@@ -16,6 +16,9 @@ sh_rc sh_cuda_route_rows(const struct sh_op_call *call);
  *   d      out     [N,E] f32; if x is bf16: [N,3E] bf16, three times E numbers whose sums they are */
 sh_rc sh_cuda_route_bwd_rows(const struct sh_op_call *call, int32_t *count, void *d);
 
+/* ROUTE_BWD: db from d. work: scratch. Errors: SH_E_BUG if that is too small. */
+sh_rc sh_cuda_route_db(const struct sh_op_call *call, const void *d, void *work, int64_t work_bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,27 +1,13 @@
 /* Rows of experts: brought to them and back, and SwiGLU times the weight of a row. A warp has a row, so that its place
  * and its weight are read once. All are bound by memory; bytes per element in bf16 (f32: twice): gather 4, sum 2 for
  * each slot and 2 written, swiglu_rows 6, backward 10. Not measured on a GPU. */
+#include "kernels/cuda/moe/rows.cuh"
+
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/launch.cuh"
 
 namespace
 {
-constexpr int WARPS = 8, LANES = 32;
-
-/* f.row(r, lane) for all rows. */
-template <class F> __global__ void __launch_bounds__(WARPS *LANES) each_row(F f, int64_t rows)
-{
-    for (int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; r < rows; r += (int64_t)gridDim.x * WARPS)
-        f.row(r, threadIdx.x % LANES);
-}
-
-template <class F> sh_rc run_rows(const char *name, const F &f, int64_t rows, void *queue)
-{
-    if (rows == 0)
-        return SH_OK;
-    return sh_launch(name, each_row<F>, dim3(sh_blocks(sh_ceil_div(rows, WARPS))), dim3(WARPS * LANES), 0, queue, f,
-                     rows);
-}
+using namespace sh_rows;
 
 /* T: any type of that size. */
 template <class T> struct gather {
@@ -92,22 +78,6 @@ template <class T> struct sum {
     }
 };
 
-/* The weight of a row is that of its entry, or its own; rows from the last number of first on are left alone. */
-struct weighted {
-    const float *weight;
-    const int32_t *order, *last; /* (opt) */
-
-    __device__ __forceinline__ int32_t entry(int64_t r) const
-    {
-        return order ? order[r] : (int32_t)r;
-    }
-
-    __device__ __forceinline__ bool is_live(int64_t r) const
-    {
-        return !last || r < *last;
-    }
-};
-
 /* Inputs i to i + 2 of the call. */
 weighted weighted_of(const struct sh_op_call *call, int i)
 {
@@ -116,50 +86,136 @@ weighted weighted_of(const struct sh_op_call *call, int i)
             first ? first + sh_elems(&call->in[i + 2]) - 1 : NULL};
 }
 
-/* Gates first, then ups, in a row of gu [M,2F]. */
-template <class T> struct swiglu_rows {
+/* SiLU of the gate times up. A row [2F] has gates first, then ups. f: of the first gate. */
+struct silu {
+    template <class T, int N>
+    __device__ __forceinline__ void load(float (&gate)[N], float (&up)[N], const T *row, int64_t f, int64_t F,
+                                         bool vectors) const
+    {
+        sh_load_some(gate, row + f, F - f, vectors);
+        sh_load_some(up, row + F + f, F - f, vectors);
+    }
+
+    template <class T, int N>
+    __device__ __forceinline__ void store(T *row, const float (&gate)[N], const float (&up)[N], int64_t f, int64_t F,
+                                          bool vectors) const
+    {
+        sh_store_some(row + f, gate, F - f, vectors);
+        sh_store_some(row + F + f, up, F - f, vectors);
+    }
+
+    template <class T> __device__ __forceinline__ float product(float gate, float up, float weight) const
+    {
+        return gate * (sh_sigmoid<T>(gate) * up * weight);
+    }
+
+    /* Both become their gradients, from that of their product, d weight; returns d times the product without weight. */
+    template <class T> __device__ __forceinline__ float turn_back(float &gate, float &up, float d, float weight) const
+    {
+        float s = sh_sigmoid<T>(gate), silu = gate * s, u = up, dr = d * weight;
+
+        up = dr * silu;
+        gate = dr * u * s * (1.0f + gate * (1.0f - s));
+        return d * silu * u;
+    }
+};
+
+/* What gpt-oss has in place of it (kernels/op.h): gate and up are neighbours. */
+struct limited_silu {
+    float limit, alpha;
+
+    template <class T, int N>
+    __device__ __forceinline__ void load(float (&gate)[N], float (&up)[N], const T *row, int64_t f, int64_t F,
+                                         bool vectors) const
+    {
+        float v[2 * N];
+
+        sh_load_some(v, row + 2 * f, 2 * (F - f), vectors);
+        for (int n = 0; n < N; n++)
+            gate[n] = v[2 * n], up[n] = v[2 * n + 1];
+    }
+
+    template <class T, int N>
+    __device__ __forceinline__ void store(T *row, const float (&gate)[N], const float (&up)[N], int64_t f, int64_t F,
+                                          bool vectors) const
+    {
+        float v[2 * N];
+
+        for (int n = 0; n < N; n++)
+            v[2 * n] = gate[n], v[2 * n + 1] = up[n];
+        sh_store_some(row + 2 * f, v, 2 * (F - f), vectors);
+    }
+
+    /* NaN stays NaN. */
+    __device__ __forceinline__ float limit_gate(float gate) const
+    {
+        return gate > limit ? limit : gate;
+    }
+
+    __device__ __forceinline__ float limit_up(float up) const
+    {
+        return up > limit ? limit : up < -limit ? -limit : up;
+    }
+
+    template <class T> __device__ __forceinline__ float product(float gate, float up, float weight) const
+    {
+        gate = limit_gate(gate);
+        return gate * sh_sigmoid<T>(alpha * gate) * (limit_up(up) + 1.0f) * weight;
+    }
+
+    /* A number at its limit passes its gradient on, one beyond it does not. */
+    template <class T> __device__ __forceinline__ float turn_back(float &gate, float &up, float d, float weight) const
+    {
+        float g = limit_gate(gate), u = limit_up(up) + 1.0f, s = sh_sigmoid<T>(alpha * g), dr = d * weight;
+
+        up = up > limit || up < -limit ? 0 : dr * g * s;
+        gate = gate > limit ? 0 : dr * u * s * (1.0f + alpha * g * (1.0f - s));
+        return d * g * s * u;
+    }
+};
+
+template <class T, class G> struct swiglu_rows {
     static constexpr int N = SH_WIDTH<T>;
     T *h;
     const T *gu;
     weighted by;
     int64_t F;
     bool vectors;
+    G gates;
 
     __device__ __forceinline__ void row(int64_t r, unsigned lane) const
     {
-        const T *gates = gu + r * 2 * F;
         if (!by.is_live(r))
             return;
-        float weight = by.weight[by.entry(r)];
+        float weight = by.of(r);
 
         for (int64_t f = lane * N; f < F; f += LANES * N) {
             float gate[N], up[N];
-            sh_load_some(gate, gates + f, F - f, vectors);
-            sh_load_some(up, gates + F + f, F - f, vectors);
+            gates.load(gate, up, gu + r * 2 * F, f, F, vectors);
             for (int n = 0; n < N; n++)
-                gate[n] *= sh_sigmoid<T>(gate[n]) * up[n] * weight;
+                gate[n] = gates.template product<T>(gate[n], up[n], weight);
             sh_store_some(h + r * F + f, gate, F - f, vectors);
         }
     }
 };
 
-template <class T> struct swiglu_rows_bwd {
+template <class T, class G> struct swiglu_rows_bwd {
     static constexpr int N = SH_WIDTH<T>;
     T *dgu;
     float *dweight;
     const T *dh, *gu;
+    const float *more; /* (opt) added to dweight */
     weighted by;
     int64_t F;
     bool vectors;
+    G gates;
 
     __device__ __forceinline__ void row(int64_t r, unsigned lane) const
     {
-        const T *gates = gu + r * 2 * F;
-        T *to = dgu + r * 2 * F;
         if (!by.is_live(r))
             return;
         int32_t entry = by.entry(r);
-        float weight = by.weight[entry], total = 0;
+        float weight = by.of(r), total = 0;
 
         /* As often for each lane, so that all meet in the sum. */
         for (int64_t first = 0; first < F; first += LANES * N) {
@@ -168,20 +224,14 @@ template <class T> struct swiglu_rows_bwd {
             if (f >= F)
                 continue;
             sh_load_some(d, dh + r * F + f, F - f, vectors);
-            sh_load_some(gate, gates + f, F - f, vectors);
-            sh_load_some(up, gates + F + f, F - f, vectors);
-            for (int n = 0; n < N; n++) {
-                float s = sh_sigmoid<T>(gate[n]), silu = gate[n] * s, u = up[n], dr = d[n] * weight;
-                total += d[n] * silu * u;
-                up[n] = dr * silu;
-                gate[n] = dr * u * s * (1.0f + gate[n] * (1.0f - s));
-            }
-            sh_store_some(to + f, gate, F - f, vectors);
-            sh_store_some(to + F + f, up, F - f, vectors);
+            gates.load(gate, up, gu + r * 2 * F, f, F, vectors);
+            for (int n = 0; n < N; n++)
+                total += gates.template turn_back<T>(gate[n], up[n], d[n], weight);
+            gates.store(dgu + r * 2 * F, gate, up, f, F, vectors);
         }
         total = sh_warp_reduce(total, sh_add());
         if (lane == 0)
-            dweight[entry] = total;
+            dweight[entry] = total + (more ? more[entry] : 0);
     }
 };
 } // namespace
@@ -224,34 +274,51 @@ extern "C" sh_rc sh_cuda_row_sum(const struct sh_op_call *call)
     });
 }
 
-extern "C" sh_rc sh_cuda_swiglu_rows(const struct sh_op_call *call)
+/* f(gates) with what the call's rows have. */
+template <class F> static sh_rc by_gates(const struct sh_op_call *call, F f)
+{
+    float limit = call->attr->rows.limit;
+    return limit > 0 ? f(limited_silu{limit, call->attr->rows.alpha}) : f(silu());
+}
+
+template <class T, class G> static sh_rc run_swiglu(const struct sh_op_call *call, G gates)
 {
     const struct sh_operand *h = &call->out[0];
+    constexpr int N = SH_WIDTH<T>;
+    swiglu_rows<T, G> f = {sh_data<T>(h), sh_data<T>(&call->in[0]), weighted_of(call, 1), h->dim[1], false, gates};
 
-    return sh_by_act(h->dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        swiglu_rows<T> f = {sh_data<T>(h), sh_data<T>(&call->in[0]), weighted_of(call, 1), h->dim[1], false};
-        f.vectors = sh_aligned<N>(f.h, f.F) && sh_aligned<N>(f.gu, f.F);
-        return run_rows("swiglu_rows", f, h->dim[0], call->queue);
+    f.vectors = sh_aligned<N>(f.h, f.F) && sh_aligned<N>(f.gu, f.F);
+    return run_rows("swiglu_rows", f, h->dim[0], call->queue);
+}
+
+template <class T, class G> static sh_rc run_swiglu_bwd(const struct sh_op_call *call, G gates)
+{
+    const struct sh_operand *dh = &call->in[0];
+    constexpr int N = SH_WIDTH<T>;
+    swiglu_rows_bwd<T, G> f = {sh_data<T>(&call->out[0]),
+                               sh_data<float>(&call->out[1]),
+                               sh_data<T>(dh),
+                               sh_data<T>(&call->in[1]),
+                               sh_data<float>(&call->in[5]),
+                               weighted_of(call, 2),
+                               dh->dim[1],
+                               false,
+                               gates};
+
+    f.vectors = sh_aligned<N>(f.dgu, f.F) && sh_aligned<N>(f.dh, f.F) && sh_aligned<N>(f.gu, f.F);
+    return run_rows("swiglu_rows_bwd", f, dh->dim[0], call->queue);
+}
+
+extern "C" sh_rc sh_cuda_swiglu_rows(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        return by_gates(call, [&](auto gates) { return run_swiglu<decltype(zero)>(call, gates); });
     });
 }
 
 extern "C" sh_rc sh_cuda_swiglu_rows_bwd(const struct sh_op_call *call)
 {
-    const struct sh_operand *dh = &call->in[0];
-
-    return sh_by_act(dh->dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        swiglu_rows_bwd<T> f = {sh_data<T>(&call->out[0]),
-                                sh_data<float>(&call->out[1]),
-                                sh_data<T>(dh),
-                                sh_data<T>(&call->in[1]),
-                                weighted_of(call, 2),
-                                dh->dim[1],
-                                false};
-        f.vectors = sh_aligned<N>(f.dgu, f.F) && sh_aligned<N>(f.dh, f.F) && sh_aligned<N>(f.gu, f.F);
-        return run_rows("swiglu_rows_bwd", f, dh->dim[0], call->queue);
+    return sh_by_act(call->in[0].dtype, [&](auto zero) {
+        return by_gates(call, [&](auto gates) { return run_swiglu_bwd<decltype(zero)>(call, gates); });
     });
 }

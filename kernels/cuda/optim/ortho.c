@@ -1,4 +1,4 @@
-/* What has no kernel for GPUs yet: orthogonal factors, states in codes, biases of experts, norms of heads on several ranks,
+/* What has no kernel for GPUs yet: orthogonal factors, states in codes, norms of heads on several ranks,
  * the gated delta rule with what belongs to it, heads from latent vectors, norms of values, the state-space dual form.
  * src/plan/request.c refuses a run that would
  * need one. */
@@ -15,8 +15,6 @@ ON_CPUS(adamw_coded)
 ON_CPUS(lion_coded)
 ON_CPUS(encode)
 ON_CPUS(decode)
-ON_CPUS(expert_bias)
-ON_CPUS(expert_bias_bwd)
 ON_CPUS(qk_means)
 ON_CPUS(short_conv)
 ON_CPUS(short_conv_bwd)
