@@ -1,3 +1,4 @@
+#include "tests/op/gradient.h"
 #include "tests/op/moe.h"
 
 #include "kernels/shape.h"
@@ -98,12 +99,6 @@ static void begin_route(struct optest *t, enum sh_dtype act, enum sh_dtype type,
         optest_out(t, 3, type, DIMS(s[0]));
 }
 
-static void give(struct optest *to, int i, const struct sh_operand *from)
-{
-    optest_in(to, i, from->dtype, from->ndim, from->dim);
-    memcpy(to->call.in[i].data, from->data, (size_t)(optest_elems(from) * sh_dtype_bytes(from->dtype)));
-}
-
 /* The backward for the results of a forward that has run. */
 static void begin_route_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, const int64_t *s,
                             const struct router *r)
@@ -112,9 +107,9 @@ static void begin_route_bwd(struct optest *t, const struct optest *f, enum sh_dt
     set_router(t, s, r);
     optest_in(t, 0, f->call.out[0].dtype, DIMS(s[0], s[3]));
     for (int i = 1; i < (r->lse ? 4 : 3); i++)
-        give(t, i, &f->call.out[i]);
+        gradient_give(t, i, &f->call.out[i]);
     for (int i = 0; i < 2; i++)
-        give(t, 4 + i, &f->call.in[i]);
+        gradient_give(t, 4 + i, &f->call.in[i]);
     optest_out(t, 0, f->call.in[0].dtype, DIMS(s[0], s[1]));
     optest_out(t, 1, sums, DIMS(s[2], s[1]));
 }
@@ -255,39 +250,17 @@ void moe_route_by_hand(void **state)
     }
 }
 
-/* Gradient `grad` of input `in`, against differences of L, as in test_ref.c. g: the gradients of output 0. */
-typedef double objective(struct optest *f, const struct sh_operand *g, const double *share);
+/* What an objective is of: a forward, the gradients of its output 0, and for routers f_e, which is a constant. */
+static struct {
+    struct optest *f;
+    const struct sh_operand *g;
+    const double *share;
+} of;
 
-static void check_gradient(struct optest *f, int in, const struct sh_operand *grad, objective *L,
-                           const struct sh_operand *g, const double *share)
+/* g weight + both losses; share: that of the forward at the start. */
+static double route_objective(void)
 {
-    const double h = 0x1p-16;
-
-    for (int64_t i = 0; i < optest_elems(&f->call.in[in]); i++) {
-        double old = optest_get(&f->call.in[in], i), got = optest_get(grad, i);
-        optest_set(&f->call.in[in], i, old + h);
-        double up = L(f, g, share);
-        optest_set(&f->call.in[in], i, old - h);
-        double want = (up - L(f, g, share)) / (2 * h);
-        optest_set(&f->call.in[in], i, old);
-        if (!(fabs(want - got) <= 1e-6 * (1 + fabs(want))))
-            fail_msg("%s: the gradient of input %d element %lld is %.9g, differences give %.9g",
-                     sh_op_info(f->call.kind)->name, in, (long long)i, got, want);
-    }
-}
-
-static double dot(const struct sh_operand *a, const struct sh_operand *b)
-{
-    double sum = 0;
-
-    for (int64_t i = 0; i < optest_elems(a); i++)
-        sum += optest_get(a, i) * optest_get(b, i);
-    return sum;
-}
-
-/* g weight + both losses; shares: f_e of the forward at the start, which is a constant. */
-static double route_objective(struct optest *f, const struct sh_operand *g, const double *share)
-{
+    struct optest *f = of.f;
     const struct sh_op_attr *a = &f->attr;
     const struct sh_operand *score = &f->call.out[2];
     int64_t E = a->route.experts, N = optest_elems(score) / E;
@@ -299,10 +272,10 @@ static double route_objective(struct optest *f, const struct sh_operand *g, cons
         for (int64_t e = 0; e < E; e++)
             all += optest_get(score, n * E + e);
         for (int64_t e = 0; e < E; e++)
-            aux += share[e] * optest_get(score, n * E + e) / all;
+            aux += of.share[e] * optest_get(score, n * E + e) / all;
         z += lse * lse;
     }
-    return dot(g, &f->call.out[0]) +
+    return gradient_dot(of.g, &f->call.out[0]) +
            f->scalars.router_scale * ((double)a->route.aux * (double)E * aux + (double)a->route.z * z);
 }
 
@@ -317,8 +290,9 @@ static void check_route_gradient(const int64_t *s, const struct router *r)
         share[(int)optest_get(&f.call.out[1], i)] += 1 / (double)(s[0] * s[3]);
     begin_route_bwd(&b, &f, SH_F64, s, r);
     optest_run(&b, &sh_kernels_ref, 1);
+    of.f = &f, of.g = &b.call.in[0], of.share = share;
     for (int in = 0; in < 2; in++)
-        check_gradient(&f, in, &b.call.out[in], route_objective, &b.call.in[0], share);
+        gradient_check(&f.call.in[in], &b.call.out[in], route_objective);
     optest_end(&f);
     optest_end(&b);
     free(share);
@@ -426,7 +400,7 @@ static void check_load(const struct plan *p, bool add)
 
     run_plan(&f, p);
     optest_begin(&t, SH_OP_ROUTE_LOAD);
-    give(&t, 0, &f.call.out[2]);
+    gradient_give(&t, 0, &f.call.out[2]);
     optest_out(&t, 0, SH_F64, DIMS(p->E));
     if (add)
         optest_add_to(&t, 0);
@@ -449,7 +423,7 @@ static void check_losses(const struct plan *p, bool sigmoid, bool add)
     optest_in(&t, 0, SH_F32, DIMS(p->N, p->E));
     for (int64_t i = 0; i < p->N * p->E; i++)
         optest_set(&t.call.in[0], i, optest_int(1, 9) / 8.0);
-    give(&t, 1, &f.call.out[2]);
+    gradient_give(&t, 1, &f.call.out[2]);
     if (!sigmoid)
         optest_in(&t, 2, SH_F32, DIMS(p->N));
     optest_out(&t, 0, SH_F64, DIMS(2));
@@ -520,7 +494,7 @@ static void check_gather(enum sh_dtype type, int64_t N, int64_t C, const struct 
 
     optest_begin(&t, SH_OP_ROW_GATHER);
     optest_in(&t, 0, type, DIMS(N, C));
-    give(&t, 1, order);
+    gradient_give(&t, 1, order);
     optest_out(&t, 0, type, DIMS(order->dim[0], C));
     compare(&t, 1, &exact, -1, -1);
     moe.run(&t);
@@ -542,7 +516,7 @@ static void check_rows(enum sh_dtype act, const struct plan *p, bool addend)
     check_gather(act, p->N, 1, &f.call.out[0]);
     optest_begin(&t, SH_OP_ROW_SUM);
     optest_in(&t, 0, act, DIMS(p->N * p->k, p->C));
-    give(&t, 1, &f.call.out[1]);
+    gradient_give(&t, 1, &f.call.out[1]);
     if (addend)
         optest_in(&t, 2, act, DIMS(p->N, p->C));
     optest_out(&t, 0, act, DIMS(p->N, p->C));
@@ -561,10 +535,10 @@ static void check_each_others_backward(const struct plan *p)
     optest_begin(&a, SH_OP_ROW_GATHER);
     optest_begin(&b, SH_OP_ROW_SUM);
     optest_in(&a, 0, SH_F64, DIMS(p->N, p->C));
-    give(&a, 1, &f.call.out[0]);
+    gradient_give(&a, 1, &f.call.out[0]);
     optest_out(&a, 0, SH_F64, DIMS(p->N * p->k, p->C));
     optest_in(&b, 0, SH_F64, DIMS(p->N * p->k, p->C));
-    give(&b, 1, &f.call.out[1]);
+    gradient_give(&b, 1, &f.call.out[1]);
     optest_out(&b, 0, SH_F64, DIMS(p->N, p->C));
     optest_run(&a, &sh_kernels_ref, 1);
     optest_run(&b, &sh_kernels_ref, 1);
@@ -658,7 +632,7 @@ static void begin_expert(struct optest *t, enum sh_op_kind kind, enum sh_dtype a
 
     optest_begin(t, kind);
     in_with_spare_rows(t, 0, act, p, wide);
-    give(t, 1, first);
+    gradient_give(t, 1, first);
     optest_in(t, 2, act, DIMS(p->E, outs_of(p), p->C));
     optest_scale(&t->call.in[2], 1 / sqrt((double)wide));
     optest_out(t, 0, act, DIMS(p->N * p->k + SPARE, kind == SH_OP_EXPERT_LINEAR ? outs_of(p) : p->C));
@@ -670,7 +644,7 @@ static void begin_expert_w(struct optest *t, enum sh_dtype act, enum sh_dtype su
     optest_begin(t, SH_OP_EXPERT_LINEAR_BWD_W);
     in_with_spare_rows(t, 0, act, p, outs_of(p));
     in_with_spare_rows(t, 1, act, p, p->C);
-    give(t, 2, first);
+    gradient_give(t, 2, first);
     optest_out(t, 0, sums, DIMS(p->E, outs_of(p), p->C));
 }
 
@@ -754,13 +728,13 @@ void moe_groups_by_hand(void **state)
             for (int i = 0; i < 6; i++)
                 optest_set(&t.call.in[0], i, x[i]);
             if (of_w) {
-                give(&t, 1, &t.call.in[0]);
+                gradient_give(&t, 1, &t.call.in[0]);
             } else {
                 optest_in(&t, 2, SH_F32, DIMS(3, 1, 1));
                 for (int e = 0; e < 3; e++)
                     optest_set(&t.call.in[2], e, w[e]);
             }
-            give(&t, of_w ? 2 : 1, &groups);
+            gradient_give(&t, of_w ? 2 : 1, &groups);
             if (of_w)
                 optest_out(&t, 0, SH_F32, DIMS(3, 1, 1));
             else
@@ -823,9 +797,9 @@ static void check_expert_gradients(const struct plan *p, const struct sh_operand
     optest_run(&dw, &sh_kernels_ref, 1);
     struct sh_operand ys = live(&y.call.out[0], first), dys = live(&dx.call.in[0], first);
     struct sh_operand xs = live(&y.call.in[0], first), dxs = live(&dx.call.out[0], first);
-    double sum = dot(&dys, &ys);
-    assert_true(fabs(dot(&xs, &dxs) - sum) <= 1e-9 * (1 + fabs(sum)));
-    assert_true(fabs(dot(&y.call.in[2], &dw.call.out[0]) - sum) <= 1e-9 * (1 + fabs(sum)));
+    double sum = gradient_dot(&dys, &ys);
+    assert_true(fabs(gradient_dot(&xs, &dxs) - sum) <= 1e-9 * (1 + fabs(sum)));
+    assert_true(fabs(gradient_dot(&y.call.in[2], &dw.call.out[0]) - sum) <= 1e-9 * (1 + fabs(sum)));
     optest_end(&y);
     optest_end(&dx);
     optest_end(&dw);
@@ -840,7 +814,7 @@ static void check_row_add(enum sh_dtype act, const struct plan *p)
     optest_begin(&t, SH_OP_ROW_ADD);
     for (int i = 0; i < 2; i++)
         in_with_spare_rows(&t, i, act, p, p->C);
-    give(&t, 2, &plan.call.out[2]);
+    gradient_give(&t, 2, &plan.call.out[2]);
     optest_out(&t, 0, act, DIMS(p->N * p->k + SPARE, p->C));
     compare(&t, 1, &bound, -1, -1);
     optest_end(&plan);
@@ -865,7 +839,7 @@ static void begin_swiglu(struct optest *t, enum sh_dtype act, enum sh_dtype weig
         memcpy(t->call.in[2].data, order->data, (size_t)optest_elems(order) * sizeof(int32_t));
     }
     if (first)
-        give(t, 3, first);
+        gradient_give(t, 3, first);
     optest_out(t, 0, act, DIMS(M, p->C));
 }
 
@@ -877,7 +851,7 @@ static void begin_swiglu_bwd(struct optest *t, const struct optest *f, const str
         optest_set(&t->call.in[0], n, NAN);
     for (int i = 0; i < 4; i++)
         if (f->call.in[i].ndim)
-            give(t, 1 + i, &f->call.in[i]);
+            gradient_give(t, 1 + i, &f->call.in[i]);
     optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
     optest_out(t, 1, f->call.in[1].dtype, f->call.in[1].ndim, f->call.in[1].dim);
 }
@@ -900,11 +874,10 @@ static void check_swiglu(enum sh_dtype act, const struct plan *p, bool ordered, 
     optest_end(&b);
 }
 
-static double swiglu_objective(struct optest *f, const struct sh_operand *g, const double *none)
+static double swiglu_objective(void)
 {
-    (void)none;
-    optest_run(f, &sh_kernels_ref, 1);
-    return dot(g, &f->call.out[0]);
+    optest_run(of.f, &sh_kernels_ref, 1);
+    return gradient_dot(of.g, &of.f->call.out[0]);
 }
 
 void moe_swiglu_gradient(void **state)
@@ -919,8 +892,9 @@ void moe_swiglu_gradient(void **state)
         begin_swiglu(&f, SH_F64, SH_F64, &p, ordered ? &plan.call.out[0] : NULL, NULL);
         begin_swiglu_bwd(&b, &f, &p);
         optest_run(&b, &sh_kernels_ref, 1);
+        of.f = &f, of.g = &b.call.in[0];
         for (int in = 0; in < 2; in++)
-            check_gradient(&f, in, &b.call.out[in], swiglu_objective, &b.call.in[0], NULL);
+            gradient_check(&f.call.in[in], &b.call.out[in], swiglu_objective);
         optest_end(&f);
         optest_end(&b);
     }
