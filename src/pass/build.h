@@ -32,6 +32,7 @@ struct sh_build {
     struct sh_pass_options options;
     struct sh_recompute recompute;
     int64_t tile_rows;            /* rows of a tile of blocks that recompute all their activations; 0: no tiles (tile.c) */
+    int tensor_tiles;             /* tiles in which ranks that share matrices exchange rows; 0, 1: all at once (stripes.c) */
     int64_t row_block;            /* rows that a sum over rows adds up in one piece; 0: SH_ROW_BLOCK (kernels/rows.h) */
     bool fit;                     /* sh_pass_fit() chooses recompute */
     bool fit_tiles;               /* and whether tile_rows is 0 or SH_ROW_BLOCK */

@@ -1,6 +1,6 @@
 /* The passes that turn a model into the program of a training step. All are pure and local: the same request gives the
  * same program on every rank, except for the places of a rank's own elements. SH_PASS_LIST has their order: the passes
- * up to tile make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
+ * up to pipeline make one micro-step on logical tensors, shard makes the program of micro-steps, the others work on that
  * program.
  *
  * Right after `shard` every collective is waited for on the spot; `schedule` only moves operations. So each pass can be
@@ -30,6 +30,7 @@ struct sh_build; /* build.h: what is asked for */
     PASS(dispatch, false) /* if experts are spread over ranks: rows travel to them and back, in waves */               \
     PASS(words, false)    /* if matrices are cut over ranks: the loss from logits of parts of the words */             \
     PASS(tile, false)     /* sums over many rows are chains of blocks; if asked for: feed-forward parts by rows */     \
+    PASS(stripes, false)  /* if asked for: exchanges of rows with the ranks of matrices, in tiles beside products */   \
     PASS(pipeline, false) /* if layers are cut over ranks: a stage's micro-steps in one list, and their messages */    \
     PASS(shard, false)    /* units, their persistent tensors, and sections with gathers, releases and reductions */    \
     PASS(offload, false)  /* if asked for: optimizer states to a lower tier, updated in slices */                      \

@@ -8,7 +8,8 @@
  *
  *   before   dw dx X w  attention'        (of the output projection; X exchanges dx)
  *   after    dx X dw w  attention'
- */
+ *
+ * Exchanges in tiles stand beside the tiles of a product already (stripes.c). */
 #include "src/pass/schedule_rows.h"
 
 #include "src/base/mem.h"
@@ -128,12 +129,24 @@ static void settle(struct rows *r, int i)
     memmove(r->waits, r->waits + n, (size_t)r->n_waits * sizeof *r->waits);
 }
 
+/* Whether an operation is made between two exchanges that follow each other: a wait, or a tile of a product that is
+ * made in turns with the exchange old[at] (stripes.c). */
+static bool is_between(const struct rows *r, const struct sh_op *exchange, int i)
+{
+    const struct sh_op *op = &r->ops[i];
+
+    return op->kind == SH_OP_WAIT ? exchanges(effect(r, i))
+                                  : exchange->tiles && op->tiles == exchange->tiles && !exchanges(op);
+}
+
 /* Whether another exchange starts right after old[at], and may do so before what is held. */
 static bool another_follows(const struct rows *r, const int *old, int at, int n)
 {
+    const struct sh_op *exchange = &r->ops[old[at]];
+
     do
         at++;
-    while (at < n && r->ops[old[at]].kind == SH_OP_WAIT && exchanges(effect(r, old[at])));
+    while (at < n && is_between(r, exchange, old[at]));
     if (at == n || !exchanges(&r->ops[old[at]]))
         return false;
     for (int k = 0; k < r->n_held; k++)

@@ -732,6 +732,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .options = options_of(cfg, at, mesh, purpose, &steps),
         .recompute = recompute(cfg),
         .tile_rows = cfg->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_TILE_ROWS : cfg->training.tile_rows,
+        .tensor_tiles = generate ? 1 : cfg->parallelism.tensor_parallel_tiles,
         .row_block = cfg->debug.row_block,
         .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
         .fit = purpose == SH_TO_TRAIN && cfg->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,

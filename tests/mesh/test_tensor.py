@@ -19,6 +19,7 @@ import tiny
 from cut import APART, DOCUMENTS, FULL, INLINE, LOSS_BOUND, ONE, SELECTIVE, STATES, saved
 
 TP, CP, EP = (f'parallelism.{axis}_parallel_degree' for axis in ('tensor', 'context', 'expert'))
+TILES = 'parallelism.tensor_parallel_tiles'
 COMMON = {**cut.COMMON, 'model.n_kv_heads': 4}
 WIDE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 128, 'model.head_dim': 32, 'model.ffn_dim': 256, 'model.init_std': 0.02}
 LLAMA, GPT2 = {**tiny.MODELS['llama'], **COMMON}, {**tiny.MODELS['gpt2'], **COMMON, 'model.dim': 16}
@@ -46,6 +47,8 @@ KINDS = {
 }
 SPILLED = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
 
+EVEN = {'training.local_batch_size': 2}
+
 
 AXIS = cut.Cut(TP, KINDS, WIDE)
 on, config = AXIS.on, AXIS.config
@@ -70,6 +73,16 @@ MESHES = {
     'olmoe, 2 of 2': on('olmoe', 'hybrid_shard', 2, 2),
     'experts and sinks, 4 of 4': on('experts, sinks', 'shard_grad_op', 4, 4),
     'no_shard, 4 of 4': on('gpt_neox', 'no_shard', 4, 4),
+    'full_shard, 2 of 2, in 3 tiles': on('llama, wide', 'full_shard', 2, 2, SPILLED, {TILES: 3}),
+    'gpt2, 4 of 4, in 3 tiles': on('gpt2', 'full_shard', 4, 4, SELECTIVE, INLINE, {TILES: 3}),
+    'documents, whose ranks cut sequences too, in 3 tiles': on('llama, two kv heads, documents', 'hybrid_shard', 4, 2, FULL, {CP: 2, TILES: 3}),
+    'adapters in four bits, 2 of 2, in 2 tiles': on('adapters in four bits', 'full_shard', 2, 2, FULL, {TILES: 2, **EVEN}),
+    'adapters of some, 4 of 4, in 3 tiles': on('adapters of some', 'shard_grad_op', 4, 4, {TILES: 3}),
+    'olmo3, 2 of 2, in 3 tiles': on('olmo3', 'shard_grad_op', 2, 2, {TILES: 3}),
+    'gpt_neox, 2 of 4, in 2 tiles': on('gpt_neox', 'shard_grad_op', 4, 2, SELECTIVE, {TILES: 2, **EVEN}),
+    'experts, 2 of 2, in 3 tiles': on('experts', 'full_shard', 2, 2, FULL, {TILES: 3}),
+    'no_shard, 2 of 4, both kinds of tiles': on('starcoder2', 'no_shard', 4, 2, FULL,
+                                               {'training.tile_rows': 64, 'training.local_batch_size': 6, TILES: 2}),
     'no_shard, 2 of 4, tiles': on('starcoder2', 'no_shard', 4, 2, FULL, {'training.tile_rows': 64, 'training.local_batch_size': 6}),
 }
 # Changes that only move or repeat operations.
@@ -79,6 +92,7 @@ FLAT = {'parallelism.sharding_strategy': 'full_shard'}
 SCORED = {
     '2 of 2': ('llama', 2, 2, {}),
     'gpt2, all positions, 4 of 4': ('gpt2', 4, 4, APART),
+    'gpt2, 2 of 2, in 3 tiles': ('gpt2', 2, 2, {TILES: 3}),
     'gemma3, 2 of 4': ('gemma3', 4, 2, {**FLAT, **INLINE}),
     'qwen3, whose ranks cut sequences too': ('qwen3', 4, 2, {**FLAT, CP: 2}),
     'adapters in four bits, 2 of 2': ('adapters in four bits', 2, 2, {'training.tile_rows': 64}),
@@ -137,6 +151,19 @@ def case_blocks():
     return [] if 'packs 64 neighbours of a matrix together, but these ranks have 32 of 128' in said else [said]
 
 
+def case_tiles(tiles, changes):
+    """Tiles of 24 and more rows: the bits of a step's loss, and of the gradients of matrices, by what one step of AdamW makes
+    of them. Norms are summed over other rows first."""
+    changes = config({**KINDS['llama, wide'], 'optimizer.eps': 1e-3, 'training.max_norm': 0, 'training.global_batch_size': 12,
+                      'training.local_batch_size': 12, 'training.steps': 1, TP: 2, **changes})
+    whole, cut = (job.train(f'tiles-{tiles}-{n}', {**changes, TILES: n}, 2) for n in (1, tiles))
+    values = [checkpoint.read(saved(f'tiles-{tiles}-{n}', 1)) for n in (1, tiles)]
+    wrong = job.differ('losses', job.losses(cut), job.losses(whole), 0)
+    wrong += job.differ('memory', [cut[0]['arena_bytes']], [whole[0]['arena_bytes']], 0)
+    apart = {name: abs(values[0][name] - values[1][name]).max() for name in values[0]}
+    return wrong + [f'{name} differs by {by}' for name, by in apart.items() if by > ('norm' in name) * LOSS_BOUND]
+
+
 def case_texts(kind, ranks, degree, changes):
     """Texts of other lengths, more than a batch and longer than the cache, are those of one rank."""
     folder, lines = 'texts-' + kind.replace(' ', '-'), [{'prompt': '12 3'[:n % 5] * n or '-'} for n in (1, 4, 2, 9, 3)]
@@ -170,6 +197,7 @@ def cases():
                for kind, large in (('phi3', 'lm_head.weight'), ('gpt2', 'transformer.wte.weight'))]
             + [('announced', case_announced)] + [(f'folders: {family}', case_folders, family) for family in ('phi3', 'qwen3')]
             + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'olmo3', 'adapters')]
+            + [(f'bits of {tiles} tiles', case_tiles, tiles, changes) for tiles, changes in ((2, {}), (3, FULL))]
             + [('blocks', case_blocks)])
 
 

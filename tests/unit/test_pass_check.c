@@ -478,6 +478,39 @@ static struct sh_program *tiled_program(void)
     return tiny_program(&b, tiny_mesh(2, 2, 1, 1));
 }
 
+/* A product of the next tile writes over the rows that are on their way. */
+static void tile_is_under_way(struct plant *l)
+{
+    for (int i = 1; i < l->s->n_ops; i++)
+        if (op_at(l, i)->kind == SH_OP_LINEAR && op_at(l, i - 1)->kind == SH_OP_REDUCE_SCATTER && op_at(l, i)->tiles) {
+            l->p->tensors[op_at(l, i)->out[0]].base_elems = 0;
+            return;
+        }
+    fail_msg("no product has tiles");
+}
+
+/* A product reads the rows of its tile before they are there. */
+static void tile_is_read_too_early(struct plant *l)
+{
+    int wait = SH_NONE;
+
+    for (int i = 0; i + 1 < l->s->n_ops; i++)
+        if (op_at(l, i)->kind == SH_OP_WAIT && op_at(l, i + 1)->kind == SH_OP_LINEAR && op_at(l, i + 1)->tiles)
+            wait = i;
+    assert_true(wait != SH_NONE);
+    move(l, wait, wait + 1);
+}
+
+static struct sh_program *striped_program(void)
+{
+    static const int axes[SH_AXES] = {2, 1, 1, 1, 1, 1, 1};
+    struct sh_build b = tiny_build(&tiny_models[0], 1);
+
+    b.model.n_heads = b.model.n_kv_heads = 4;
+    b.tensor_tiles = 2;
+    return tiny_program(&b, sh_mesh_shape_of(axes, 0));
+}
+
 static struct sh_program *right_program(int rank)
 {
     struct sh_build b = tiny_build(&tiny_models[1], 1);
@@ -615,6 +648,10 @@ static const struct error tiled_table[] = {
     {"a tile is missing", SH_SECTION_ONLY, tile_is_missing, "reads what nothing has written"},
     {"a tile of the validation is missing", SH_SECTION_EVAL, tile_is_missing, "reads what nothing has written"},
 };
+static const struct error striped_table[] = {
+    {"a tile on its way is written over", SH_SECTION_ONLY, tile_is_under_way, "under way"},
+    {"a tile is read before it is there", SH_SECTION_ONLY, tile_is_read_too_early, "nothing has written"},
+};
 static const struct error carried_in_memory[] = {
     {"an update behind the backward", SH_SECTION_ONLY, updated_behind_the_backward, "gradient of a later step"},
 };
@@ -657,6 +694,8 @@ static void planted_errors_are_refused(void **state)
             wrong += !is_refused(&spilled_table[i], spilled_program(on_host));
     for (size_t i = 0; i < sizeof tiled_table / sizeof *tiled_table; i++)
         wrong += !is_refused(&tiled_table[i], tiled_program());
+    for (size_t i = 0; i < sizeof striped_table / sizeof *striped_table; i++)
+        wrong += !is_refused(&striped_table[i], striped_program());
     for (size_t i = 0; i < sizeof carried_in_memory / sizeof *carried_in_memory; i++)
         wrong += !is_refused(&carried_in_memory[i], carried_program(0));
     assert_int_equal(wrong, 0);

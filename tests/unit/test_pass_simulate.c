@@ -473,6 +473,7 @@ static struct sh_build matrix_build(int i, int data, int tensor)
     b.batch.adapters = i % 5 == 2   ? (struct sh_adapters){.rank = 2, .scale = 1.5f, .targets = ~0u}
                        : i % 5 == 4 ? (struct sh_adapters){.rank = 3, .scale = 0.5f, .targets = 0x59}
                                     : adapters;
+    b.tensor_tiles = 1 + i % 3;
     b.model.family = family;
     b.model.n_kv_heads = sh_family_of(family)->one_width || tensor == 4 ? 4 : 2;
     b.model.rope_theta = 100;

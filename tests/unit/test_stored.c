@@ -67,6 +67,7 @@ static const struct row machine[] = {
     {"parallelism.expert_parallel_degree", "2", MOE},
     {"parallelism.context_parallel_degree", "2", NULL},
     {"parallelism.tensor_parallel_degree", "2", NULL},
+    {"parallelism.tensor_parallel_tiles", "2", "parallelism.tensor_parallel_degree=2"},
     {"parallelism.pipeline_parallel_degree", "2", STAGED},
     {"parallelism.pipeline_parallel_schedule", "1F1B", "parallelism.pipeline_parallel_degree=2 " STAGED},
     {"parallelism.pipeline_parallel_layers_per_stage", "1",

@@ -188,6 +188,7 @@ ROWS = {
     'data.document_separator': Row(8, 'steps', needs={'data.document_separator': 7, 'data.document_mask': True}),
     'parallelism.context_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4}),
     'parallelism.tensor_parallel_degree': Row(2, 'plan', needs={'model.n_heads': 4, 'model.n_kv_heads': 4}),
+    'parallelism.tensor_parallel_tiles': Row(2, 'plan', needs={'model.n_heads': 4, 'model.n_kv_heads': 4, 'parallelism.tensor_parallel_degree': 2}),
     'parallelism.pipeline_parallel_degree': Row(2, 'plan', needs=STAGED),
     'parallelism.pipeline_parallel_schedule': Row('zbh1', 'plan', needs={**STAGED, 'parallelism.pipeline_parallel_degree': 2}),
     'parallelism.pipeline_parallel_layers_per_stage': Row(1, 'plan', needs={

@@ -81,7 +81,24 @@ bool sh_config_cuts_matrices(const struct sh_config *c)
 {
     int degree = c->parallelism.tensor_parallel_degree;
 
-    return degree == 1 || (cuts_matrices(c, degree) && !bar_of(c) && !has_whole_parts(c));
+    return degree == 1 || (cuts_matrices(c, degree) && !bar_of(c) && !has_whole_parts(c) &&
+                           rows_of(c) % (degree * c->parallelism.tensor_parallel_tiles) == 0);
+}
+
+/* Each rank has a stripe of each tile. */
+static sh_rc check_tiles(struct sh_config_state *state)
+{
+    static const char tiles[] = "parallelism.tensor_parallel_tiles";
+    const struct sh_config *c = &state->cfg;
+    int n = c->parallelism.tensor_parallel_tiles, degree = c->parallelism.tensor_parallel_degree;
+
+    if (degree == 1 && sh_config_place_typed(sh_config_place_of(state, tiles)))
+        return sh_config_refuse(state, tiles, "has no effect without %s above 1", key);
+    if (rows_of(c) % (degree * n))
+        return sh_config_refuse(state, tiles,
+                                "%d tiles of %d ranks cannot have equal rows of %lld tokens of a micro-step", n, degree,
+                                (long long)rows_of(c));
+    return SH_OK;
 }
 
 sh_rc sh_config_check_tensor(struct sh_config_state *state)
@@ -89,9 +106,9 @@ sh_rc sh_config_check_tensor(struct sh_config_state *state)
     int degree = state->cfg.parallelism.tensor_parallel_degree;
     const char *bar = degree == 1 ? NULL : bar_of(&state->cfg);
 
-    if (degree == 1)
-        return SH_OK;
     if (bar)
         return sh_config_refuse(state, key, "%d %s", degree, bar);
-    return cuts_matrices(&state->cfg, degree) ? SH_OK : refuse_number(state);
+    if (degree > 1 && !cuts_matrices(&state->cfg, degree))
+        return refuse_number(state);
+    return check_tiles(state);
 }

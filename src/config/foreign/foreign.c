@@ -13,6 +13,7 @@
 /* Advice that several rows share. */
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
+#define TILED_EXCHANGES "parallelism.tensor_parallel_tiles: 2; 1 stands for false"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
@@ -104,8 +105,8 @@ static const struct {
      "training.deterministic, true by default; training.reproducible=mesh gives the same bits on any mesh"},
     {"debug.deterministic_warn_only", "leave it out: the same mesh always gives the same bits"},
     {"parallelism.enable_sequence_parallel", "leave it out: with tensor_parallel_degree rows are always cut too"},
-    {"parallelism.enable_async_tensor_parallel",
-     "leave it out: exchanges always run beside what does not need their result"},
+    {"parallelism.enable_async_tensor_parallel", TILED_EXCHANGES},
+    {"compile.enable_async_tensor_parallel", TILED_EXCHANGES},
     {"parallelism.disable_loss_parallel", "leave it out: each rank has the logits of its own words"},
     {"parallelism.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_schedule: 1F1B"},
     {"parallelism.module_fqns_per_model_part",

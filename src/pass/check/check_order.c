@@ -77,18 +77,45 @@ static void count(struct sh_check *c, const struct sh_op *collective, int change
             c->sends[sh_tensor_root(c->p, collective->in[k])] += change;
 }
 
+static int64_t begin_of(const struct sh_check *c, int t)
+{
+    return end_of(c, t) - sh_tensor_bytes(&c->p->tensors[t]);
+}
+
+/* Whether a tensor has bytes of one of the others. */
+static bool has(const struct sh_check *c, const int *tensors, int n, int t)
+{
+    for (int k = 0; k < n; k++)
+        if (tensors[k] != SH_NONE && sh_tensor_root(c->p, tensors[k]) == sh_tensor_root(c->p, t) &&
+            begin_of(c, tensors[k]) < end_of(c, t) && begin_of(c, t) < end_of(c, tensors[k]))
+            return true;
+    return false;
+}
+
+/* Whether some collective under way makes bytes of a tensor, or sends bytes of it: exchanges in tiles have parts of one
+ * storage. The counts by storage say at once that there is none. */
+static bool is_used(const struct sh_check *c, int t, bool made)
+{
+    if (!(made ? c->makes : c->sends)[sh_tensor_root(c->p, t)])
+        return false;
+    for (int i = 0; i < c->section->n_ops; i++) {
+        const struct sh_op *op = sh_check_op(c, i);
+
+        if (c->under_way[i] && has(c, made ? op->out : op->in, made ? SH_OP_MAX_OUT : SH_OP_MAX_IN, t))
+            return true;
+    }
+    return false;
+}
+
 /* Whether the operation touches the result of a collective under way, or writes what a collective still reads. */
 static bool meets(const struct sh_check *c, const struct sh_op *op)
 {
     for (int k = 0; k < SH_OP_MAX_IN; k++)
-        if (op->in[k] != SH_NONE && c->makes[sh_tensor_root(c->p, op->in[k])])
+        if (op->in[k] != SH_NONE && is_used(c, op->in[k], true))
             return true;
-    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
-        int root = op->out[k] == SH_NONE ? SH_NONE : sh_tensor_root(c->p, op->out[k]);
-
-        if (root != SH_NONE && (c->makes[root] || c->sends[root]))
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        if (op->out[k] != SH_NONE && (is_used(c, op->out[k], true) || is_used(c, op->out[k], false)))
             return true;
-    }
     return false;
 }
 
@@ -102,10 +129,10 @@ static sh_rc check_under_way(struct sh_check *c, int i)
     if (op->kind == SH_OP_WAIT)
         return SH_OK;
     if (follows)
-        count(c, sh_check_op(c, before), -1);
+        c->under_way[before] = false;
     broken = meets(c, op);
     if (follows)
-        count(c, sh_check_op(c, before), 1);
+        c->under_way[before] = true;
     return broken ? sh_check_broken(c, i, "touches an operand of a collective that is under way") : SH_OK;
 }
 

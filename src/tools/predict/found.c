@@ -53,7 +53,7 @@ static bool is_limited(const struct sh_predict *l)
     return l->cfg.memory.limit_bytes > 0 && l->cfg.memory.limit_bytes <= room_of(l);
 }
 
-enum { SPREAD_TEXT = 128 };
+enum { SPREAD_TEXT = 160 };
 
 static const char *const schedules[] = {
     [SH_SCHEDULE_1F1B] = "", [SH_SCHEDULE_ZBH1] = " by ZBH1", [SH_SCHEDULE_INTERLEAVED] = " interleaved"};
@@ -65,6 +65,8 @@ static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT
 
     if (f->tensor > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", matrices over %d", f->tensor);
+    if (f->tensor > 1 && f->stripes > 1)
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", exchanged in %d tiles", f->stripes);
     if (f->pipeline > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages%s, the last %d less", f->pipeline,
                       schedules[f->schedule], f->last_less);
@@ -90,6 +92,11 @@ static bool over_tensor(const struct sh_search_found *f)
     return f->tensor > 1;
 }
 
+static bool exchanged_in_tiles(const struct sh_search_found *f)
+{
+    return f->tensor > 1 && f->stripes > 1;
+}
+
 static bool over_stages(const struct sh_search_found *f)
 {
     return f->pipeline > 1;
@@ -104,6 +111,7 @@ static void say_words(const struct sh_search_found *found, int n)
     } words[] = {
         {in_tiles, "in tiles: training.tile_rows=auto"},
         {over_tensor, "matrices over N: parallelism.tensor_parallel_degree, ranks that share each matrix"},
+        {exchanged_in_tiles, "exchanged in N tiles: parallelism.tensor_parallel_tiles, beside products"},
         {over_stages,
          "N stages: parallelism.pipeline_parallel_degree; by ZBH1, interleaved: _schedule; the last K less:\n"
          "_last_stage_less_layers. Runs refuse stages on GPUs so far"},

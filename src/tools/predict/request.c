@@ -115,14 +115,16 @@ static void say_tensor(const struct sh_predict *l)
 {
     int ranks = sh_group_size(&l->mesh, l->mesh.tensor);
     long long rows = (long long)l->cfg.training.local_batch_size * l->cfg.training.seq_len;
-    char bytes[SH_STR_SHORT];
+    char bytes[SH_STR_SHORT], tiles[48] = "";
 
+    if (l->build.tensor_tiles > 1)
+        snprintf(tiles, sizeof tiles, ", in %d tiles beside products", l->build.tensor_tiles);
     if (ranks > 1)
         sh_str_say(stdout, "tensor",
                    "matrices of blocks are cut over %d ranks, %lld rows on each; a block moves %s of them in a "
-                   "micro-step",
+                   "micro-step%s",
                    ranks, rows / ranks / sh_group_size(&l->mesh, l->mesh.context),
-                   sh_str_sum_of_bytes(sh_predict_block_bytes(l, l->mesh.tensor), bytes));
+                   sh_str_sum_of_bytes(sh_predict_block_bytes(l, l->mesh.tensor), bytes), tiles);
 }
 
 static void say_tiles(const struct sh_predict *l)

@@ -80,6 +80,7 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
         out->training.tile_rows = SH_TILE_ROWS_AUTO;
     out->parallelism.context_parallel_degree = f->context;
     out->parallelism.tensor_parallel_degree = f->tensor;
+    out->parallelism.tensor_parallel_tiles = f->tensor > 1 ? f->stripes : 1;
     out->parallelism.pipeline_parallel_degree = f->pipeline;
     if (f->pipeline > 1) {
         out->parallelism.pipeline_parallel_schedule = f->schedule;
@@ -449,6 +450,7 @@ static sh_rc try_meshes(struct state *st, struct sh_search_found degrees, int st
                                 .expert = 1,
                                 .context = degrees.context,
                                 .tensor = degrees.tensor,
+                                .stripes = s->cfg->parallelism.tensor_parallel_tiles,
                                 .pipeline = degrees.pipeline,
                                 .last_less = degrees.last_less,
                                 .reduce = s->cfg->training.mixed_precision_reduce,
@@ -610,6 +612,17 @@ static sh_rc shift_layers(struct state *st, struct sh_search_found f)
     return SH_OK;
 }
 
+/* Rows exchanged in more tiles, beside products. */
+static sh_rc cut_exchanges(struct state *st, struct sh_search_found f)
+{
+    enum { MOST = 4 };
+    double than = f.seconds;
+
+    for (f.stripes *= 2; f.tensor > 1 && f.stripes <= MOST; f.stripes *= 2)
+        SH_TRY(refine(st, f, than));
+    return SH_OK;
+}
+
 /* Other orders of a stage's work; those that such micro-steps or blocks rule out are passed over. */
 static sh_rc change_schedule(struct state *st, struct sh_search_found f)
 {
@@ -623,7 +636,7 @@ static sh_rc change_schedule(struct state *st, struct sh_search_found f)
 }
 
 /* One change at a time, from the same result: finer recomputation, deeper prefetch, resharding over a node, experts on
- * several ranks, sequences on more, the order of stages. */
+ * several ranks, sequences on more, exchanges in tiles, the order of stages. */
 static sh_rc refine_one(struct state *st, struct sh_search_found f)
 {
     struct sh_search_found other = f;
@@ -640,6 +653,7 @@ static sh_rc refine_one(struct state *st, struct sh_search_found f)
         (f.strategy == SH_FULL_SHARD || f.strategy == SH_HYBRID_SHARD))
         SH_TRY(refine(st, other, f.seconds));
     SH_TRY(cut_sequences(st, f));
+    SH_TRY(cut_exchanges(st, f));
     SH_TRY(shift_layers(st, f));
     SH_TRY(change_schedule(st, f));
     return spread_experts(st, f);
@@ -675,6 +689,7 @@ static int complexity(const struct sh_search *s, int64_t sequences, const struct
     return 8 * (f->reduce != s->cfg->training.mixed_precision_reduce) + 8 * f->any_order +
            8 * ((int64_t)f->local_batch * f->micro_steps * (groups_of(s, f) / f->context) != sequences) +
            4 * (f->tensor > s->cfg->parallelism.tensor_parallel_degree) +
+           (f->stripes > s->cfg->parallelism.tensor_parallel_tiles) +
            4 * (f->pipeline > s->cfg->parallelism.pipeline_parallel_degree) +
            4 * (f->strategy == SH_HYBRID_SHARD_ZERO2) + 2 * (f->shard > 1 && f->replicate > 1) + 2 * (f->inner > 1) +
            2 * (f->expert > 1) + 2 * (f->context > s->cfg->parallelism.context_parallel_degree) + f->tiles +

@@ -24,7 +24,7 @@ struct sh_search_found {
     int strategy, shard, replicate;
     int expert;              /* parallelism.expert_parallel_degree */
     int context;             /* parallelism.context_parallel_degree */
-    int tensor;              /* parallelism.tensor_parallel_degree */
+    int tensor, stripes;     /* parallelism.tensor_parallel_degree, and _tiles */
     int pipeline, last_less; /* parallelism.pipeline_parallel_degree, and _last_stage_less_layers */
     int schedule;            /* parallelism.pipeline_parallel_schedule */
     bool tiles;              /* training.tile_rows=auto */
