@@ -116,6 +116,11 @@ struct sh_job_ring {
     int n, *next, *third; /* [n] */
 };
 void sh_job_ring_make(int n, const long long *kind, const long long *node, struct sh_job_ring *ring);
+/* As ring_make, where `each` ranks work together: rank[n / each][each] has those of a group in the order of their places.
+ * They have another group, whose ranks are alike at each place, as their next and third, place by place; a group is on the
+ * node of its first rank. */
+void sh_job_ring_of_groups(int n, int each, const int *rank, const long long *kind, const long long *node,
+                           struct sh_job_ring *ring);
 void sh_job_ring_free(struct sh_job_ring *ring);
 
 /* What a rank computes in each round: its own data, that of the next and of the third, and the first two again. */

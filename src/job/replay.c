@@ -1,5 +1,6 @@
 #include "src/job/job.h"
 
+#include "src/base/hash.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -55,6 +56,31 @@ void sh_job_ring_make(int n, const long long *kind, const long long *node, struc
     }
     free(place);
     free(done);
+}
+
+void sh_job_ring_of_groups(int n, int each, const int *rank, const long long *kind, const long long *node,
+                           struct sh_job_ring *ring)
+{
+    int groups = n / each;
+    long long *kinds = sh_calloc((size_t)groups, sizeof *kinds), *nodes = sh_calloc((size_t)groups, sizeof *nodes);
+    struct sh_job_ring of;
+
+    for (int i = 0; i < n; i++) {
+        kinds[i / each] = (long long)(sh_mix64((uint64_t)kinds[i / each] ^ (uint64_t)kind[rank[i]]) + 1);
+        nodes[i / each] = node[rank[i - i % each]];
+    }
+    sh_job_ring_make(groups, kinds, nodes, &of);
+    *ring = (struct sh_job_ring){
+        .n = n, .next = sh_calloc((size_t)n, sizeof *ring->next), .third = sh_calloc((size_t)n, sizeof *ring->third)};
+    for (int i = 0; i < n; i++) {
+        int next = of.next[i / each], third = of.third[i / each];
+
+        ring->next[rank[i]] = next < 0 ? -1 : rank[next * each + i % each];
+        ring->third[rank[i]] = rank[third * each + i % each];
+    }
+    sh_job_ring_free(&of);
+    free(kinds);
+    free(nodes);
 }
 
 void sh_job_ring_free(struct sh_job_ring *ring)

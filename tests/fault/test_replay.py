@@ -28,6 +28,10 @@ MESHES = [
     {'parallelism.sharding_strategy': 'no_shard', 'training.local_batch_size': 2},
     {**EXPERTS, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.reproducible': 'mesh'},
 ]
+# Two ranks make each micro-step together, of three at a time.
+SHARED = {'parallelism.sharding_strategy': 'full_shard', 'model.n_heads': 2, 'model.n_kv_heads': 2, 'model.ffn_dim': 32,
+          'training.global_batch_size': 12, 'training.local_batch_size': 1}
+TOGETHER = [{**SHARED, 'parallelism.tensor_parallel_degree': 2}, {**SHARED, 'parallelism.context_parallel_degree': 2}]
 # Sums over ranks, and what an update reads and writes, are not replayed.
 ELSEWHERE = re.compile(r'(update|init) |(accumulate|sumsq|exact_round|cast|copy|unpack)$')
 NODES = {'LD_PRELOAD': job.launcher.preload(pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/nodes.so'),
@@ -42,16 +46,17 @@ def count_calls(config, ranks=RANKS):
     return [int(word) for word in re.search(r'^calls (.*)', run('count', config, ranks=ranks, CALL='count'), re.M)[1].split()]
 
 
-def case_flips():
-    """Damage begins in step 1 or 2 and is found by the replay of step 2: no checkpoint of step 2 is there."""
+def case_flips(meshes, ranks, flips):
+    """Damage begins in step 1 or 2 and is found by the replay of step 2: no checkpoint of step 2 is there. Of ranks that make
+    a micro-step together the one is named that has made it first."""
     draw, bad, found, tried = random.Random(11), [], 0, 0
     calls = {}
-    while tried < FLIPS:
-        mesh, rank = draw.choice(range(len(MESHES)) if LONG else (0, 3)), draw.randrange(RANKS)
+    while tried < flips:
+        mesh, rank = draw.choice(range(len(meshes))), draw.randrange(ranks)
         if mesh not in calls:
-            calls[mesh] = count_calls({**MESHES[mesh], 'fault.replay_every': 0})
+            calls[mesh] = count_calls({**meshes[mesh], 'fault.replay_every': 0}, ranks)
         call = draw.randrange(calls[mesh][1], calls[mesh][2])
-        said = run('flip', MESHES[mesh], (0, 7), CALL=call, HOW='flip', RANK=rank, AGAIN=True)
+        said = run('flip', meshes[mesh], (0, 7), ranks, CALL=call, HOW='flip', RANK=rank, AGAIN=True)
         label, change = re.search(r'^wrong: (.*): (\w+)$', said, re.M).groups()
         if change == 'nothing' or ELSEWHERE.search(label):
             continue
@@ -59,7 +64,7 @@ def case_flips():
         named = re.search(rf'step 2, run again: from the same sequences rank {rank} on \S+ makes other numbers than others, first in '
                           r'(.*); memory or a processor has failed silently: leave that node out and start again', said)
         saved = (pathlib.Path('flip/out/checkpoint') / 'step-00000002.h5').exists()
-        bad += [f'{MESHES[mesh]}: call {call}, {label} on rank {rank}: {said[-900:]}'] * (not named or saved)
+        bad += [f'{meshes[mesh]}: call {call}, {label} on rank {rank}: {said[-900:]}'] * (not named or saved)
         found += bool(named) and named[1] == label
     print(f'# {tried - len(bad)} of {tried} right ranks, {found} with the operation itself')
     return bad
@@ -116,11 +121,12 @@ def watched(config, **env):
 def case_clean():
     """Nothing is said, and the losses are those of a run without replays."""
     bad = []
-    for mesh in MESHES:
+    for mesh in MESHES + TOGETHER:
+        ranks = 6 if mesh in TOGETHER else RANKS
         config = {**BASE, **mesh, 'training.dataset_path': wrong.tokens, 'training.steps': REPLAYS, 'checkpoint.interval': 10 * REPLAYS}
-        twice = job.losses(job.train('twice', {**config, 'fault.replay_every': 1}, ranks=RANKS))
+        twice = job.losses(job.train('twice', {**config, 'fault.replay_every': 1}, ranks=ranks))
         if LONG or mesh is MESHES[1]:
-            plain = job.losses(job.train('plain', {**config, 'fault.replay_every': 0}, ranks=RANKS))
+            plain = job.losses(job.train('plain', {**config, 'fault.replay_every': 0}, ranks=ranks))
             bad += job.differ(f'{mesh}', twice, plain, 0)
     return bad
 
@@ -128,18 +134,24 @@ def case_clean():
 def case_refused():
     """What cannot be replayed is refused; sherd plan says what a replay costs."""
     bad = []
-    for ranks, config, text in ((0, {}, 'start more ranks'), (2, {'parallelism.tensor_parallel_degree': 2, 'model.n_heads': 2,
-                                                                  'model.n_kv_heads': 2}, 'tensor_parallel_degree=2')):
+    for ranks, config, text in (
+            (0, {}, 'start more ranks'), (2, TOGETHER[0], 'no other rank that makes another micro-step has'),
+            (2, {'parallelism.pipeline_parallel_degree': 2}, 'pipeline_parallel_degree=2 stages work'),
+            (2, {**EXPERTS, 'parallelism.expert_parallel_degree': 2}, 'expert_parallel_degree=2 they go'),
+            (4, {**EXPERTS, **TOGETHER[0]}, 'tensor_parallel_degree=2 they go')):
         said = wrong.run('no', ranks, {**BASE, **config}, statuses=(2,))
         bad += [said] * ('fault.replay_every' not in said or text not in said)
     job.prepare('no', {**BASE, 'fault.replay_every': 20})
     said = job.sherd('plan', 'c.yaml', '--ranks=2', folder='no')
     alone = job.sherd('plan', 'c.yaml', '--ranks=1', folder='no')
     bad += [alone] * ('a run refuses fault.replay_every on one rank' not in alone)
+    shared = job.sherd('plan', 'c.yaml', '--ranks=2', *(f'--{key}={value}' for key, value in TOGETHER[0].items()), folder='no')
+    bad += [shared] * ('refuses fault.replay_every on ranks that all make one' not in shared)
     return bad + [said] * ('2 micro-steps of each rank every 20 steps: 2.5 % of its micro-steps' not in said)
 
 
 if __name__ == '__main__':
     wrong.tokens = tiny.write_tokens()
-    sys.exit(job.run_cases([('one bit, lasting', case_flips), ('of two ranks', case_pair), ('the watch', case_watched), ('no flip', case_clean),
+    sys.exit(job.run_cases([('one bit, lasting', case_flips, MESHES if LONG else MESHES[::3], RANKS, FLIPS),
+                            ('of ranks that share a micro-step', case_flips, TOGETHER, 6, FLIPS if LONG else 2), ('of two ranks', case_pair), ('the watch', case_watched), ('no flip', case_clean),
                             ('what cannot be replayed', case_refused)] if job.can_launch() else [('skipped', list)]))

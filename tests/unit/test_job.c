@@ -201,6 +201,22 @@ static void a_lone_kind_has_no_other(void **state)
     sh_job_ring_free(&ring);
 }
 
+/* Three groups of two, dealt by turns over three nodes; one of another kind has no other group. */
+static void groups_are_compared_place_by_place(void **state)
+{
+    const long long kind[] = {5, 5, 5, 6, 6, 6, 5, 7}, node[] = {0, 1, 2, 0, 1, 2, 0, 1};
+    const int rank[] = {0, 3, 1, 4, 2, 5, 6, 7}, next[] = {1, 2, 0, 4, 5, 3, -1, -1},
+              third[] = {2, 0, 1, 5, 3, 4, 6, 7};
+    struct sh_job_ring ring;
+
+    (void)state;
+    sh_job_ring_of_groups(8, 2, rank, kind, node, &ring);
+    assert_int_equal(ring.n, 8);
+    assert_memory_equal(ring.next, next, sizeof next);
+    assert_memory_equal(ring.third, third, sizeof third);
+    sh_job_ring_free(&ring);
+}
+
 static void a_straggler_is_told_once_when_it_lasts(void **state)
 {
     static const double even[] = {1, 1.1, 0.9, 1.2}, late[] = {1, 1.1, 1.9, 1.2}, other[] = {2.1, 1.1, 1, 1.2};
@@ -444,6 +460,7 @@ int main(void)
         cmocka_unit_test(the_odd_ones_are_found),
         cmocka_unit_test(ranks_on_other_nodes_are_compared),
         cmocka_unit_test(a_lone_kind_has_no_other),
+        cmocka_unit_test(groups_are_compared_place_by_place),
         cmocka_unit_test(a_straggler_is_told_once_when_it_lasts),
         cmocka_unit_test(what_costs_nothing_is_not_told),
         cmocka_unit_test(the_slower_of_two_can_be_a_straggler),

@@ -97,27 +97,28 @@ sh_rc sh_config_check_fingerprint(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* A micro-step is then one rank's work, from its tokens to its gradients. */
+/* What ranks make together is compared at the first operation that differs, and rows sorted by expert, of which some are
+ * never written, are not compared, so their faults would show on another rank first. Stages work on several micro-steps. */
 sh_rc sh_config_check_replay(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    const struct {
-        const char *name;
-        int degree;
-    } rows[] = {
-        {"parallelism.tensor_parallel_degree", c->parallelism.tensor_parallel_degree},
-        {"parallelism.context_parallel_degree", c->parallelism.context_parallel_degree},
-        {"parallelism.expert_parallel_degree", c->parallelism.expert_parallel_degree},
-        {"parallelism.pipeline_parallel_degree", c->parallelism.pipeline_parallel_degree},
-    };
+    int tensor = c->parallelism.tensor_parallel_degree, experts = c->parallelism.expert_parallel_degree;
+    int most = experts > 1 ? experts : tensor > 1 ? tensor : c->parallelism.context_parallel_degree;
 
-    for (size_t i = 0; c->fault.replay_every && i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].degree > 1)
-            return sh_config_refuse(
-                state, "fault.replay_every",
-                "ranks compare what each makes of its own sequences, but with %s=%d several make it "
-                "together; leave one of them out",
-                rows[i].name, rows[i].degree);
+    if (c->fault.replay_every && c->parallelism.pipeline_parallel_degree > 1)
+        return sh_config_refuse(state, "fault.replay_every",
+                                "ranks compare what they make of a micro-step, but with "
+                                "parallelism.pipeline_parallel_degree=%d stages work on several at once; leave one of "
+                                "them out",
+                                c->parallelism.pipeline_parallel_degree);
+    if (c->fault.replay_every && c->model.n_experts && most > 1)
+        return sh_config_refuse(state, "fault.replay_every",
+                                "rows of experts are not compared, and with parallelism.%s_parallel_degree=%d they go "
+                                "from rank to rank, so a fault would be found on another one; leave one of them out",
+                                experts > 1  ? "expert"
+                                : tensor > 1 ? "tensor"
+                                             : "context",
+                                most);
     return SH_OK;
 }
 

@@ -32,8 +32,15 @@ static void mark_own(const struct sh_program *p, bool *own)
             own[sh_tensor_root(p, p->units[i].full)] = false;
 }
 
+/* Ranks that make a micro-step with each other: the others at their places compute it as they do, sums included. */
+static sh_group joined(const struct sh_mesh_shape *shape)
+{
+    return shape->tensor | shape->context;
+}
+
 /* Whether output k is computed from a rank's own storage, directly or not. A gather brings the same to all. */
-static bool depends(const struct sh_program *p, const struct sh_op *op, int k, const bool *own)
+static bool depends(const struct sh_program *p, const struct sh_op *op, int k, const bool *own,
+                    const struct sh_mesh_shape *shape)
 {
     bool found = (op->attr.accumulate >> k & 1) && own[sh_tensor_root(p, op->out[k])];
 
@@ -41,21 +48,25 @@ static bool depends(const struct sh_program *p, const struct sh_op *op, int k, c
         return false;
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         found = found || (op->in[i] != SH_NONE && own[sh_tensor_root(p, op->in[i])]);
-    return found || op->kind == SH_OP_REDUCE_SCATTER || op->kind == SH_OP_ALL_REDUCE;
+    return found || ((op->kind == SH_OP_REDUCE_SCATTER || op->kind == SH_OP_ALL_REDUCE) &&
+                     sh_group_size(shape, op->attr.group & ~joined(shape)) > 1);
 }
 
-/* Parts of parameters that a rank keeps for itself are not compared, nor rows that may never be written. */
+/* Parts of parameters that a rank keeps for itself are not compared, nor rows that may never be written, nor a unit's
+ * gradient after its sum over ranks of one micro-step: it ends in padding. */
 static bool can_count(const struct sh_program *p, const struct sh_op *op, int tensor)
 {
     enum sh_mem mem = p->tensors[sh_tensor_root(p, tensor)].mem;
 
     return p->streams[op->stream].runs == SH_RUNS_KERNELS && !sh_op_info(op->kind)->marker &&
-           !sh_print_sorts_rows(op->kind) && op->phase != SH_PHASE_UPDATE &&
+           !sh_print_sorts_rows(op->kind) && !(op->kind == SH_OP_SCALE && op->unit != SH_NONE) &&
+           op->phase != SH_PHASE_UPDATE &&
            (mem == SH_MEM_ACT || mem == SH_MEM_ACT_GRAD || mem == SH_MEM_GRAD || mem == SH_MEM_GRAD_FULL ||
             mem == SH_MEM_CONST);
 }
 
-static void mark_section(const struct sh_program *p, const struct sh_section *section, bool *counts)
+static void mark_section(const struct sh_program *p, const struct sh_section *section,
+                         const struct sh_mesh_shape *shape, bool *counts)
 {
     bool *own = sh_calloc((size_t)p->n_tensors, sizeof *own);
 
@@ -65,7 +76,7 @@ static void mark_section(const struct sh_program *p, const struct sh_section *se
 
         for (int k = 0; k < SH_OP_MAX_OUT; k++)
             if (op->out[k] != SH_NONE) {
-                bool is_own = depends(p, op, k, own);
+                bool is_own = depends(p, op, k, own, shape);
 
                 counts[i * SH_OP_MAX_OUT + k] = !is_own && can_count(p, op, op->out[k]);
                 own[sh_tensor_root(p, op->out[k])] = is_own;
@@ -105,33 +116,48 @@ static sh_rc check(const struct sh_replay *s)
                        "fault.replay_every: with training.deterministic=false a GPU's bits change from run to "
                        "run; leave one of them out");
     if (s->ring.next[r->mesh->rank] < 0)
-        return sh_fail(SH_E_USAGE,
-                       "fault.replay_every: no other rank has a processor like that of %s, so nobody can compute the "
-                       "same bits; start more ranks, or leave it out",
-                       r->mesh->host);
+        return sh_fail(
+            SH_E_USAGE,
+            "fault.replay_every: no other rank%s a processor like that of %s, so nobody can compute the "
+            "same bits; start more ranks, or leave it out",
+            sh_group_size(&r->mesh->shape, joined(&r->mesh->shape)) > 1 ? " that makes another micro-step has" : " has",
+            r->mesh->host);
     return SH_OK;
+}
+
+/* Ranks that make one micro-step, in the order of their places, side by side. */
+static int *side_by_side(const struct sh_mesh_shape *shape, int n)
+{
+    sh_group together = joined(shape);
+    int each = sh_group_size(shape, together), *rank = sh_calloc((size_t)n, sizeof *rank);
+    struct sh_mesh_shape at = *shape;
+
+    for (at.rank = 0; at.rank < n; at.rank++)
+        rank[sh_group_index(&at, sh_group_others(&at, together)) * each + sh_group_index(&at, together)] = at.rank;
+    return rank;
 }
 
 static sh_rc pair(struct sh_replay *s)
 {
     const struct sh_run *r = s->r;
-    int n = r->mesh->world;
+    int n = r->mesh->world, *rank = side_by_side(&r->mesh->shape, n);
     long long *all = sh_calloc(2 * (size_t)n, sizeof *all);
     sh_rc rc;
 
     all[r->mesh->rank] = kind_of(r);
     all[n + r->mesh->rank] = r->mesh->node;
     rc = sh_mesh_sum_i64(all, 2 * n);
+    s->together = sh_group_size(&r->mesh->shape, joined(&r->mesh->shape));
     if (rc == SH_OK)
-        sh_job_ring_make(n, all, all + n, &s->ring);
+        sh_job_ring_of_groups(n, s->together, rank, all, all + n, &s->ring);
     free(all);
+    free(rank);
     return rc;
 }
 
 sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
 {
     const struct sh_program *p = r->p;
-    int most = 0;
     int64_t bytes = 0;
 
     if (!r->cfg.fault.replay_every)
@@ -142,8 +168,8 @@ sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
     s->counts = sh_calloc((size_t)p->n_ops * SH_OP_MAX_OUT, sizeof *s->counts);
     for (int i = 0; i < p->n_sections; i++)
         if (sh_program_is_micro_step(&p->sections[i])) {
-            mark_section(p, &p->sections[i], s->counts);
-            most = p->sections[i].n_ops > most ? p->sections[i].n_ops : most;
+            mark_section(p, &p->sections[i], &r->mesh->shape, s->counts);
+            s->most = p->sections[i].n_ops > s->most ? p->sections[i].n_ops : s->most;
         }
     for (int i = 0; i < p->n_ops * SH_OP_MAX_OUT; i++)
         if (s->counts[i]) {
@@ -151,8 +177,7 @@ sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
 
             bytes = here > bytes ? here : bytes;
         }
-    s->own = sh_calloc((size_t)most, sizeof *s->own);
-    s->other = sh_calloc((size_t)most, sizeof *s->other);
+    s->ops = sh_calloc((size_t)s->most * SH_JOB_ROUNDS, sizeof *s->ops);
     s->copy = r->device->gpu ? sh_calloc((size_t)bytes, 1) : NULL;
     return SH_OK;
 }
@@ -161,8 +186,7 @@ void sh_replay_close(struct sh_replay *s)
 {
     sh_job_ring_free(&s->ring);
     free(s->counts);
-    free(s->own);
-    free(s->other);
+    free(s->ops);
     free(s->copy);
     *s = (struct sh_replay){0};
 }
@@ -200,19 +224,30 @@ struct rounds {
     long long *sums; /* [SH_JOB_ROUNDS][world], of all ranks once they are collected */
 };
 
-/* The operations' sums stay in `to`. */
-static void run_round(struct sh_replay *s, const struct rounds *r, enum sh_job_round round, int rank, long long *to)
+static long long *ops_of(const struct sh_replay *s, enum sh_job_round round)
 {
+    return s->ops + (int64_t)round * s->most;
+}
+
+/* Put the sum of a round's first n operations in this rank's place. */
+static void add_up(const struct sh_replay *s, enum sh_job_round round, int n, long long *sums)
+{
+    const long long *of = ops_of(s, round);
     uint64_t all = 0;
 
-    memset(to, 0, (size_t)s->section->n_ops * sizeof *to);
-    s->now = to;
+    for (int i = 0; i < n; i++)
+        all = sh_mix64(all ^ (uint64_t)of[i]) + 1;
+    sums[(int64_t)round * s->ring.n + s->r->mesh->rank] = (long long)all;
+}
+
+static void run_round(struct sh_replay *s, const struct rounds *r, enum sh_job_round round, int rank)
+{
+    s->now = ops_of(s, round);
+    memset(s->now, 0, (size_t)s->section->n_ops * sizeof *s->now);
     sh_exec_set_look(s->r->exec, SH_LOOKS, look, s);
     r->run(r->arg, rank, s->section);
     sh_exec_set_look(s->r->exec, SH_LOOKS, NULL, NULL);
-    for (int i = 0; i < s->section->n_ops; i++)
-        all = sh_mix64(all ^ (uint64_t)to[i]) + 1;
-    r->sums[(int64_t)round * s->ring.n + s->r->mesh->rank] = (long long)all;
+    add_up(s, round, s->section->n_ops, r->sums);
 }
 
 /* ---- a difference ---- */
@@ -226,20 +261,27 @@ struct verdict {
     char *host;       /* [world][HOST] */
 };
 
+/* 1 + the first of n operations whose sums differ; 0: none. */
+static int differs_at(const long long *a, const long long *b, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (a[i] != b[i])
+            return i + 1;
+    return 0;
+}
+
 /* What the next rank found on its own data comes from there. */
 static sh_rc find_first(struct sh_replay *s, struct verdict *v)
 {
     int n = s->ring.n, me = s->r->mesh->rank, before = 0;
-    size_t bytes = (size_t)s->section->n_ops * sizeof *s->own;
+    size_t bytes = (size_t)s->section->n_ops * sizeof *s->ops;
     long long *theirs = sh_calloc(bytes, 1);
     sh_rc rc;
 
     while (s->ring.next[before] != me)
         before++;
-    rc = sh_mesh_shift(s->own, (int64_t)bytes, before, theirs, (int64_t)bytes, s->ring.next[me]);
-    for (int i = s->section->n_ops - 1; i >= 0; i--)
-        if (theirs[i] != s->other[i])
-            v->first[me] = i + 1;
+    rc = sh_mesh_shift(ops_of(s, SH_JOB_OWN), (int64_t)bytes, before, theirs, (int64_t)bytes, s->ring.next[me]);
+    v->first[me] = differs_at(theirs, ops_of(s, SH_JOB_NEXT), s->section->n_ops);
     free(theirs);
     SH_TRY(rc);
     SH_TRY(sh_mesh_gather(s->r->mesh->host, HOST, v->host));
@@ -258,6 +300,30 @@ static int first_of(const struct sh_replay *s, const struct verdict *v)
     return first ? s->section->first_op + (int)first - 1 : SH_NONE;
 }
 
+/* Of ranks that make a micro-step together, what one has made goes into what the others make. So rounds are compared up
+ * to the first operation that differs anywhere: from there it has yet to travel. */
+static sh_rc only_first(const struct sh_replay *s, const struct verdict *v, long long *sums)
+{
+    static const enum sh_job_round again[][2] = {{SH_JOB_OWN, SH_JOB_OWN_AGAIN}, {SH_JOB_NEXT, SH_JOB_NEXT_AGAIN}};
+    int n = s->section->n_ops;
+    double first = n;
+
+    for (int i = 0; i < s->ring.n; i++)
+        if (v->first[i] && v->first[i] < first)
+            first = (double)v->first[i];
+    for (int i = 0; i < 2; i++) {
+        int at = differs_at(ops_of(s, again[i][0]), ops_of(s, again[i][1]), n);
+
+        first = at && at < first ? at : first;
+    }
+    first = -first;
+    SH_TRY(sh_mesh_max(&first, 1));
+    memset(sums, 0, (size_t)s->ring.n * SH_JOB_ROUNDS * sizeof *sums);
+    for (int round = 0; round < SH_JOB_ROUNDS; round++)
+        add_up(s, (enum sh_job_round)round, (int)-first, sums);
+    return sh_mesh_sum_i64(sums, SH_JOB_ROUNDS * s->ring.n);
+}
+
 /* At most four ranks by name. */
 static void print_ranks(const struct sh_replay *s, const struct verdict *v, FILE *out)
 {
@@ -274,7 +340,7 @@ static void print_ranks(const struct sh_replay *s, const struct verdict *v, FILE
 /* Whether two differ and nobody else could have decided: who would be the third is one of them. */
 static bool is_pair(const struct sh_replay *s, const struct verdict *v)
 {
-    bool alone = v->n_blamed == 2;
+    bool alone = v->n_blamed > 1;
 
     for (int i = 0; i < s->ring.n; i++)
         alone = alone && (!v->blamed[i] || s->ring.third[i] == i);
@@ -315,13 +381,15 @@ static sh_rc report(const struct sh_replay *s, const struct verdict *v)
 }
 
 /* Those to blame fail, so that the line comes from one of them. Collective, agreed. */
-static sh_rc judge(struct sh_replay *s, const long long *sums)
+static sh_rc judge(struct sh_replay *s, long long *sums)
 {
     size_t n = (size_t)s->ring.n;
     struct verdict v = {
         .blamed = sh_calloc(n, sizeof *v.blamed), .first = sh_calloc(n, sizeof *v.first), .host = sh_calloc(n, HOST)};
     sh_rc rc = find_first(s, &v);
 
+    if (rc == SH_OK && s->together > 1)
+        rc = only_first(s, &v, sums);
     v.n_blamed = sh_job_replay_blame(&s->ring, sums, v.blamed, &v.unstable);
     if (rc == SH_OK)
         rc = sh_agree(v.blamed[s->r->mesh->rank] ? report(s, &v) : SH_OK);
@@ -331,18 +399,16 @@ static sh_rc judge(struct sh_replay *s, const long long *sums)
     return rc;
 }
 
-/* A third rank computes the same, and the two again. The sums of the first rounds' operations are needed later. */
+/* A third rank computes the same, and the two again. */
 static sh_rc ask_a_third(struct sh_replay *s, const struct rounds *r)
 {
     int me = s->r->mesh->rank;
     int64_t first = (int64_t)SH_JOB_THIRD * s->ring.n;
-    long long *now = sh_calloc((size_t)s->section->n_ops, sizeof *now);
     sh_rc rc;
 
-    run_round(s, r, SH_JOB_THIRD, s->ring.third[me], now);
-    run_round(s, r, SH_JOB_OWN_AGAIN, me, now);
-    run_round(s, r, SH_JOB_NEXT_AGAIN, s->ring.next[me], now);
-    free(now);
+    run_round(s, r, SH_JOB_THIRD, s->ring.third[me]);
+    run_round(s, r, SH_JOB_OWN_AGAIN, me);
+    run_round(s, r, SH_JOB_NEXT_AGAIN, s->ring.next[me]);
     rc = sh_mesh_sum_i64(r->sums + first, (SH_JOB_ROUNDS - SH_JOB_THIRD) * s->ring.n);
     return rc == SH_OK ? judge(s, r->sums) : rc;
 }
@@ -370,8 +436,8 @@ sh_rc sh_replay_step(struct sh_replay *s, const struct sh_section *section, sh_r
     sh_rc rc;
 
     s->section = section;
-    run_round(s, &r, SH_JOB_OWN, me, s->own);
-    run_round(s, &r, SH_JOB_NEXT, s->ring.next[me], s->other);
+    run_round(s, &r, SH_JOB_OWN, me);
+    run_round(s, &r, SH_JOB_NEXT, s->ring.next[me]);
     sh_exec_take_time(s->r->exec);
     rc = sh_mesh_sum_i64(r.sums, SH_JOB_THIRD * n);
     if (rc == SH_OK && sh_job_replay_differs(&s->ring, r.sums))

@@ -5,11 +5,14 @@
  * both repeat; who disagrees with itself, or with the two others, is named with its node, and the run ends before it
  * saves. What the sections leave behind is written anew by the next step.
  *
+ * Ranks that make a micro-step together (tensor and context axes) compute that of other such ranks, each at its
+ * place, and then only the first operation that differs decides, since the fault of one goes into what all of them make.
+ *
  * A fault that does not come back passes, and so does one of a collective's sum, which replicas.h finds between replicas.
  * Only ranks with the same processor, or GPU, are compared.
  *
  * Cost: two micro-steps of forward and backward and one read of all that they make, on a GPU through its host; sent: 8
- * bytes for each rank. */
+ * bytes for each rank. Memory: 40 bytes for each operation of a section. */
 #ifndef SH_WATCH_REPLAY_H
 #define SH_WATCH_REPLAY_H
 
@@ -30,11 +33,11 @@ struct sh_replay {
     struct sh_job_ring ring;          /* whose micro-steps each rank computes besides its own */
     bool *counts;                     /* [ops][SH_OP_MAX_OUT] outputs that do not depend on who computes them */
     const struct sh_section *section; /* the one that is replayed */
-    long long *own, *other, *now;     /* [ops of a section] sums of outputs, of this rank's data and of the next one's;
-                                          now: which of them is being made */
-    char *copy;                       /* of an output on a GPU; else NULL */
-    int64_t good;                     /* the step up to which replays were equal, or with which this process began */
-    int64_t began;                    /* when the steps since then began; 0: that is known already */
+    long long *ops, *now;             /* [SH_JOB_ROUNDS][most] sums of outputs; now: the round that is being made */
+    int most, together; /* operations of the longest section; ranks that make a micro-step with each other */
+    char *copy;         /* of an output on a GPU; else NULL */
+    int64_t good;       /* the step up to which replays were equal, or with which this process began */
+    int64_t began;      /* when the steps since then began; 0: that is known already */
 };
 
 /* Pair the ranks. Does nothing if there is nothing to replay. Collective, agreed. Errors: SH_E_USAGE: there is no other

@@ -214,8 +214,9 @@ static void say_replays(const struct sh_predict *l)
 {
     int64_t every = l->cfg.fault.replay_every;
 
-    if (every && l->at.world == 1)
-        sh_str_say(stdout, "replays", "a run refuses fault.replay_every on one rank: no other can compute the same");
+    if (every && sh_group_size(&l->mesh, l->mesh.tensor | l->mesh.context) == l->at.world)
+        sh_str_say(stdout, "replays", "a run refuses fault.replay_every on %s: no other can compute the same",
+                   l->at.world == 1 ? "one rank" : "ranks that all make one micro-step");
     else if (every)
         sh_str_say(stdout, "replays", "2 micro-steps of each rank every %lld steps: %.2g %% of its micro-steps",
                    (long long)every, 200 / ((double)every * l->build.options.micro_steps));
