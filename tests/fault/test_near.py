@@ -164,8 +164,8 @@ def survive(name, ranks, changes, whole_ranks):
     return wrong + leftovers()
 
 
-def leftovers():
-    """Keepers and ranks of this test that are still there."""
+def still_there():
+    """The command lines of keepers and ranks of this test."""
     found = []
     for entry in pathlib.Path('/proc').iterdir():
         try:
@@ -174,6 +174,11 @@ def leftovers():
                 found.append((entry / 'cmdline').read_bytes())
         except OSError:
             pass
+    return found
+
+
+def leftovers():
+    found = still_there()
     return [f'left behind: {found}'] if found else []
 
 
@@ -516,6 +521,30 @@ def script():
     return wrong + differences(folder, whole) + leftovers()
 
 
+def script_is_killed():
+    """Its keeper ends with it, which nobody else would end; then with all else, and nothing is left."""
+    folder, words = job.prepare('killed-script', config(**NEAR, **{'training.steps': 100000})), job.command(2, [])
+    run = subprocess.Popen([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL, start_new_session=True,
+                           env=job.environment(2) | {'LAUNCH': ' '.join(words[:words.index(os.environ['SHERD'])])})
+    wait_for_step(folder, run, 5)
+    trains, keeps = ranks_of(folder), kept(folder) > 0
+    run.kill()
+    run.wait()
+    end = time.monotonic() + job.SECONDS
+    while any(b'\0keep\0' in words for words in still_there()) and time.monotonic() < end:
+        time.sleep(0.02)
+    wrong = [] if keeps and trains and not any(b'\0keep\0' in words for words in still_there()) else [f'{keeps}, {trains}: {still_there()}']
+    for pid in trains.values():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    while still_there() and time.monotonic() < end:
+        time.sleep(0.02)
+    return wrong + leftovers()
+
+
 def no_room():
     """More than the limit is refused with class 4; less is what the plan says, to the byte."""
     folder = job.prepare('no-room', config(**NEAR))
@@ -547,5 +576,5 @@ if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
-        ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the limit, and the plan', no_room),
+        ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))

@@ -6,6 +6,7 @@ The losses are written down as in TRL 1.x (DPOTrainer with reverse KL, CPOTraine
 differentiated by PyTorch. What ORPO and sft_weight add is the mean over the chosen answer, as in their papers.
 """
 import functools
+import os
 import pathlib
 import random
 import sys
@@ -20,7 +21,7 @@ import pairs
 import torch_reference
 from test_torch import CHANGE_BOUND, COMMON, compare_tensors, draw_weights
 
-STEPS, BATCH = 10, 8
+STEPS, BATCH = 20 if os.environ.get('SHERD_LONG') else 10, 8
 LOSS_BOUND = 1e-5     # relative, each step
 REWARD_BOUND = 2e-5   # of log-probabilities of up to 100, of which rewards are small differences
 NORM_BOUND = 5e-5

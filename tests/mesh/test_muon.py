@@ -115,6 +115,19 @@ def case_taken_up(way, mesh):
     return [done.stderr] if done.returncode else judge(folder, job.metrics(folder), way)
 
 
+def case_skipped(mesh):
+    """Steps that the guard leaves out leave momentum, means of squares and parameters as they are, carried or not."""
+    ranks, changes = {**MESHES, **IN_A_FILE}[mesh]
+    first = one_rank('llama, NorMuon')[0]
+    over = {'training.mixed_precision_param': 'float16', 'training.loss_scale': 2**40, 'guard.max_skips': 2 * STEPS}
+    folder, done = take_up(first, config('llama, NorMuon', {**changes, **over}), ranks)
+    if done.returncode or sum('skipped' in step for step in job.metrics(folder)) != STEPS - HALF:
+        return [done.stderr]
+    same = subprocess.run(job.command(0, ['ckpt', 'diff', saved(first, HALF), saved(folder)]), capture_output=True, text=True)
+    right = 'differ in 4 places' in same.stderr and same.stdout.startswith('step: 3 -> 6\nsamples: ') and '\nguard.max_skips: ' in same.stdout
+    return [] if right else [same.stdout + same.stderr]
+
+
 def case_refused(changes, text):
     """Continuing with other states is refused, and the message says what works."""
     _, done = take_up(one_rank('llama')[0], config('llama', changes), 0)
@@ -155,6 +168,7 @@ if __name__ == '__main__':
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
               (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama, NorMuon', 'full_shard over 4, 1 owner'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
                ('llama, groups', 'full_shard over 2')) if job.can_launch()]
+    cases += [(f'skipped, {mesh}', case_skipped, mesh) for mesh in ('2 threads', 'states in a file, carried') if MESHES.get(mesh) or job.can_launch()]
     cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
               ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),
               ('a pattern without a tensor', case_never_starts, {'optimizer.groups': 'pattern=nothing lr=2'},
