@@ -25,6 +25,7 @@ if not sys.prefix.startswith(os.path.realpath(VENV)):
     os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
 import torch
 
+import torch_reference
 import trainers
 
 PROGRAMS = job.TOP / 'src/tools/states'
@@ -463,10 +464,36 @@ def case_story():
     return wrong + ([] if texts[0] == texts[1] and len(texts[0]) == 68 else [f'{texts[0]}', f'{texts[1]}'])
 
 
+def case_muon(family):
+    """The Muon in float64 that Sherd is compared with (tests/gold/test_torch.py) is torch's own, but for its bfloat16: five steps of
+    matrices of both orders, which GPT-2 stores turned."""
+    torch.manual_seed(3)
+    start = [0.1 * torch.randn(40, 24), 0.1 * torch.randn(24, 64)]
+    turned = (lambda x: x.T) if family == 'gpt2' else (lambda x: x)
+    ours = [torch.nn.Parameter(turned(x).double().contiguous()) for x in start]
+    theirs = [torch.nn.Parameter(x.clone()) for x in start]
+    c = {f'optimizer.{key}': value for key, value in (('name', 'muon'), ('muon_split', 'none'), ('momentum', 0.9), ('weight_decay', 0.1),
+                                                      ('beta1', 0.9), ('beta2', 0.95), ('eps', 1e-8))}
+    mine = torch_reference.Muon([(str(i), x) for i, x in enumerate(ours)], {**c, 'model.family': family, 'model.head_dim': 8, 'model.n_heads': 3})
+    mine.param_groups[0]['lr'] = mine.param_groups[1]['lr'] = 0.01
+    other = torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, momentum=0.9, adjust_lr_fn='match_rms_adamw')
+    for _ in range(5):
+        for x, y in zip(ours, theirs):
+            y.grad = torch.randn(y.shape)
+            x.grad = turned(y.grad).double()
+        mine.step()
+        other.step()
+    off, way = (sum(float((turned(x.detach()) - y.detach()).norm() ** 2) for x, y in zip(ours, to)) ** 0.5 for to in (theirs, start))
+    print(f'# {family}: {off / way:.2g} of the way from torch.optim.Muon')
+    return [] if off <= 1e-2 * way else ['further than its rounding']
+
+
 cases = [(f'import: {name}', case_import, name) for name in MADE]
 cases += [('round trip over DCP', case_round_trip, DCP, 'dcp'), ('round trip over Trainer', case_round_trip, TRAINER, 'trainer'),
           ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words), ('stopped', case_stopped)]
 cases += [(f'refused: {what}', case_refused, *row) for what, *row in BAD]
+if hasattr(torch.optim, 'Muon'):  # from torch 2.9 on
+    cases += [(f'torch.optim.Muon, {family}', case_muon, family) for family in ('llama', 'gpt2')]
 if job.can_launch():
     cases.append(('50 steps of FSDP2, then three ranks', case_story))
 torch.set_num_threads(1)
