@@ -16,6 +16,9 @@
 #define QWEN_EXPERTS                                                                         \
     .router = "mlp.gate", .experts = "mlp.experts", .expert_up = "mlp.experts.gate_up_proj", \
     .expert_down = "mlp.experts.down_proj"
+#define GRANITE_EXPERTS                                                         \
+    .router = "block_sparse_moe.router", .experts = "block_sparse_moe.experts", \
+    .expert_up = "block_sparse_moe.experts.gate_up_proj", .expert_down = "block_sparse_moe.experts.down_proj"
 #define OLMO_STREAM                                                                                       \
     .norm_after = true, .wte = "model.embed_tokens", .block = "model.layers", .final_norm = "model.norm", \
     .head = "lm_head", .o = "self_attn.o_proj", .norm = {"post_attention_layernorm", "post_feedforward_layernorm"}
@@ -31,9 +34,9 @@
     .delta = "linear_attn", .delta_qkv = "linear_attn.in_proj_qkv", .delta_z = "linear_attn.in_proj_z",        \
     .delta_b = "linear_attn.in_proj_b", .delta_a = "linear_attn.in_proj_a", .delta_o = "linear_attn.out_proj", \
     .delta_conv = "linear_attn.conv1d", .delta_norm = "linear_attn.norm"
-#define SCAN                                                                                   \
-    .scan = true, .delta = "mixer", .delta_qkv = "mixer.in_proj", .delta_o = "mixer.out_proj", \
-    .delta_conv = "mixer.conv1d", .delta_norm = "mixer.norm"
+#define SCAN(module)                                                                              \
+    .scan = true, .delta = module, .delta_qkv = module ".in_proj", .delta_o = module ".out_proj", \
+    .delta_conv = module ".conv1d", .delta_norm = module ".norm"
 #define LLAMA_MLP .gate = "mlp.gate_proj", .up = "mlp.up_proj", .down = "mlp.down_proj"
 
 /* Both these rows and the words of the key come from family.inc, so a family cannot be in one and not in the other. */
@@ -51,8 +54,23 @@ const struct sh_family *sh_family_of(int word)
 
 bool sh_family_has_experts(const struct sh_model *m, int block)
 {
-    return sh_family_of(m->family)->router && block >= m->first_dense_layers &&
+    return sh_family_takes_experts(m) && block >= m->first_dense_layers &&
            (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
+}
+
+bool sh_family_takes_experts(const struct sh_model *m)
+{
+    return sh_family_of(m->family)->router && (m->n_experts || !sh_family_of(m->family)->dense_too);
+}
+
+bool sh_family_has_rope(const struct sh_model *m)
+{
+    const struct sh_family *f = sh_family_of(m->family);
+
+    for (int i = 0; i < m->n_layers && f->scan; i++)
+        if (sh_layers_kind(m, i) == 0)
+            return true;
+    return !f->learned_positions && !f->scan;
 }
 
 bool sh_family_is_global(const struct sh_model *m, int block)
@@ -129,6 +147,7 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
     int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim, asked = f->attention_gate ? 2 * q : q;
+    int64_t shared_up = f->shared_gate ? shared : 2 * shared;
     int64_t plain = m->head_dim - m->rotary_dim, values = (int64_t)m->n_heads * m->v_head_dim; /* of latent attention */
     int64_t heads = m->linear_value_heads, made = heads * m->linear_value_dim; /* of blocks with a state */
     int64_t asked_of_state = sh_family_delta_columns(m) + (f->scan ? made + heads : 0);
@@ -147,7 +166,7 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
                                                 [SH_PARAM_EXPERT_UP] = {m->dim, 2 * expert},
                                                 [SH_PARAM_EXPERT_DOWN] = {expert, m->dim},
                                                 [SH_PARAM_SHARED_GATE] = {m->dim, shared},
-                                                [SH_PARAM_SHARED_UP] = {m->dim, shared},
+                                                [SH_PARAM_SHARED_UP] = {m->dim, shared_up},
                                                 [SH_PARAM_SHARED_DOWN] = {shared, m->dim},
                                                 [SH_PARAM_SHARED_WEIGHT] = {m->dim, 1},
                                                 [SH_PARAM_DELTA_QKV] = {m->dim, asked_of_state},

@@ -39,6 +39,8 @@ struct sh_family {
                             no ".weight" and end in "_bias" */
     float glu_limit, glu_alpha; /* of the gate and up of experts (kernels/op.h, SWIGLU_ROWS); 0: none */
     bool route_norm;            /* default of the key */
+    bool dense_too;             /* without model.n_experts, no block has experts; else all have */
+    double least_step;          /* default of model.linear_least_step */
     const char *layer_types;    /* default of the key if it is not by windows and positions; NULL: it is */
     int no_rope_layer_interval; /* default of the key; 0: the family has no such key */
     bool w_in_out;              /* matrices are stored [in,out]; else [out,in] */
@@ -46,7 +48,7 @@ struct sh_family {
 
     /* Names of tensors, without ".weight" and ".bias". `block` is followed by the number of the block and one of the
      * names below. k and v NULL: q holds all three, one after the other. gate NULL with SwiGLU: up holds both, gate
-     * first. up NULL: no block is without experts. */
+     * first; so does the shared one's. up NULL: no block is without experts. */
     const char *wte, *wpe, *block, *final_norm, *head;
     const char *q, *k, *v, *o, *gate, *up, *down;
     const char *q_norm, *k_norm; /* of queries and keys, or with kv_a of latent vectors; NULL: none */
@@ -78,6 +80,10 @@ int sh_family_global_dim(const struct sh_model *m);
 
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);
+
+/* Whether any block may have experts; and whether positions turn in any block. */
+bool sh_family_takes_experts(const struct sh_model *m);
+bool sh_family_has_rope(const struct sh_model *m);
 
 /* Whether this block has attention, or what stands in its place; and a feed-forward part. */
 bool sh_family_has_mixer(const struct sh_model *m, int block);

@@ -322,13 +322,14 @@ static sh_rc derive_heads(struct sh_config_state *state)
  * value wins. */
 static void derive_switches(struct sh_config_state *state)
 {
+    const struct sh_family *f = sh_family_of(state->cfg.model.family);
+
     if (sh_config_place_of(state, "model.route_norm")->source == SH_SOURCE_DEFAULT)
-        state->cfg.model.route_norm |= sh_family_of(state->cfg.model.family)->route_norm;
+        state->cfg.model.route_norm |= f->route_norm && sh_family_takes_experts(&state->cfg.model);
     if (sh_config_place_of(state, "model.router_bias")->source == SH_SOURCE_DEFAULT)
         state->cfg.model.router_bias |= state->cfg.moe.load_balance_coeff > 0;
-    if (sh_config_place_of(state, "model.linear_least_step")->source == SH_SOURCE_DEFAULT &&
-        sh_family_of(state->cfg.model.family)->scan)
-        state->cfg.model.linear_least_step = 0.001;
+    if (sh_config_place_of(state, "model.linear_least_step")->source == SH_SOURCE_DEFAULT)
+        state->cfg.model.linear_least_step = f->least_step;
 }
 
 /* A schedule on the command line comes before a number in the file. A text that cannot be read is refused by the

@@ -64,7 +64,7 @@ static void emit_rope_tables(struct decoder *d)
     int length = d->e.cache ? d->e.cache : d->e.seq * d->e.parts;
     struct sh_emit_rope rope = sh_model_rope(d->m, length), local = sh_model_rope_local(d->m);
 
-    if (d->f->learned_positions || d->f->single)
+    if (!sh_family_has_rope(d->m))
         return;
     d->rope_local = d->rope = sh_emit_rope_table(&d->e, "rope", sh_model_rotary_dim(d->m), &rope);
     if (d->m->rope_local_base_freq != 0 || d->f->global_heads)
@@ -208,7 +208,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
                         .spread = {at_least_1(b->spread.ranks), b->spread.place, 0},
                         .tensor = {at_least_1(b->tensor.ranks), b->tensor.place},
                         .stage = stage_of(b, all),
-                        .reports = b->reports && sh_family_of(m->family)->router,
+                        .reports = b->reports && sh_family_takes_experts(m),
                         .first_report = SH_NONE,
                         .heads = {.heads = m->n_heads / at_least_1(b->tensor.ranks),
                                   .kv_heads = m->n_kv_heads / at_least_1(b->tensor.ranks),

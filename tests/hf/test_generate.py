@@ -88,6 +88,13 @@ MODELS = {
     'nemotron_h': (transformers.NemotronHConfig, dict(
         {key: value for key, value in SIZES.items() if key != 'num_hidden_layers'}, num_key_value_heads=2, head_dim=32, mamba_num_heads=4,
         mamba_head_dim=24, ssm_state_size=16, n_groups=2, layers_block_type=['linear_attention', 'mlp', 'full_attention', 'linear_attention'], **IDS)),
+    'granitemoehybrid': (transformers.GraniteMoeHybridConfig, dict(
+        dict(SIZES, num_hidden_layers=4), num_key_value_heads=2, num_local_experts=5, mamba_n_heads=4, mamba_d_state=16, mamba_n_groups=2,
+        shared_intermediate_size=40, layer_types=['linear_attention', 'full_attention', 'linear_attention', 'linear_attention'], **GRANITE)),
+    'granitemoehybrid, rotary positions, no experts': (transformers.GraniteMoeHybridConfig, dict(
+        SIZES, num_key_value_heads=2, num_local_experts=0, mamba_n_heads=4, mamba_d_state=16, shared_intermediate_size=80,
+        position_embedding_type='rope', layer_types=['linear_attention', 'full_attention'] * (SIZES['num_hidden_layers'] // 2)
+        + ['full_attention'] * (SIZES['num_hidden_layers'] % 2), **GRANITE)),
     'smollm3': (transformers.SmolLM3Config, dict(SIZES, num_key_value_heads=2, no_rope_layer_interval=2, **IDS)),
 }
 PROMPTS = ['The', 'the large house and the small garden', 'die Straße, ', 'дом 日本', 'int main(void)\n{\n    return 0;\n}\n', '42',

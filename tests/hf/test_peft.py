@@ -113,6 +113,13 @@ MODELS = {
         {key: value for key, value in SIZES.items() if key != 'num_hidden_layers'}, num_key_value_heads=2, head_dim=16, mamba_num_heads=4,
         mamba_head_dim=12, ssm_state_size=8, n_groups=2, layer_norm_epsilon=0.1, layers_block_type=['linear_attention', 'mlp', 'full_attention'],
         **IDS), dict(r=3, lora_alpha=5, target_modules=['in_proj', 'up_proj', 'q_proj', 'v_proj'])),
+    # PEFT has them of this class's.
+    'granitemoehybrid': (transformers.GraniteMoeHybridConfig, dict(
+        SIZES, num_key_value_heads=2, num_local_experts=5, mamba_n_heads=4, mamba_d_state=8, mamba_n_groups=2, shared_intermediate_size=40,
+        attention_multiplier=0.25, residual_multiplier=0.5, rms_norm_eps=0.1, layer_types=['linear_attention'] * (SIZES['num_hidden_layers'] - 1)
+        + ['full_attention'], **IDS),
+        dict(r=3, lora_alpha=5, target_modules=['in_proj', 'out_proj', 'input_linear', 'output_linear', 'q_proj', 'v_proj'],
+             target_parameters=[f'block_sparse_moe.{stack[4:]}' for stack in STACKS])),
     'gpt2, one product': (transformers.GPT2Config, dict(GPT2),
                           dict(r=5, lora_alpha=8, target_modules=['mlp.c_proj'], fan_in_fan_out=True, use_rslora=True)),
 }

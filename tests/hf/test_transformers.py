@@ -67,6 +67,8 @@ DEEPSEEK = dict(NEOX, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk
 GEMMA4 = dict(GROUPED, head_dim=16, global_head_dim=24, sliding_window=9, hidden_size_per_layer_input=0, vocab_size_per_layer_input=101,
               layer_types=['full_attention', 'sliding_attention', 'full_attention'])
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
+HYBRID = dict(dict(GROUPED, num_hidden_layers=4), **GRANITE, attention_multiplier=0.25, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8,
+              mamba_chunk_size=16, shared_intermediate_size=72, rms_norm_eps=0.1)
 GPT2 = dict(vocab_size=97, n_embd=64, n_layer=3, n_head=4, n_positions=33, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
             bos_token_id=None, eos_token_id=None)
 MODELS = {
@@ -211,6 +213,16 @@ MODELS = {
     # Half of the steps are below the least one.
     'nemotron_h, biases, one group, a least step': (transformers.NemotronHConfig, dict(
         NEMOTRON, layers_block_type=['mlp', 'linear_attention'], mlp_bias=True, n_groups=1, conv_kernel=3, time_step_min=0.7)),
+    'granitemoehybrid': (transformers.GraniteMoeHybridConfig, dict(
+        HYBRID, num_local_experts=5, layer_types=['linear_attention', 'full_attention', 'linear_attention', 'linear_attention'])),
+    # Half of the steps are below the least one.
+    'granitemoehybrid, tied, biases, no experts, two groups, a least step': (transformers.GraniteMoeHybridConfig, dict(
+        HYBRID, num_local_experts=0, num_experts_per_tok=0, mamba_n_groups=2, mamba_d_conv=3, mamba_n_heads=4, mamba_d_head='auto',
+        tie_word_embeddings=True, attention_bias=True, position_embedding_type='rope', time_step_limit=(0.7, float('inf')),
+        layer_types=['linear_attention', 'linear_attention', 'full_attention', 'linear_attention'])),
+    'granitemoehybrid, attention alone': (transformers.GraniteMoeHybridConfig, dict(
+        HYBRID, num_local_experts=0, position_embedding_type='rope', layer_types=['full_attention'] * 4,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 500.0})),
     'gpt2': (transformers.GPT2Config, dict(GPT2)),
     'gpt2 untied, n_inner': (transformers.GPT2Config, dict(GPT2, tie_word_embeddings=False, n_inner=80)),
 }
@@ -467,7 +479,9 @@ def meaning(config):
         values |= latent(config)
     values |= other_heads(config)
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
-    if hasattr(config, 'num_experts_per_tok') and not hybrid(config):
+    if getattr(config, 'num_local_experts', None) == 0:
+        values['model.ffn_dim'] = config.shared_intermediate_size
+    elif hasattr(config, 'num_experts_per_tok') and config.model_type != 'nemotron_h':
         values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss', 'gpt_oss', 'glm4')
@@ -507,6 +521,12 @@ def meaning(config):
 
 def hybrid(config):
     """The sizes of Mamba-2."""
+    if config.model_type == 'granitemoehybrid':
+        if 'linear_attention' not in config.layer_types:
+            return {}
+        return {'model.linear_key_heads': config.mamba_n_groups, 'model.linear_value_heads': config.mamba_n_heads,
+                'model.linear_key_dim': config.mamba_d_state, 'model.linear_value_dim': config.mamba_d_head,
+                'model.linear_conv_size': config.mamba_d_conv, 'model.linear_least_step': config.time_step_limit[0]}
     if config.model_type != 'nemotron_h':
         return {}
     return {'model.linear_key_heads': config.n_groups, 'model.linear_value_heads': config.mamba_num_heads,
@@ -538,12 +558,12 @@ def other_heads(config):
 
 
 def experts(config):
-    alone = config.model_type in ('mixtral', 'olmoe', 'granitemoe', 'gpt_oss')  # no other feed-forward layers
+    alone = config.model_type in ('mixtral', 'olmoe', 'granitemoe', 'granitemoehybrid', 'gpt_oss')  # no other feed-forward layers
     return {'model.n_experts': config.num_local_experts if hasattr(config, 'num_local_experts') else config.num_experts,
             'model.n_experts_per_token': config.num_experts_per_tok,
             'model.expert_ffn_dim': config.intermediate_size if alone else config.moe_intermediate_size,
             'model.shared_ffn_dim': (config.n_shared_experts * config.moe_intermediate_size if latent(config)
-                                     else getattr(config, 'shared_expert_intermediate_size', 0)),
+                                     else getattr(config, 'shared_expert_intermediate_size', getattr(config, 'shared_intermediate_size', 0))),
             'model.route_norm': getattr(config, 'norm_topk_prob', True),
             **({'model.ffn_dim': (8 * config.hidden_size // 3 + 63) // 64 * 64} if alone else {})}
 
@@ -566,8 +586,8 @@ def blocks(config):
     switches = getattr(config, 'no_rope_layers', None) or [1] * config.num_hidden_layers
     if config.model_type in ('exaone4', 'cohere2') and config.sliding_window:
         switches = [kind == 'sliding_attention' for kind in config.layer_types]
-    if hybrid(config):
-        switches = [kind != 'full_attention' for kind in config.layer_types]
+    if config.model_type in ('nemotron_h', 'granitemoehybrid'):
+        switches = [kind != 'full_attention' or getattr(config, 'position_embedding_type', '') == 'rope' for kind in config.layer_types]
     return [i for i, on in enumerate(switches[:config.num_hidden_layers]) if not on]
 
 
@@ -618,6 +638,10 @@ def older(config):
     if config['model_type'] == 'nemotron_h':  # as NVIDIA wrote it
         letters = {'linear_attention': 'M', 'full_attention': '*', 'mlp': '-'}
         config['hybrid_override_pattern'] = ''.join(letters[kind] for kind in config.pop('layers_block_type'))
+    if config['model_type'] == 'granitemoehybrid':  # as IBM wrote it
+        older_words = {'linear_attention': 'mamba', 'full_attention': 'attention'}
+        config['layer_types'] = [older_words[kind] for kind in config['layer_types']]
+        config['position_embedding_type'] = config['position_embedding_type'] or 'nope'
     rope = config.pop('rope_parameters', None)
     if rope and 'full_attention' in rope:
         if config['model_type'] != 'olmo3':  # whose class had one base for all blocks

@@ -191,6 +191,10 @@ static void on_the_cpu(void **state)
     SIZES, .n_kv_heads = 1, .family = SH_FAMILY_NEMOTRON_H, .linear_key_heads = 1, .linear_value_heads = 2, \
            .linear_key_dim = 4, .linear_value_dim = 6
 
+#define GRANITE                                                                                                   \
+    SIZES, .n_kv_heads = 1, .family = SH_FAMILY_GRANITEMOEHYBRID, .linear_key_heads = 1, .linear_value_heads = 2, \
+           .linear_key_dim = 4, .linear_value_dim = 6, .linear_conv_size = 4
+
 /* Families chosen by what could go wrong with positions of the cache: windows, blocks without positions, norms of keys,
  * keys by head, partly rotated heads; or with rows that go to experts. */
 static const struct tiny_model families[] = {
@@ -254,6 +258,11 @@ static const struct tiny_model families[] = {
     {"nemotron_h",
      {SCAN, .layer_types = "linear,full_nope,mlp", .linear_conv_size = 4, .linear_least_step = 0.1},
      false},
+    {"granitemoehybrid",
+     {GRANITE, .layer_types = "2*linear,full_nope", .n_experts = 4, .n_experts_per_token = 2, .expert_ffn_dim = 6,
+      .shared_ffn_dim = 5, .residual_multiplier = 0.5, .route_norm = true},
+     false},
+    {"granitemoehybrid, positions, no experts", {GRANITE, .layer_types = "linear,full"}, false},
     {"qwen3_5_text, a convolution of one row", {DELTA, .layer_types = "linear", .linear_conv_size = 1}, false},
 };
 

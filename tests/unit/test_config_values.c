@@ -228,6 +228,10 @@ static void test_least_step(void **state)
 #define MODEL                                                                                                  \
     "model: {name: debug, family: nemotron_h, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, " \
     "linear_value_dim: 4, linear_conv_size: 4"
+#define GRANITE                                                                                                      \
+    "model: {name: debug, family: granitemoehybrid, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, " \
+    "linear_value_dim: 4, linear_conv_size: 4"
+#define EXPERTS ", n_experts: 4, n_experts_per_token: 2, expert_ffn_dim: 8"
     const char *const none[] = {NULL};
     const char *const zero[] = {"model.linear_least_step=0", NULL};
     (void)state;
@@ -235,6 +239,12 @@ static void test_least_step(void **state)
     assert_true(load(MODEL ", linear_least_step: 0.25}", none).model.linear_least_step == 0.25);
     assert_true(load(MODEL "}", zero).model.linear_least_step == 0);
     assert_true(load("model: {name: debug}", none).model.linear_least_step == 0);
+    assert_true(load(GRANITE "}", none).model.linear_least_step == 0);
+    assert_true(load(GRANITE ", linear_least_step: 0.25}", none).model.linear_least_step == 0.25);
+    assert_false(load(GRANITE "}", none).model.route_norm); /* there is nothing to divide */
+    assert_true(load(GRANITE EXPERTS "}", none).model.route_norm);
+#undef EXPERTS
+#undef GRANITE
 #undef MODEL
 }
 

@@ -50,6 +50,15 @@ enum { Q = HEADS * HEAD_DIM, KV_ROWS = KV * HEAD_DIM };
     .family = SH_FAMILY_DEEPSEEK_V3, .rotary_dim = 2, .kv_lora_rank = 5, .v_head_dim = 3
 #define LATENT_KV W("self_attn.kv_a_proj_with_mqa", 7, 12) W("self_attn.kv_b_proj", 15, 5)
 
+#define GRANITE4                                                                                     \
+    NOT_STEEP, .family = SH_FAMILY_GRANITEMOEHYBRID, .linear_key_heads = 1, .linear_value_heads = 2, \
+               .linear_key_dim = 4, .linear_value_dim = 6, .linear_conv_size = 4
+#define MAMBA                                                                                           \
+    W("mamba.in_proj", 34, 12)                                                                          \
+    W("mamba.out_proj", 12, 12)                                                                         \
+    " mamba.conv1d.weight[20,1,4]" V("mamba.conv1d.bias", 20) V("mamba.A_log", 2) V("mamba.dt_bias", 2) \
+        V("mamba.D", 2) V("mamba.norm.weight", 12)
+
 /* The tensors of block 0, in file order. */
 /* clang-format off */
 static const struct row {
@@ -164,6 +173,14 @@ static const struct row {
      "NemotronHForCausalLM",
      V("norm.weight", 12) W("mixer.in_proj", 22, 12) W("mixer.out_proj", 12, 6) " mixer.conv1d.weight[14,1,4]"
          V("mixer.conv1d.bias", 14) V("mixer.A_log", 2) V("mixer.dt_bias", 2) V("mixer.D", 2) V("mixer.norm.weight", 6), 0},
+    {{"granitemoehybrid", {GRANITE4, EXPERTS, .layer_types = "linear,full_nope", .shared_ffn_dim = 6, .route_norm = true,
+                           .logits_scaling = 0.5, .residual_multiplier = 0.5}, false}, "GraniteMoeHybridForCausalLM",
+     NORM1 MAMBA NORM2 W("block_sparse_moe.router", 4, 12) W("shared_mlp.input_linear", 12, 12)
+         W("shared_mlp.output_linear", 12, 6) " block_sparse_moe.experts.gate_up_proj.weight[4,10,12]"
+             " block_sparse_moe.experts.down_proj.weight[4,12,5]", 0},
+    {{"granitemoehybrid, positions, no experts", {GRANITE4, .layer_types = "linear,full", .linear_least_step = 0.1,
+                                                  .tie_word_embeddings = true}, false}, "GraniteMoeHybridForCausalLM",
+     NORM1 MAMBA NORM2 W("shared_mlp.input_linear", 40, 12) W("shared_mlp.output_linear", 12, 20), 1},
     {{"deepseek_v3", {LATENT, .q_lora_rank = 7, .first_dense_layers = 1, .shared_ffn_dim = 6,
                       .route_scale = 2.5, .router = SH_ROUTER_SIGMOID, .router_bias = true}, false}, "DeepseekV3ForCausalLM",
      NORM1 W("self_attn.q_b_proj", 12, 7) W("self_attn.o_proj", 12, 9) W("self_attn.q_a_proj", 7, 12) LATENT_KV
@@ -256,7 +273,7 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
     assert_int_equal(param->dim[role->experts + 1], in_out ? out : in);
     assert_int_equal(role->residual, saved->role == SH_PARAM_O || strstr(saved->name, "down_proj") ||
                                          strstr(saved->name, "out_proj") || strstr(saved->name, "mlp.c_proj") ||
-                                         strstr(saved->name, "4h_to_h"));
+                                         strstr(saved->name, "output_linear") || strstr(saved->name, "4h_to_h"));
 }
 
 /* Blocks have either a dense feed-forward part or experts, or neither, and either attention, with queries from the stream or

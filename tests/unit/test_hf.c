@@ -50,6 +50,8 @@
     "{\"model_type\":\"gpt_oss\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32,\"truncate\":false," \
     "\"original_max_position_embeddings\":4096}"
 #define GRANITEMOE "{\"model_type\":\"granitemoe\"," SIZES
+#define HYBRID(list) \
+    "{\"model_type\":\"granitemoehybrid\",\"mamba_n_heads\":4,\"mamba_d_state\":6,\"layer_types\":[" list "]," SIZES
 #define MIXTRAL "{\"model_type\":\"mixtral\",\"num_key_value_heads\":2," SIZES
 #define MOE "\"num_experts\":4,\"num_experts_per_tok\":2,\"num_key_value_heads\":2"
 #define QWEN3_MOE(layers) "{\"model_type\":\"qwen3_moe\"," MOE "," SIZES_OF(layers)
@@ -326,7 +328,32 @@ static const struct {
     {"{\"time_step_limit\":[0,{\"__float__\":\"Infinity\"}]," NEMOTRON_OF("M*"), NULL, "model.family", "nemotron_h"},
     {"{\"use_conv_bias\":false," NEMOTRON_OF("M*"), NULL, NULL, "use_conv_bias must be true"},
     {"{\"num_nextn_predict_layers\":1," NEMOTRON_OF("M*"), NULL, NULL, "num_nextn_predict_layers must be 0"},
-    {"{\"model_type\":\"granitemoehybrid\"}", NULL, NULL, "some of its blocks have a state space"},
+    {"{\"model_type\":\"granitemoehybrid\"}", NULL, "model.layer_types", "linear"},
+    {"{\"model_type\":\"granitemoehybrid\"}", NULL, "model.linear_value_dim", "64"},
+    {"{\"model_type\":\"granitemoehybrid\"}", NULL, "model.linear_least_step", "0"},
+    {HYBRID("\"mamba\",\"attention\"") "}", NULL, "model.layer_types", "linear,full_nope"},
+    {HYBRID("\"mamba\",\"attention\"") ",\"position_embedding_type\":\"nope\"}", NULL, "model.layer_types", "linear,full_nope"},
+    {HYBRID("\"mamba\",\"attention\"") ",\"position_embedding_type\":null}", NULL, "model.layer_types", "linear,full_nope"},
+    {HYBRID("\"linear_attention\",\"full_attention\"") ",\"position_embedding_type\":\"rope\"}", NULL, "model.layer_types", "linear,full"},
+    {HYBRID("\"mamba\",\"attention\"") ",\"position_embedding_type\":\"alibi\"}", NULL, NULL, "position_embedding_type must be rope, nope or null"},
+    {HYBRID("\"attention\",\"attention\"") ",\"position_embedding_type\":\"rope\"}", NULL, "model.layer_types", "full"},
+    {HYBRID("\"attention\",\"attention\"") "}", NULL, "model.linear_value_heads", "0"},
+    {HYBRID("\"mamba\"") "}", NULL, NULL, "layer_types must have a word for each block"},
+    {HYBRID("\"mamba\",\"moe\"") "}", NULL, NULL, "layer_types[1] is not computed here; attention and mamba are"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"mamba_d_head\":\"auto\"}", NULL, "model.linear_value_dim", "8"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"mamba_d_head\":8,\"mamba_expand\":3}", NULL, NULL,
+     "mamba_n_heads 4 x mamba_d_head 8 must be mamba_expand 3 x hidden_size 16"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"mamba_expand\":-2}", NULL, NULL, "must be mamba_expand -2 x hidden_size 16"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"mamba_conv_bias\":false}", NULL, NULL, "mamba_conv_bias must be true"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"mamba_proj_bias\":true}", NULL, NULL, "mamba_proj_bias must be false"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"normalization_function\":\"layernorm\"}", NULL, NULL, "normalization_function must be rmsnorm"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"time_step_limit\":[0.25,Infinity]}", NULL, "model.linear_least_step", "0.25"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"time_step_limit\":[0.0,0.1]}", NULL, NULL, "there is no upper limit of a step here"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"time_step_limit\":0.1}", NULL, NULL, "time_step_limit must be a number and Infinity"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"num_local_experts\":0,\"shared_intermediate_size\":40}", NULL, "model.ffn_dim", "40"},
+    {HYBRID("\"mamba\",\"mamba\"") ",\"num_local_experts\":0}", NULL, "model.n_experts_per_token", "0"},
+    {HYBRID("\"mamba\",\"mamba\"") "}", NULL, "model.shared_ffn_dim", "1024"},
+    {HYBRID("\"mamba\",\"mamba\"") "}", NULL, "model.expert_ffn_dim", "24"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.rotary_dim", "64"},
     {"{\"model_type\":\"glm4\"}", NULL, "model.norm_eps", "1.5625e-07"},
     {"{\"model_type\":\"glm4\",\"attention_bias\":false}", NULL, NULL, "attention_bias must be true"},
@@ -650,42 +677,46 @@ static void what_is_no_folder_is_refused(void **state)
 /* A written config.json is read back as the same model, in both spellings: also with the newer keys removed. */
 static void what_is_written_is_read_as_the_same_model(void **state)
 {
-    static const char *const texts[] = {LLAMA ",\"rms_norm_eps\":0.003,\"num_key_value_heads\":2,\"rope_theta\":700,"
-                                              "\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}",
-                                        LLAMA ",\"head_dim\":6}",
-                                        GPT2 ",\"initializer_range\":0.5}",
-                                        GPT2 ",\"tie_word_embeddings\":false}",
-                                        LLAMA
-                                        ",\"attention_bias\":true,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
-                                        LLAMA ",\"mlp_bias\":true,\"rope_scaling\":{" YARN ",\"truncate\":false,"
-                                              "\"attention_factor\":1.5,\"beta_slow\":2}}",
-                                        LLAMA ",\"rope_scaling\":{" YARN "}}",
-                                        MISTRAL ",\"num_key_value_heads\":2}",
-                                        QWEN2 "}",
-                                        PHI3 "}",
-                                        NEOX ",\"rotary_pct\":0.5}",
-                                        PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}",
-                                        STARCODER2 "}",
-                                        QWEN3 "}",
-                                        OLMO2 ",\"attention_bias\":true}",
-                                        GEMMA ",\"tie_word_embeddings\":false}",
-                                        SMOLLM3 "}",
-                                        SMOLLM3 ",\"no_rope_layers\":[1,1]}",
-                                        SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}",
-                                        PHI3 ",\"sliding_window\":8}",
-                                        STARCODER2 ",\"sliding_window\":8}",
-                                        MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":8}",
-                                        QWEN2 WINDOW ",\"max_window_layers\":1}",
-                                        SIX_BLOCKS(S, S, F, S, S, F) "}",
-                                        SIX_BLOCKS(F, S, S, S, F, S) "}",
-                                        SMOLLM3_OF("4") "}",
-                                        MIXTRAL ",\"num_local_experts\":3,\"sliding_window\":8}",
-                                        QWEN2_MOE ",\"mlp_only_layers\":[0],\"norm_topk_prob\":true}",
-                                        QWEN2_MOE WINDOW "," SLIDING "}",
-                                        QWEN3_MOE("6") ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[1]}",
-                                        OLMOE ",\"attention_bias\":true}",
-                                        GRANITE ",\"attention_multiplier\":0.015625,\"embedding_multiplier\":12.0}",
-                                        GRANITEMOE ",\"attention_multiplier\":0.1,\"residual_multiplier\":0.22}"};
+    static const char *const texts[] = {
+        LLAMA ",\"rms_norm_eps\":0.003,\"num_key_value_heads\":2,\"rope_theta\":700,"
+              "\"rope_scaling\":{\"type\":\"llama3\"," LLAMA3 "}}",
+        LLAMA ",\"head_dim\":6}",
+        GPT2 ",\"initializer_range\":0.5}",
+        GPT2 ",\"tie_word_embeddings\":false}",
+        LLAMA ",\"attention_bias\":true,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+        LLAMA ",\"mlp_bias\":true,\"rope_scaling\":{" YARN ",\"truncate\":false,"
+              "\"attention_factor\":1.5,\"beta_slow\":2}}",
+        LLAMA ",\"rope_scaling\":{" YARN "}}",
+        MISTRAL ",\"num_key_value_heads\":2}",
+        QWEN2 "}",
+        PHI3 "}",
+        NEOX ",\"rotary_pct\":0.5}",
+        PHI3 ",\"head_dim\":6,\"partial_rotary_factor\":0.67}",
+        STARCODER2 "}",
+        QWEN3 "}",
+        OLMO2 ",\"attention_bias\":true}",
+        GEMMA ",\"tie_word_embeddings\":false}",
+        SMOLLM3 "}",
+        SMOLLM3 ",\"no_rope_layers\":[1,1]}",
+        SMOLLM3 ",\"no_rope_layers\":[1,0],\"mlp_bias\":true}",
+        PHI3 ",\"sliding_window\":8}",
+        STARCODER2 ",\"sliding_window\":8}",
+        MISTRAL ",\"num_key_value_heads\":2,\"sliding_window\":8}",
+        QWEN2 WINDOW ",\"max_window_layers\":1}",
+        SIX_BLOCKS(S, S, F, S, S, F) "}",
+        SIX_BLOCKS(F, S, S, S, F, S) "}",
+        SMOLLM3_OF("4") "}",
+        MIXTRAL ",\"num_local_experts\":3,\"sliding_window\":8}",
+        QWEN2_MOE ",\"mlp_only_layers\":[0],\"norm_topk_prob\":true}",
+        QWEN2_MOE WINDOW "," SLIDING "}",
+        QWEN3_MOE("6") ",\"decoder_sparse_step\":2,\"mlp_only_layers\":[1]}",
+        OLMOE ",\"attention_bias\":true}",
+        GRANITE ",\"attention_multiplier\":0.015625,\"embedding_multiplier\":12.0}",
+        GRANITEMOE ",\"attention_multiplier\":0.1,\"residual_multiplier\":0.22}",
+        HYBRID("\"mamba\",\"attention\"") "}",
+        HYBRID("\"mamba\",\"attention\"") ",\"num_local_experts\":0,\"time_step_limit\":[0.25,Infinity],"
+                                          "\"position_embedding_type\":\"rope\"}",
+        HYBRID("\"attention\",\"attention\"") ",\"num_local_experts\":0}"};
     struct sh_config cfg, back;
     char *text, *at;
 
@@ -823,6 +854,12 @@ static void what_a_class_lacks_is_not_written(void **state)
         {LLAMA "}", "model.residual_multiplier=0.5",
          "model.residual_multiplier: transformers' llama has no such factor"},
         {OLMOE "}", "model.router_bias=true", "model.router_bias: transformers' olmoe has no biases"},
+        {HYBRID("\"mamba\",\"mamba\"") "}", "model.linear_value_dim=6",
+         "model.linear_value_dim: transformers' granitemoehybrid has heads that together are a multiple of model.dim 16 wide"},
+        {HYBRID("\"mamba\",\"mamba\"") "}", "model.shared_ffn_dim=0",
+         "model.shared_ffn_dim: transformers' granitemoehybrid has an expert"},
+        {HYBRID("\"attention\",\"attention\"") ",\"position_embedding_type\":\"rope\"}", "model.rotary_dim=2",
+         "model.rotary_dim: transformers' granitemoehybrid turns whole heads"},
         {OLMOE "}", "model.route_scale=2.5", "model.route_scale: transformers' olmoe has no factor"},
     };
     struct sh_config cfg;

@@ -55,8 +55,8 @@ static const struct {
 /* Load a configuration with no_shard, unless `set` says otherwise: a setting, or two separated by a space. */
 static void load(const char *set, struct sh_config *cfg)
 {
-    const char *words[6] = {"model.name=debug"};
-    char text[160];
+    const char *words[12] = {"model.name=debug"};
+    char text[320];
     int n = 1;
 
     snprintf(text, sizeof text, "%s", set ? set : "");
@@ -447,10 +447,47 @@ static void a_node_holds_what_its_ranks_pin(void **state)
     sh_program_destroy(p);
 }
 
+/* What has no kernel there is refused, and a model of the same family without it is not. */
+static void families_on_gpus(void **state)
+{
+#define STATES                                                                                             \
+    "model.linear_key_heads=1 model.linear_value_heads=2 model.linear_key_dim=4 model.linear_value_dim=4 " \
+    "model.linear_conv_size=3 model.family="
+    static const struct {
+        const char *set, *text;
+    } rows[] = {
+        {STATES "nemotron_h",
+         "model.family=nemotron_h: Mamba-2's state space and squared ReLU have kernels for CPUs only"},
+        {STATES "granitemoehybrid",
+         "model.family=granitemoehybrid: Mamba-2's state space has kernels for CPUs only (SHORT_CONV, SCAN, GATE_NORM), but "
+         "the job runs on GPUs; give training.device=cpu"},
+        {"model.family=granitemoehybrid model.layer_types=full", NULL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int gpu = 0; gpu < 2; gpu++) {
+            struct sh_topology at = NODES(4, 4);
+            struct sh_config cfg;
+            struct sh_mesh_shape mesh;
+            struct sh_build build;
+
+            at.gpu = gpu;
+            load(rows[i].set, &cfg);
+            assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
+            assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build),
+                             gpu && rows[i].text ? SH_E_USAGE : SH_OK);
+            if (gpu && rows[i].text && !strstr(sh_error_text(), rows[i].text))
+                fail_msg("row %d: %s", (int)i, sh_error_text());
+        }
+#undef STATES
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_rounded_up),
+        cmocka_unit_test(families_on_gpus),
         cmocka_unit_test(strategies_are_what_they_are_called),
         cmocka_unit_test(gathers_are_in_codes),
         cmocka_unit_test(meshes),

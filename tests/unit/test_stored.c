@@ -442,6 +442,7 @@ static const char *need_of(const char *change)
     } rows[] = {
         {"model.family=qwen3_5_text", SIZES_OF_DELTA},
         {"model.family=nemotron_h", "model.tie_word_embeddings=false " SIZES_OF_DELTA},
+        {"model.family=granitemoehybrid", "model.layer_types=full"},
         {"activation_checkpoint.mode=memory_budget", "memory.limit_bytes=1GiB"},
         {"offload.optimizer=nvme", "offload.nvme_path=/elsewhere"},
         {"offload.gradients=nvme", "offload.nvme_path=/elsewhere"},

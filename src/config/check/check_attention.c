@@ -14,8 +14,8 @@ sh_rc sh_config_check_heads(struct sh_config_state *state)
                                 c->model.n_heads);
     if (!sh_family_of(c->model.family)->learned_positions && c->model.head_dim % 2 != 0)
         return sh_config_refuse(state, "model.head_dim", "%d is odd; %s", c->model.head_dim,
-                                sh_family_of(c->model.family)->single ? "give an even size"
-                                                                      : "rotary positions turn pairs of elements");
+                                sh_family_has_rope(&c->model) ? "rotary positions turn pairs of elements"
+                                                              : "give an even size");
     return SH_OK;
 }
 
@@ -68,7 +68,7 @@ sh_rc sh_config_check_family(struct sh_config_state *state)
     if (f->one_width && (int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
         return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as %s needs",
                                 c->model.head_dim, c->model.n_heads, c->model.dim, f->name);
-    if ((f->learned_positions || f->single) && c->model.rope_factor != 0)
+    if (!sh_family_has_rope(&c->model) && c->model.rope_factor != 0)
         return sh_config_refuse(state, "model.rope_factor", "%s has no rotary positions; leave it out", f->name);
     bool attention = c->model.attention_bias && !f->attention_bias_key;
     if (attention || (c->model.mlp_bias && !f->mlp_bias_key))

@@ -45,7 +45,8 @@ static sh_rc check_sizes(struct sh_config_state *state, const struct sh_family *
         return sh_config_refuse(state, "model.linear_value_heads", "%d is odd; %s takes an even number here",
                                 m->linear_value_heads, f->name);
     if (m->linear_least_step != 0 && !f->scan)
-        return sh_config_refuse(state, "model.linear_least_step", "only nemotron_h has a least step; leave it out");
+        return sh_config_refuse(state, "model.linear_least_step",
+                                "only nemotron_h and granitemoehybrid have a least step; leave it out");
     return SH_OK;
 }
 
@@ -73,6 +74,24 @@ static sh_rc check_single(struct sh_config_state *state, const struct sh_family 
     return SH_OK;
 }
 
+/* Attention of blocks beside Mamba-2 that have a feed-forward part too. */
+static sh_rc check_positions(struct sh_config_state *state, const struct sh_family *f)
+{
+    const struct sh_model *m = &state->cfg.model;
+    bool turned = sh_family_has_rope(m);
+
+    for (int i = 0; i < m->n_layers && f->scan && !f->single; i++) {
+        unsigned kind = sh_layers_kind(m, i);
+
+        if (kind & SH_LAYER_SLIDING || (turned && kind & SH_LAYER_NOPE))
+            return sh_config_refuse(state, "model.layer_types",
+                                    "attention of %s has no window, and positions in all blocks or in none; beside "
+                                    "linear give full or full_nope, one of the two",
+                                    f->name);
+    }
+    return SH_OK;
+}
+
 sh_rc sh_config_check_delta(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
@@ -89,6 +108,7 @@ sh_rc sh_config_check_delta(struct sh_config_state *state)
         return sh_config_refuse(state, "model.layer_types",
                                 "%s has no blocks with the gated delta rule; leave out linear", f->name);
     SH_TRY(check_single(state, f));
+    SH_TRY(check_positions(state, f));
     SH_TRY(check_sizes(state, f, has));
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts && has; i++)
         if (cuts[i].value > 1)

@@ -34,8 +34,10 @@ static sh_rc check_none(struct sh_config_state *state)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (keys[i].value != 0)
             return sh_config_refuse(state, keys[i].key,
-                                    "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
-                                    "qwen3_moe, olmoe, granitemoe or deepseek_v3",
+                                    sh_family_of(c->model.family)->dense_too
+                                        ? "%s has no experts without model.n_experts; give that, or leave this out"
+                                        : "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
+                                          "qwen3_moe, olmoe, granitemoe or deepseek_v3",
                                     sh_family_of(c->model.family)->name);
     return SH_OK;
 }
@@ -58,9 +60,10 @@ static sh_rc check_sizes(struct sh_config_state *state)
         return sh_config_refuse(state, "model.n_experts_per_token", "%d of model.n_experts %d; give at most %d",
                                 m->n_experts_per_token, m->n_experts, m->n_experts);
     if (m->shared_ffn_dim && !f->shared_up)
-        return sh_config_refuse(state, "model.shared_ffn_dim",
-                                "%s has no shared expert; leave it out, or give model.family=qwen2_moe or deepseek_v3",
-                                f->name);
+        return sh_config_refuse(
+            state, "model.shared_ffn_dim",
+            "%s has no shared expert; leave it out, or give model.family=qwen2_moe, deepseek_v3 or granitemoehybrid",
+            f->name);
     return SH_OK;
 }
 
@@ -73,7 +76,7 @@ static sh_rc check_blocks(struct sh_config_state *state)
     if (with == 0)
         return sh_config_refuse(state, key, "%d leaves none of model.n_layers %d blocks with experts; give less",
                                 m->first_dense_layers ? m->first_dense_layers : m->moe_every, m->n_layers);
-    if (with < m->n_layers && !f->up)
+    if (with < m->n_layers && (!f->up || f->dense_too))
         return sh_config_refuse(state, key, "all blocks of %s have experts; leave it out", f->name);
     if (with == m->n_layers && sh_config_place_typed(sh_config_place_of(state, "model.ffn_dim")))
         return sh_config_refuse(state, "model.ffn_dim",
@@ -133,7 +136,7 @@ static sh_rc check_spread(struct sh_config_state *state)
 sh_rc sh_config_check_experts(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (!sh_family_of(c->model.family)->router)
+    if (!sh_family_takes_experts(&c->model))
         return check_none(state);
     SH_TRY(check_sizes(state));
     SH_TRY(check_blocks(state));

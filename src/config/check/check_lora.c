@@ -42,7 +42,7 @@ sh_rc sh_config_check_lora(struct sh_config_state *state)
     key = sh_family_targets(&c->model, c->lora.target_modules, c->lora.target_parameters, &targets, bad);
     if (key)
         return refuse_target(state, key, bad);
-    if (f->scan && targets & 1u << SH_PARAM_DELTA_O)
+    if (f->single && targets & 1u << SH_PARAM_DELTA_O)
         return sh_config_refuse(state, "lora.target_modules",
                                 "PEFT refuses adapters of %s in %s, and so all-linear; name the others, such as "
                                 "in_proj,q_proj,v_proj,up_proj",

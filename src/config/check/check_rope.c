@@ -9,7 +9,7 @@
 sh_rc sh_config_check_rotary(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
-    if (m->rotary_dim && (sh_family_of(m->family)->learned_positions || sh_family_of(m->family)->single))
+    if (m->rotary_dim && !sh_family_has_rope(m))
         return sh_config_refuse(state, "model.rotary_dim", "%s has no rotary positions; leave it out",
                                 sh_family_of(m->family)->name);
     if (m->rotary_dim % 2 != 0)

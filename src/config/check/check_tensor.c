@@ -54,7 +54,7 @@ static const char *bar_of(const struct sh_config *c)
         {f->kv_a,
          "cuts heads, whose keys and values have a latent vector in common here; leave it out, and give experts to "
          "ranks by parallelism.expert_parallel_degree"},
-        {f->router && c->training.reproducible == SH_REPRODUCIBLE_MESH,
+        {sh_family_takes_experts(&c->model) && c->training.reproducible == SH_REPRODUCIBLE_MESH,
          "gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of "
          "them out"},
         {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,

@@ -56,7 +56,7 @@ static sh_rc check_old(struct sh_config_state *state, const int value[OLD_KEYS])
     const struct sh_model *m = &state->cfg.model;
     const struct sh_family *f = sh_family_of(m->family);
 
-    for (int i = FIRST; i <= INTERVAL && f->delta; i++)
+    for (int i = FIRST; i <= (f->dense_too ? NOPE : INTERVAL) && f->delta; i++)
         if (value[i])
             return sh_config_refuse(state, old_keys[i],
                                     "model.layer_types says which blocks of %s have attention; give "

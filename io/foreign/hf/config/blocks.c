@@ -1,5 +1,6 @@
 #include "io/foreign/hf/config/blocks.h"
 
+#include "io/foreign/hf/config/granite.h"
 #include "io/foreign/hf/config/hybrid.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/json/json.h"
@@ -234,11 +235,12 @@ static sh_rc give_kinds(const struct sh_hf_reader *r, bool window)
     bool fits;
 
     for (long long i = 0; i < n; i++)
-        kinds[i] = r->f->hybrid ? sh_hf_hybrid_kind(r, i)
-                                : (window && sh_hf_blocks_slides(r, i) ? SH_LAYER_SLIDING : 0) |
-                                      (has_none(r, i) ? SH_LAYER_NOPE : 0) | (is_linear(r, i) ? SH_LAYER_LINEAR : 0);
+        kinds[i] = r->f->hybrid    ? sh_hf_hybrid_kind(r, i)
+                   : r->f->granite ? sh_hf_granite_kind(r, i)
+                                   : (window && sh_hf_blocks_slides(r, i) ? SH_LAYER_SLIDING : 0) |
+                                         (has_none(r, i) ? SH_LAYER_NOPE : 0) | (is_linear(r, i) ? SH_LAYER_LINEAR : 0);
     fits = sh_layers_print(kinds, (int)n, text, sizeof text);
-    if (!strcmp(text, window ? "sliding" : "full") && !r->f->key[SH_HF_NO_ROPE][0] && !r->f->interval)
+    if (!strcmp(text, window ? "sliding" : "full") && !r->f->key[SH_HF_NO_ROPE][0] && !r->f->interval && !r->f->granite)
         text[0] = '\0';
     free(kinds);
     if (fits)

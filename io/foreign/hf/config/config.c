@@ -4,6 +4,7 @@
 #include "io/foreign/hf/config/blocks.h"
 #include "io/foreign/hf/config/experts.h"
 #include "io/foreign/hf/config/global.h"
+#include "io/foreign/hf/config/granite.h"
 #include "io/foreign/hf/config/hybrid.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/foreign/hf/config/rope.h"
@@ -48,7 +49,9 @@ static sh_rc read_value(struct sh_hf_reader *r, int v)
 
     for (int k = 0; k < 2; k++) {
         json_t *value = sh_hf_find(r->root, key[k]);
-        if (value && v != SH_HF_FIRST_DENSE) /* a list, which experts.c reads */
+        bool list = v == SH_HF_FIRST_DENSE; /* which experts.c reads */
+        bool word = json_is_string(value) && r->f->absent[v] && !strcmp(json_string_value(value), r->f->absent[v]);
+        if (value && !list && !word) /* the word that is the class's default */
             SH_TRY(sh_hf_text_of(r, key[k], value, said[k]));
     }
     if (r->f->hybrid && said[0][0] && said[1][0] && strcmp(said[0], said[1]) != 0)
@@ -158,6 +161,7 @@ static sh_rc give_values(struct sh_hf_reader *r)
     for (int v = 0; v < SH_HF_VALUES; v++)
         SH_TRY(read_value(r, v));
     SH_TRY(sh_hf_hybrid_read(r));
+    SH_TRY(sh_hf_granite_read(r));
     SH_TRY(derive(r));
     SH_TRY(read_scalar(r));
     SH_TRY(read_logits_scaling(r));
@@ -213,8 +217,8 @@ static bool is_known(const struct sh_hf_reader *r, const char *key)
     /* check_packing() has checked it. */
     if (strcmp(key, "quantization_config") == 0)
         return true;
-    return sh_hf_global_is_key(r->f, key) || sh_hf_hybrid_is_key(r->f, key) || sh_hf_rope_is_key(r->f, key) ||
-           sh_hf_blocks_is_key(r->f, key);
+    return sh_hf_global_is_key(r->f, key) || sh_hf_granite_is_key(r->f, key) || sh_hf_hybrid_is_key(r->f, key) ||
+           sh_hf_rope_is_key(r->f, key) || sh_hf_blocks_is_key(r->f, key);
 }
 
 /* All unknown keys are in one message, so a user does not have to find them one start at a time. */

@@ -31,6 +31,15 @@
     [SH_HF_VOCAB] = "32000", [SH_HF_POSITIONS] = "2048", [SH_HF_EPS] = "1e-6", [SH_HF_INIT] = "0.02",                   \
     [SH_HF_THETA] = "10000", [SH_HF_SCALAR] = "1", [SH_HF_EMBED_BY] = "1", [SH_HF_RESIDUAL_BY] = "1",                   \
     [SH_HF_LOGITS_BY] = "1"
+#define GRANITE_EXPERTS                                                                                                 \
+    [SH_HF_EXPERTS] = {"num_local_experts"}, [SH_HF_CHOSEN] = {"num_experts_per_tok"},                                  \
+    [SH_HF_EXPERT_FFN] = {"intermediate_size"}
+#define GRANITE_EXPERTS_ABSENT                                                                                          \
+    [SH_HF_EXPERTS] = "8", [SH_HF_CHOSEN] = "2", [SH_HF_EXPERT_FFN] = "11008", [SH_HF_ROUTE_NORM] = "true"
+#define GRANITE_FORM                                                                                                    \
+    {{"block_sparse_moe.router", {"block_sparse_moe.router.layer"}, "block_sparse_moe.router.weight"},                  \
+     {"block_sparse_moe.experts.gate_up_proj", {"block_sparse_moe.input_linear"}, "block_sparse_moe.experts.gate_up_proj"}, \
+     {"block_sparse_moe.experts.down_proj", {"block_sparse_moe.output_linear"}, "block_sparse_moe.experts.down_proj"}}
 /* Two spellings of how many blocks predict further words. */
 #define MTP "num_nextn_predict_layers", "num_mtp_layers"
 #define NOT_YET(what) .refused = what " is not computed here"
@@ -272,14 +281,10 @@ static const struct sh_hf_family rows[] = {
      .family = "granitemoe",
      .prefix = "model.",
      .partial = "partial_rotary_factor",
-     .key = {BASE_KEYS, RMS_EPS, GRANITE_KEYS, [SH_HF_EXPERTS] = {"num_local_experts"},
-             [SH_HF_CHOSEN] = {"num_experts_per_tok"}, [SH_HF_EXPERT_FFN] = {"intermediate_size"}},
-     .absent = {GRANITE_ABSENT, [SH_HF_EXPERTS] = "8", [SH_HF_CHOSEN] = "2", [SH_HF_EXPERT_FFN] = "11008",
-                [SH_HF_ROUTE_NORM] = "true"},
+     .key = {BASE_KEYS, RMS_EPS, GRANITE_KEYS, GRANITE_EXPERTS},
+     .absent = {GRANITE_ABSENT, GRANITE_EXPERTS_ABSENT},
      .scores_by = true,
-     .form = {{"block_sparse_moe.router", {"block_sparse_moe.router.layer"}, "block_sparse_moe.router.weight"},
-              {"block_sparse_moe.experts.gate_up_proj", {"block_sparse_moe.input_linear"}, "block_sparse_moe.experts.gate_up_proj"},
-              {"block_sparse_moe.experts.down_proj", {"block_sparse_moe.output_linear"}, "block_sparse_moe.experts.down_proj"}},
+     .form = GRANITE_FORM,
      .must = {SILU},
      .dropout = {"attention_dropout"},
      .plain = {BALANCE}},
@@ -524,7 +529,25 @@ static const struct sh_hf_family rows[] = {
               {"tie_word_embeddings", {"false"}, "the class has an output matrix of its own"},
               {"num_nextn_predict_layers", {"0"}, "blocks that predict further words are not computed here"}},
      .dropout = {"attention_dropout", "hidden_dropout"}},
-    {.type = "granitemoehybrid", .refused = "some of its blocks have a state space"},
+    {.type = "granitemoehybrid",
+     .family = "granitemoehybrid",
+     .prefix = "model.",
+     .key = {BASE_KEYS, RMS_EPS, GRANITE_KEYS, GRANITE_EXPERTS, [SH_HF_SHARED_FFN] = {"shared_intermediate_size"},
+             [SH_HF_LINEAR_KEYS] = {"mamba_n_groups"}, [SH_HF_LINEAR_VALUES] = {"mamba_n_heads"},
+             [SH_HF_LINEAR_KEY_DIM] = {"mamba_d_state"}, [SH_HF_LINEAR_VALUE_DIM] = {"mamba_d_head"},
+             [SH_HF_LINEAR_CONV] = {"mamba_d_conv"}},
+     .absent = {GRANITE_ABSENT, GRANITE_EXPERTS_ABSENT, [SH_HF_SHARED_FFN] = "1024", [SH_HF_LINEAR_KEYS] = "1",
+                [SH_HF_LINEAR_VALUES] = "128", [SH_HF_LINEAR_KEY_DIM] = "256", [SH_HF_LINEAR_VALUE_DIM] = "auto",
+                [SH_HF_LINEAR_CONV] = "4", [SH_HF_LEAST_STEP] = "0"},
+     .scores_by = true,
+     .granite = true,
+     .form = GRANITE_FORM,
+     .must = {SILU,
+              {"mamba_conv_bias", {"true"}, "the convolution has a bias here"},
+              {"mamba_proj_bias", {"false"}, "the products of Mamba-2 have no biases here"},
+              {"normalization_function", {"rmsnorm"}, "norms are RMSNorm here"}},
+     .dropout = {"attention_dropout"},
+     .plain = {BALANCE, "init_method"}},
     {.type = "qwen3_next", .refused = "some of its blocks have no attention"},
 };
 /* clang-format on */

@@ -69,10 +69,11 @@ struct sh_hf_family {
     const char *length;
     bool rope_given;  /* its rotary positions are not plain by default, so a file must have them */
     const char *beta; /* llama_4_scaling_beta, which must be there, in yarn; NULL: the class has no such number */
-    bool latent; /* latent attention, a router by sigmoid with biases, and blocks after the last that predict further
+    bool latent;  /* latent attention, a router by sigmoid with biases, and blocks after the last that predict further
                          words, which are left out */
-    bool global; /* blocks without a window have other heads, as global.h says; the last block is one of them */
-    bool hybrid; /* each block has one branch, as hybrid.h says */
+    bool global;  /* blocks without a window have other heads, as global.h says; the last block is one of them */
+    bool hybrid;  /* each block has one branch, as hybrid.h says */
+    bool granite; /* some blocks have Mamba-2, as granite.h says */
     const char *there; /* prefix of names in files, in place of `prefix`; NULL: the same */
     bool mxfp4;        /* its experts may be packed (io/foreign/hf/mxfp4.h) */
     struct sh_hf_form form[SH_HF_FORMS];

@@ -87,8 +87,8 @@ static sh_rc check_kinds(const struct sh_hf_reader *r, const char *key, long lon
     return SH_OK;
 }
 
-/* Infinity as Python writes it, as transformers does since its version 5, or as a number large enough. */
-static bool is_infinite(const json_t *x)
+/* transformers writes an object since its version 5. */
+bool sh_hf_is_infinite(const json_t *x)
 {
     const json_t *word = json_is_object(x) ? json_object_get(x, "__float__") : x;
 
@@ -101,7 +101,7 @@ static sh_rc check_limit(const struct sh_hf_reader *r)
 {
     const json_t *limit = sh_hf_find(r->root, LIMIT);
 
-    if (!limit || (json_array_size(limit) == 2 && is_infinite(json_array_get(limit, 1))))
+    if (!limit || (json_array_size(limit) == 2 && sh_hf_is_infinite(json_array_get(limit, 1))))
         return SH_OK;
     return sh_fail(SH_E_USAGE, "%s: " LIMIT ": there is no upper limit of a step here, nor in transformers' %s",
                    r->place, r->f->type);

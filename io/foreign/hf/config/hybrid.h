@@ -14,6 +14,9 @@ sh_rc sh_hf_hybrid_read(struct sh_hf_reader *r);
 /* The bits of block i (src/config/layers.h), after sh_hf_hybrid_read(). */
 unsigned sh_hf_hybrid_kind(const struct sh_hf_reader *r, long long i);
 
+/* Whether a JSON value is Infinity, as Python or transformers 5 writes it, or a number large enough. */
+bool sh_hf_is_infinite(const json_t *x);
+
 /* Whether the class has the key, for blocks, or takes no notice of it. */
 bool sh_hf_hybrid_is_key(const struct sh_hf_family *f, const char *key);
 

@@ -2,6 +2,7 @@
 
 #include "io/foreign/hf/config/blocks.h"
 #include "io/foreign/hf/config/global.h"
+#include "io/foreign/hf/config/granite.h"
 #include "io/foreign/hf/config/hybrid.h"
 #include "io/foreign/hf/config/plain.h"
 #include "io/foreign/hf/config/rope.h"
@@ -63,10 +64,12 @@ static bool is_put_apart(int v)
 /* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
 static void put_values(struct writer *w)
 {
-    for (int v = 0; v < SH_HF_VALUES; v++)
-        if (w->f->key[v][0] && !is_put_apart(v))
-            put_key(w, w->f->key[v][0], sh_hf_family_key(v),
+    for (int v = 0; v < SH_HF_VALUES; v++) {
+        const char *ours = w->f->granite ? sh_hf_granite_key(&w->cfg->model, v) : sh_hf_family_key(v);
+        if (w->f->key[v][0] && ours && !is_put_apart(v))
+            put_key(w, w->f->key[v][0], ours,
                     v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_LEAST_STEP || v == SH_HF_THETA);
+    }
 }
 
 /* If the key is not set, the scalar is model.head_dim. */
@@ -450,6 +453,7 @@ static void put_all(struct writer *w, const char *dtype)
     put_window(w);
     put_linear(w);
     sh_hf_global_print(w->f, w->cfg, w->out);
+    sh_hf_granite_print(w->f, w->cfg, w->out);
     sh_hf_hybrid_print(w->f, w->cfg, w->out);
     put_must(w);
     put_rope(w);
@@ -575,11 +579,12 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
                        name);
     if (f->full_nope)
         SH_TRY(can_write_kinds(&cfg->model, n != 0, name));
-    else if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0] && !f->hybrid)
+    else if (sh_layers_any(&cfg->model, SH_LAYER_NOPE) && !f->key[SH_HF_NO_ROPE][0] && !f->hybrid && !f->granite)
         return sh_fail(SH_E_USAGE,
                        "model.layer_types: transformers' %s has positions in all blocks, so the model is not exported",
                        name);
-    if (f->key[SH_HF_EXPERTS][0])
+    SH_TRY(sh_hf_granite_can_write(f, &cfg->model));
+    if (cfg->model.n_experts)
         SH_TRY(can_write_router(&cfg->model, f, name));
     return can_write_numbers(&cfg->model, f, name);
 }
