@@ -175,8 +175,9 @@ static void test_diff(void **state)
 static void test_examples(void **state)
 {
     (void)state;
-    static const char *const names[] = {"debug",        "gpt2-124m",     "gpt2-1558m", "llama3.2-1b", "llama3.1-8b",
-                                        "llama3.1-70b", "llama3.1-405b", "quickstart", "gpt-oss-20b", "deepseek-v3"};
+    static const char *const names[] = {"debug",       "gpt2-124m",    "gpt2-1558m",         "llama3.2-1b",
+                                        "llama3.1-8b", "llama3.1-70b", "llama3.1-405b",      "quickstart",
+                                        "gpt-oss-20b", "deepseek-v3",  "granite-4.0-h-micro"};
     const char *top = getenv("SHERD_SRCDIR");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[1024];
