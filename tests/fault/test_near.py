@@ -17,6 +17,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'mesh'))
 import job
+import test_rollback
 import tiny
 
 STEPS, INTERVAL = 180, 60
@@ -545,6 +546,18 @@ def script_is_killed():
     return wrong + leftovers()
 
 
+def rolled_back():
+    """The guard goes back to a file, and what was kept before the spike is forgotten: here the only near checkpoint there is."""
+    test_rollback.write_data()
+    folder = job.prepare('rolled-back', {'job.dump_folder': 'out', **test_rollback.config(
+        'noisy.bin', 2, **test_rollback.GUARD, **{'checkpoint.near_interval': test_rollback.BAD - 5})})
+    with Keeper(folder) as keeper:
+        status, said = finish(begin(folder, 2))
+        left, parts = kept(folder), len(keeper.parts())
+    return [] if status == 0 and 'rollback_from' in (folder / 'out/metrics.jsonl').read_text() and left == -1 and parts == 4 else [
+        f'exit {status}: step {left} is kept, in {parts} parts: {said}']
+
+
 def no_room():
     """More than the limit is refused with class 4; less is what the plan says, to the byte."""
     folder = job.prepare('no-room', config(**NEAR))
@@ -576,5 +589,5 @@ if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
-        ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the limit, and the plan', no_room),
+        ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers)]))
