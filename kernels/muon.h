@@ -84,7 +84,7 @@ static inline int64_t sh_matrix_row(const struct sh_matrix *x, int64_t k, int64_
 }
 
 /* The factor of all rows that gives a matrix its norm back, from the sums of squares before and after. */
-static inline double sh_ortho_rows_factor(double before, double after)
+SH_FLOATS double sh_ortho_rows_factor(double before, double after)
 {
     double norm = sqrt(after);
 

@@ -90,7 +90,7 @@ static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs,
 static const struct sh_attr_field ortho_attrs[] = {
     FIELD(ortho, kind), FIELD(ortho, steps), FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all),
     FIELD(ortho, count_all), FIELD(ortho, first_cut), FIELD(ortho, origin), FIELD(ortho, most_short),
-    FIELD(ortho, most_long), {0}};
+    FIELD(ortho, most_long), FIELD(ortho, narrow), {0}};
 static const struct sh_attr_field ortho_row_attrs[] = {
     FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all), FIELD(ortho, count_all), FIELD(ortho, first_cut),
     FIELD(ortho, origin), FIELD(ortho, most_long), FIELD(ortho, first_row_cut), FIELD(ortho, row_origin), {0}};

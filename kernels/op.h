@@ -434,6 +434,7 @@ struct sh_op_attr {
             int first_cut;                         /* as of the exchange that brings them; -1: all are here */
             int64_t origin;                        /* which element of the unit is the first of u */
             int64_t most_short, most_long;         /* the largest sides of all ranks' matrices */
+            bool narrow;                           /* ORTHO: products of bf16; on GPUs only */
             int first_row_cut;                     /* ORTHO_ROWS: the cuts of rows, as first_cut; -1: all are here */
             int64_t row_origin;                    /* and which of the unit's rows is the first of v */
         } ortho;                                   /* ORTHO, ORTHO_ROWS */

@@ -86,6 +86,8 @@ int64_t sh_cuda_expert_work_bytes(const struct sh_op_call *call); /* the three k
 int64_t sh_cuda_route_plan_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_route_loss_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_pair_loss_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_ortho_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_ortho_rows_work_bytes(const struct sh_op_call *call);
 
 #ifdef __cplusplus
 }

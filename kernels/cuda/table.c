@@ -40,6 +40,8 @@ static work_bytes_function *const work_of[SH_OP_ROOM] = {
     [SH_OP_EXPERT_LINEAR_BWD_W] = sh_cuda_expert_work_bytes,
     [SH_OP_ROUTE_LOSS] = sh_cuda_route_loss_work_bytes,
     [SH_OP_PAIR_LOSS] = sh_cuda_pair_loss_work_bytes,
+    [SH_OP_ORTHO] = sh_cuda_ortho_work_bytes,
+    [SH_OP_ORTHO_ROWS] = sh_cuda_ortho_rows_work_bytes,
     [SH_OP_ROUTE_PLAN] = sh_cuda_route_plan_work_bytes,
 };
 /* clang-format on */
@@ -87,6 +89,7 @@ static sh_rc prepare_kernel(const struct sh_op_call *call)
     case SH_OP_LORA_BWD:
     case SH_OP_ROUTE:
     case SH_OP_ROUTE_BWD:
+    case SH_OP_ORTHO:
         SH_TRY(sh_cuda_product_prepare(call));
         return sh_cublaslt_ask(call, sh_kernels_cuda.run[call->kind]);
     case SH_OP_EXPERT_LINEAR:

@@ -207,6 +207,7 @@ static void make_orthogonal(const struct sh_update_wave *w, int unit, const stru
     op.out[0] = o->view == SH_NONE ? w->p->units[unit].grad_shard : o->view;
     op.attr.ortho.kind = (int)w->ortho->kind;
     op.attr.ortho.steps = w->ortho->steps;
+    op.attr.ortho.narrow = w->ortho->narrow;
     op.attr.ortho.first = op.attr.ortho.first_all = o->first_matrix;
     op.attr.ortho.count = op.attr.ortho.count_all = o->n_matrices;
     op.attr.ortho.first_cut = o->view == SH_NONE ? SH_NONE : o->first_cut;

@@ -21,6 +21,7 @@ struct sh_ortho {
     enum sh_cfg_muon_split split; /* what counts as one matrix */
     enum sh_cfg_adjust adjust;    /* factor of the step by the matrix's sides */
     int owners;                   /* at most so many ranks of a group make matrices orthogonal; 0: all */
+    bool narrow;                  /* products of bf16 with sums in f32, as op.h has it */
 };
 
 /* An optimizer: a row of src/config/optim.inc. An elementwise operation reads the gradient and updates in place; the

@@ -280,11 +280,6 @@ static enum sh_dtype dtype_of(int precision)
 /* Parts of the update have kernels for CPUs only. */
 static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
 {
-    if (sh_cfg_is_muon(cfg->optimizer.name))
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.name=%s: the kernel that makes matrices orthogonal is for CPUs, but the "
-                       "job runs on GPUs; give adamw, or training.device=cpu",
-                       cfg->optimizer.name == SH_OPTIM_MUON ? "muon" : "normuon");
     if (cfg->optimizer.state_dtype == SH_PRECISION_INT8)
         return sh_fail(SH_E_USAGE,
                        "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
@@ -673,7 +668,8 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
                   .steps = cfg->optimizer.ns_steps,
                   .split = cfg->optimizer.muon_split,
                   .adjust = cfg->optimizer.adjust_lr_fn,
-                  .owners = cfg->optimizer.muon_ranks},
+                  .owners = cfg->optimizer.muon_ranks,
+                  .narrow = at->gpu && cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16},
         .mup = {.width = cfg->optimizer.mup ? (double)cfg->model.dim / cfg->optimizer.mup_base_dim : 0,
                 .eps = cfg->optimizer.eps,
                 .weight_decay = cfg->optimizer.weight_decay},

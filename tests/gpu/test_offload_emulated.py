@@ -121,6 +121,12 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, GRADS),
     (4, {**LARGE, **BF16, **LATE, 'parallelism.sharding_strategy': 'shard_optim', 'mesh.shard': 2}, {}),
 ]
+# Whole matrices travel from copies of slices, and rows at their owners stay.
+MATRIX += [
+    (2, {**BF16, **SMALL, **LATE, 'optimizer.name': 'muon', 'parallelism.sharding_strategy': 'full_shard'}, {}),
+    (1, {**LARGE, 'optimizer.name': 'normuon'}, {'offload.optimizer_ratio': 0.5}),
+    (4, {**LARGE, **BF16, 'optimizer.name': 'normuon', 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, {}),
+]
 # Chunks that gathers fetch, and, on one rank, the fetch that takes the place of the gather.
 PARAMS = {'offload.parameters': 'cpu'}
 ALL = {**GRADS, **PARAMS}

@@ -30,6 +30,7 @@ PROGRAMS = {
     'head': ('softmax', 'product', 'exact', 'vector', 'forms'),
     'linear': ('product', 'vector'),
     'moe': ('expert', 'expert_any', 'plan', 'product', 'route', 'rows', 'vector', 'wave'),
+    'muon': ('muon', 'newton', 'even_rows', 'product'),
     'softmax': ('softmax', 'exact', 'vector', 'forms'),
 }
 

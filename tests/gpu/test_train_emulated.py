@@ -16,7 +16,11 @@ import sys
 from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, run, same_bits,
                     tiny, traces)
 
+MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
 AVERAGE = {'optimizer.ema_decay': 0.7, 'validation.ema': True, 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
+# Larger rates than AdamW's, from the first step on, so that a wrong step shows in the second loss.
+MUON = {'optimizer.name': 'muon', 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
+NORMUON = {**MUON, 'optimizer.name': 'normuon', 'optimizer.muon_beta2': 0.8}
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 
@@ -78,7 +82,6 @@ def planned(mesh, **more):
 def margin():
     """The arena does not get all free memory: NCCL and the libraries come later. Communicators of more than two GPUs of a
     node take more."""
-    MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
     wrong = []
     for mib, mesh, word in ((2559, '1x2', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.5 GiB are kept'),
                             (2600, '1x4', 'GPU 0 .* has 2.5 GiB free for each rank, and 2.6 GiB are kept'),
@@ -336,7 +339,12 @@ def main():
               ('gpt_oss', '1x2', 'bfloat16', {**EVEN, **tiny.OSS}), ('llama', '2x2', 'bfloat16', rounded), ('gpt2', '1x2', 'bfloat16', {**rounded, **mpi}),
               ('llama', 'halves', 'float32', {'model.n_heads': 4}), ('llama', 'halves', 'float32', {'model.n_heads': 4, 'training.local_batch_size': 2, **mpi}),
               ('gpt2', 'gathered halves', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
-              ('llama', 'gathered halves', 'bfloat16', {'model.head_dim': 32})]
+              ('llama', 'gathered halves', 'bfloat16', {'model.head_dim': 32}),
+              ('llama', '1x1', 'float32', MUON), ('gpt2', '1x2', 'float32', MUON), ('llama', '2x2', 'bfloat16', MUON),
+              ('llama', '1x1', 'bfloat16', NORMUON), ('llama', '1x4', 'float32', MUON), ('gpt2', '1x2', 'float32', {**NORMUON, 'optimizer.muon_split': 'heads'}),
+              ('llama', '1x2', 'float32', {**NORMUON, **mpi, 'optimizer.groups': 'pattern=down optimizer=adamw'}),
+              ('experts', '2x2', 'float32', NORMUON),
+              ('experts', '2x2', 'bfloat16', {**MUON, **EVEN, 'optimizer.muon_split': 'none', 'optimizer.muon_ranks': 1})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]
@@ -347,6 +355,9 @@ def main():
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('1x2', tree)),
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
+        *[(f'{name}, with rows on their owners, {mode}', functools.partial(checkpoints, steps=4, **NORMUON), *way, mode) for name, *way, mode in (
+            ('from GPUs to the CPU', (CUDA, '1x2'), (CPU, '1x1'), 'async'), ('from GPUs to the CPU', (CUDA, '2x2'), (CPU, '1x1'), 'disabled'),
+            ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x2'), 'async'), ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x4'), 'disabled'))],
         ('a bit of a copy that changes on the host fails its save', flipped),
         ('the same of states whose home is there', functools.partial(flipped, **{'offload.optimizer': 'cpu'})),
         *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)

@@ -116,14 +116,15 @@ def go_on(folder, device, mesh, steps, **more):
     job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
 
 
-def checkpoints(first, second, mode):
-    """Half of the run on one device, half on the other."""
-    more = {'checkpoint.async_mode': mode, 'checkpoint.interval': 1}
-    whole = job.losses(on_cpu('llama'))
+def checkpoints(first, second, mode, steps=STEPS, **more):
+    """Half of the run on one device, half on the other. States show in the loss after the second half's first step."""
+    more = {'lr_scheduler.total_steps': steps, **more}
+    whole = job.losses(on_cpu('llama', **{'training.steps': steps, **more}))
+    more = {'checkpoint.async_mode': mode, 'checkpoint.interval': 1, **more}
     job.prepare('moved', {})
-    go_on('moved', *first, STEPS // 2, **more)
-    go_on('moved', *second, STEPS, **more)
-    verify = job.sherd('ckpt', 'verify', f'out/checkpoint/step-{STEPS:08d}.h5', folder='moved')
+    go_on('moved', *first, steps // 2, **more)
+    go_on('moved', *second, steps, **more)
+    verify = job.sherd('ckpt', 'verify', f'out/checkpoint/step-{steps:08d}.h5', folder='moved')
     return job.differ('losses', job.losses(job.metrics('moved')), whole, BOUND['float32']) + (
         [] if verify else ['sherd ckpt verify said nothing'])
 

@@ -2,7 +2,7 @@
  * of matrices that lie in any way among other elements. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/muon.h"
-#include "tests/op/optest.h"
+#include "tests/op/muon.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,36 +14,6 @@
 
 static const struct sh_kernel_table *const devices[] = {&sh_kernels_ref, &sh_kernels_cpu};
 
-static struct sh_op_scalars scalars_of(bool nesterov)
-{
-    return (struct sh_op_scalars){.lr = 0.125f,
-                                  .weight_decay = 0.25f,
-                                  .momentum = 0.75f,
-                                  .nesterov = nesterov,
-                                  .grad_scale = 0.5f,
-                                  .seed = 11,
-                                  .update = 7};
-}
-
-/* n elements in three runs, with gaps; the states in a type. */
-static void begin(struct optest *t, enum sh_op_kind kind, int64_t n, enum sh_dtype states)
-{
-    optest_begin(t, kind);
-    t->scalars = scalars_of(true);
-    if (kind == SH_OP_MUON_APPLY)
-        optest_in(t, 0, SH_F32, DIMS(n));
-    optest_out(t, 0, SH_F32, DIMS(n));
-    optest_add_to(t, 0);
-    if (kind == SH_OP_MUON_MOMENTUM) {
-        optest_out(t, 1, states, DIMS(n));
-        optest_add_to(t, 1);
-    }
-    t->attr.runs.count = 3;
-    t->runs[0] = (struct sh_decay_run){.end = n / 3, .decay = true, .tensor = sh_rng_name("a")};
-    t->runs[1] = (struct sh_decay_run){.begin = n / 2, .end = n - n / 5, .tensor = sh_rng_name("b"), .origin = -9};
-    t->runs[2] = (struct sh_decay_run){.begin = n - n / 5, .end = n, .decay = true, .tensor = sh_rng_name("c")};
-}
-
 /* g = 0.5 * 8 is 4, m = 0.75 * 2 + 0.25 * 4, and one more step of it with nesterov. */
 static void momentum_by_hand(void **state)
 {
@@ -52,8 +22,8 @@ static void momentum_by_hand(void **state)
         for (int nesterov = 0; nesterov < 2; nesterov++) {
             struct optest t;
 
-            begin(&t, SH_OP_MUON_MOMENTUM, 15, SH_F32);
-            t.scalars = scalars_of(nesterov);
+            muon_begin(&t, SH_OP_MUON_MOMENTUM, 15, SH_F32);
+            t.scalars = muon_scalars(nesterov);
             optest_set(&t.call.out[0], 0, 8);
             optest_set(&t.call.out[1], 0, 2);
             optest_run(&t, devices[d], 1);
@@ -70,7 +40,7 @@ static void step_by_hand(void **state)
     for (int d = 0; d < 2; d++) {
         struct optest t;
 
-        begin(&t, SH_OP_MUON_APPLY, 15, SH_F32);
+        muon_begin(&t, SH_OP_MUON_APPLY, 15, SH_F32);
         for (int64_t i = 0; i < 15; i++) {
             optest_set(&t.call.in[0], i, 4);
             optest_set(&t.call.out[0], i, 8);
@@ -92,7 +62,7 @@ static void cautious_by_hand(void **state)
     for (int d = 0; d < 2; d++) {
         struct optest t;
 
-        begin(&t, SH_OP_MUON_APPLY, 15, SH_F32);
+        muon_begin(&t, SH_OP_MUON_APPLY, 15, SH_F32);
         t.scalars.cautious_decay = true;
         for (int64_t i = 0; i < 15; i++) {
             optest_set(&t.call.in[0], i, u[i % 5]);
@@ -115,7 +85,7 @@ static void as_reference(void **state)
     for (int i = 0; i < 6; i++) {
         struct optest ref, cpu, halves, joined;
 
-        begin(&ref, kinds[i % 2], lengths[i / 2], SH_F32);
+        muon_begin(&ref, kinds[i % 2], lengths[i / 2], SH_F32);
         ref.scalars.cautious_decay = i / 2 == 2;
         optest_copy(&cpu, &ref);
         optest_run(&ref, &sh_kernels_ref, 1);
@@ -126,7 +96,7 @@ static void as_reference(void **state)
         optest_end(&cpu);
         if (kinds[i % 2] == SH_OP_MUON_MOMENTUM)
             continue;
-        begin(&cpu, kinds[i % 2], lengths[i / 2], SH_F32);
+        muon_begin(&cpu, kinds[i % 2], lengths[i / 2], SH_F32);
         optest_split_params(&halves, &cpu);
         optest_run(&cpu, &sh_kernels_cpu, 2);
         optest_run(&halves, &sh_kernels_cpu, 3);
@@ -146,7 +116,7 @@ static void narrow_states(void **state)
     for (int d = 0; d < 2; d++) {
         struct optest a, b;
 
-        begin(&a, SH_OP_MUON_MOMENTUM, 3000, SH_BF16);
+        muon_begin(&a, SH_OP_MUON_MOMENTUM, 3000, SH_BF16);
         optest_copy(&b, &a);
         optest_run(&a, devices[d], 1);
         b.scalars.update++;
@@ -160,48 +130,6 @@ static void narrow_states(void **state)
 
 /* ---- orthogonal factors ---- */
 
-static void begin_matrices(struct optest *t, int kind, int64_t n, int64_t origin, const struct sh_matrix *of, int count)
-{
-    optest_begin(t, SH_OP_ORTHO);
-    optest_out(t, 0, SH_F32, DIMS(n));
-    optest_add_to(t, 0);
-    t->attr.ortho.kind = kind;
-    t->attr.ortho.steps = 5;
-    t->attr.ortho.count = count;
-    t->attr.ortho.origin = origin;
-    t->call.matrices = of;
-    for (int i = 0; i < count; i++) {
-        int64_t a = sh_matrix_short(&of[i]), b = sh_matrix_long(&of[i]);
-
-        t->attr.ortho.most_short = a > t->attr.ortho.most_short ? a : t->attr.ortho.most_short;
-        t->attr.ortho.most_long = b > t->attr.ortho.most_long ? b : t->attr.ortho.most_long;
-    }
-}
-
-/* A matrix of rows end to end. */
-static struct sh_matrix plain(int64_t at, int64_t out, int64_t in)
-{
-    return (struct sh_matrix){.at = at,
-                              .out = out,
-                              .in = in,
-                              .row_step = in,
-                              .col_step = 1,
-                              .block = out,
-                              .block_stride = out,
-                              .repeat = 1,
-                              .stride = out * in,
-                              .scale = 1};
-}
-
-/* Wide, tall, square and a vector; columns of a wider matrix; blocks of two rows, every six, that begin at the third;
- * three copies. Between and around them lie other elements. */
-enum { LAYOUTS = 6, ROOM = 1500 };
-static const struct sh_matrix layouts[LAYOUTS] = {
-    {105, 7, 11, 11, 1, 7, 7, 1, 77, 1, 0, 0}, {182, 13, 5, 5, 1, 13, 13, 1, 65, 0.5f, 0, 0},
-    {250, 8, 8, 8, 1, 8, 8, 1, 64, 2, 0, 0},   {320, 1, 9, 9, 1, 1, 1, 1, 9, 1, 0, 0},
-    {340, 4, 6, 1, 12, 4, 4, 1, 4, 1, 0, 0},   {450, 6, 9, 9, 1, 2, 6, 3, 162, 1, 0, 0},
-};
-
 static void layouts_as_reference(void **state)
 {
     (void)state;
@@ -209,7 +137,7 @@ static void layouts_as_reference(void **state)
     for (int kind = 0; kind < SH_ORTHO_KINDS; kind++) {
         struct optest ref, cpu, moved;
 
-        begin_matrices(&ref, kind, ROOM, 100, layouts, LAYOUTS);
+        muon_begin_matrices(&ref, kind, MUON_ROOM, 100, muon_layouts, MUON_LAYOUTS);
         optest_copy(&cpu, &ref);
         optest_copy(&moved, &ref);
         optest_shift(&moved, 3);
@@ -229,22 +157,22 @@ static void others_stay(void **state)
 {
     (void)state;
     for (int d = 0; d < 2; d++) {
-        bool named[ROOM] = {false};
+        bool named[MUON_ROOM] = {false};
         struct optest t, was;
 
-        begin_matrices(&t, SH_ORTHO_SIMPLE, ROOM, 100, layouts, LAYOUTS);
+        muon_begin_matrices(&t, SH_ORTHO_SIMPLE, MUON_ROOM, 100, muon_layouts, MUON_LAYOUTS);
         optest_copy(&was, &t);
-        for (int i = 0; i < LAYOUTS; i++)
-            for (int64_t k = 0; k < layouts[i].repeat; k++)
-                for (int64_t e = 0; e < layouts[i].out * layouts[i].in; e++) {
-                    int64_t n = sh_matrix_long(&layouts[i]);
-                    int64_t at = sh_matrix_place(&layouts[i], k, e / n, e % n) - 100;
+        for (int i = 0; i < MUON_LAYOUTS; i++)
+            for (int64_t k = 0; k < muon_layouts[i].repeat; k++)
+                for (int64_t e = 0; e < muon_layouts[i].out * muon_layouts[i].in; e++) {
+                    int64_t n = sh_matrix_long(&muon_layouts[i]);
+                    int64_t at = sh_matrix_place(&muon_layouts[i], k, e / n, e % n) - 100;
 
                     assert_false(named[at]); /* no element belongs to two */
                     named[at] = true;
                 }
         optest_run(&t, devices[d], 2);
-        for (int i = 0; i < ROOM; i++)
+        for (int i = 0; i < MUON_ROOM; i++)
             assert_true((optest_get(&t.call.out[0], i) == optest_get(&was.call.out[0], i)) == !named[i]);
         optest_end(&t);
         optest_end(&was);
@@ -271,7 +199,7 @@ static double off_unit(const struct sh_operand *u, int m, int n)
 static void becomes_orthogonal(void **state)
 {
     static const double bound[SH_ORTHO_KINDS] = {0.6, 0.05, 0.3}, size[] = {1, 1e-30, 1e20};
-    const struct sh_matrix of = plain(0, 8, 40);
+    const struct sh_matrix of = muon_plain(0, 8, 40);
 
     (void)state;
     optest_seed(6);
@@ -279,7 +207,7 @@ static void becomes_orthogonal(void **state)
         for (int i = 0; i < 3 * SH_ORTHO_KINDS; i++) {
             struct optest t;
 
-            begin_matrices(&t, i / 3, 320, 0, &of, 1);
+            muon_begin_matrices(&t, i / 3, 320, 0, &of, 1);
             optest_scale(&t.call.out[0], size[i % 3]);
             optest_run(&t, devices[d], 2);
             if (off_unit(&t.call.out[0], 8, 40) > bound[i / 3])
@@ -290,13 +218,13 @@ static void becomes_orthogonal(void **state)
 
 static void odd_matrices(void **state)
 {
-    const struct sh_matrix of = plain(0, 5, 6);
+    const struct sh_matrix of = muon_plain(0, 5, 6);
 
     (void)state;
     for (int d = 0; d < 2; d++) {
         struct optest t;
 
-        begin_matrices(&t, SH_ORTHO_SIMPLE, 30, 0, &of, 1);
+        muon_begin_matrices(&t, SH_ORTHO_SIMPLE, 30, 0, &of, 1);
         optest_scale(&t.call.out[0], 0);
         optest_run(&t, devices[d], 1);
         for (int i = 0; i < 30; i++)
@@ -311,13 +239,13 @@ static void odd_matrices(void **state)
 /* More steps use the last triple again, and change the result. */
 static void steps_count(void **state)
 {
-    const struct sh_matrix of = plain(0, 5, 6);
+    const struct sh_matrix of = muon_plain(0, 5, 6);
 
     (void)state;
     for (int d = 0; d < 2; d++) {
         struct optest five, seven;
 
-        begin_matrices(&five, SH_ORTHO_QUINTIC, 30, 0, &of, 1);
+        muon_begin_matrices(&five, SH_ORTHO_QUINTIC, 30, 0, &of, 1);
         optest_copy(&seven, &five);
         seven.attr.ortho.steps = 7;
         optest_run(&five, devices[d], 1);
@@ -330,40 +258,15 @@ static void steps_count(void **state)
 
 /* ---- rows ---- */
 
-/* The same matrices with a mean of squares for each row; rows of a matrix follow those of the one before. */
-static void begin_rows(struct optest *t, struct sh_matrix of[LAYOUTS], int64_t *rows)
-{
-    *rows = 5;
-    for (int i = 0; i < LAYOUTS; i++) {
-        of[i] = layouts[i];
-        of[i].row = *rows;
-        of[i].row_stride = of[i].out / of[i].block * of[i].block_stride;
-        *rows += of[i].repeat * of[i].row_stride;
-    }
-    optest_begin(t, SH_OP_ORTHO_ROWS);
-    t->scalars.muon_beta2 = 0.75f;
-    optest_out(t, 0, SH_F32, DIMS(ROOM));
-    optest_add_to(t, 0);
-    optest_out(t, 1, SH_F32, DIMS(*rows));
-    optest_add_to(t, 1);
-    for (int64_t i = 0; i < *rows; i++)
-        optest_set(&t->call.out[1], i, 0.125 + (double)(i % 7));
-    t->attr.ortho.count = LAYOUTS;
-    t->attr.ortho.origin = 100;
-    t->attr.ortho.row_origin = 2;
-    t->attr.ortho.most_long = 13;
-    t->call.matrices = of;
-}
-
 static void rows_as_reference(void **state)
 {
-    struct sh_matrix of[LAYOUTS];
+    struct sh_matrix of[MUON_LAYOUTS];
     struct optest ref, cpu, moved;
     int64_t rows;
 
     (void)state;
     optest_seed(7);
-    begin_rows(&ref, of, &rows);
+    muon_begin_rows(&ref, of, &rows);
     optest_copy(&cpu, &ref);
     optest_copy(&moved, &ref);
     optest_shift(&moved, 3);
@@ -437,11 +340,11 @@ static void rows_by_hand(void **state)
 /* Three products a step: 4 m^2 n + 2 m^3 operations. */
 static void cost_of_rows(void **state)
 {
-    const struct sh_matrix of[2] = {plain(0, 4, 10), plain(40, 10, 4)};
+    const struct sh_matrix of[2] = {muon_plain(0, 4, 10), muon_plain(40, 10, 4)};
     struct optest t;
 
     (void)state;
-    begin_matrices(&t, SH_ORTHO_SIMPLE, 80, 0, of, 2);
+    muon_begin_matrices(&t, SH_ORTHO_SIMPLE, 80, 0, of, 2);
     assert_true(sh_op_cost(&t.call).flops == 2 * 5 * (4 * 16 * 10 + 2 * 64));
     optest_end(&t);
 }

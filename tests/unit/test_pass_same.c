@@ -114,6 +114,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->exchange.sequences;
     if (!strcmp(f->name, "raw"))
         return a->head.raw;
+    if (!strcmp(f->name, "narrow"))
+        return a->ortho.narrow;
     if (!strcmp(f->name, "cap"))
         return sh_attr_value(a, f) != 0;
     for (int i = 0; i < 2; i++) /* parts of all words */

@@ -84,6 +84,32 @@ struct sh_cuda_expert_work sh_cuda_expert_work(const struct sh_op_call *call)
     return w;
 }
 
+/* Of the largest sides of any rank's matrices. */
+struct sh_cuda_ortho_work sh_cuda_ortho_work(const struct sh_op_call *call)
+{
+    int64_t m = sh_cuda_ortho_ld(call->attr->ortho.most_short), n = sh_cuda_ortho_ld(call->attr->ortho.most_long);
+    struct sh_cuda_ortho_work w = {.type = call->attr->ortho.narrow ? SH_BF16 : SH_F32};
+    int64_t size = sh_dtype_bytes(w.type);
+
+    w.next = sh_cuda_round256(m * n * size);
+    w.gram = 2 * w.next;
+    w.square = w.gram + sh_cuda_round256(m * m * size);
+    w.sums = w.square + sh_cuda_round256(m * m * (int64_t)sizeof(float));
+    w.product = w.sums + sh_cuda_round256((n + 1) * (int64_t)sizeof(double));
+    w.bytes = w.product + SH_CUBLASLT_WORK_BYTES + 256;
+    return w;
+}
+
+int64_t sh_cuda_ortho_work_bytes(const struct sh_op_call *call)
+{
+    return sh_cuda_ortho_work(call).bytes;
+}
+
+int64_t sh_cuda_ortho_rows_work_bytes(const struct sh_op_call *call)
+{
+    return call->attr->ortho.most_long * (int64_t)sizeof(double);
+}
+
 /* Sherd's own kernel needs none. */
 int64_t sh_cuda_expert_work_bytes(const struct sh_op_call *call)
 {

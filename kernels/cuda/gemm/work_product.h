@@ -37,6 +37,20 @@ struct sh_cuda_expert_work {
 };
 struct sh_cuda_expert_work sh_cuda_expert_work(const struct sh_op_call *call);
 
+/* ORTHO: the type of what is multiplied, and byte offsets, from a start aligned to 256 bytes, of x once more, of the product of
+ * x with itself, of that one's square in f32, of sums of lines in f64, and of cuBLASLt's scratch; at offset 0 x. Rows of
+ * all matrices start at multiples of sh_cuda_ortho_ld() elements, 16 bytes of bf16. */
+struct sh_cuda_ortho_work {
+    enum sh_dtype type;
+    int64_t next, gram, square, sums, product, bytes;
+};
+struct sh_cuda_ortho_work sh_cuda_ortho_work(const struct sh_op_call *call);
+
+static inline int64_t sh_cuda_ortho_ld(int64_t length)
+{
+    return (length + 7) / 8 * 8;
+}
+
 /* ATTENTION, ATTENTION_BWD by cuDNN. Its deterministic backward pass keeps a [T,T] matrix for each query head that it
  * is working on; the other one keeps dq in f32. So a call is cut into pieces of `batch` sequences times `kv_heads`
  * key-value heads, each dividing the whole. The sizes of plans were read from cuDNN 9.8 to 9.19 for sm_80, 90 and

@@ -1,4 +1,4 @@
-/* What has no kernel for GPUs yet: orthogonal factors, states in codes, norms of heads on several ranks,
+/* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks,
  * the gated delta rule with what belongs to it, heads from latent vectors, norms of values, the state-space dual form.
  * src/plan/request.c refuses a run that would
  * need one. */
@@ -9,8 +9,6 @@
     {                                                                                                \
         return sh_fail(SH_E_USAGE, "%s: there is no kernel for GPUs", sh_op_info(call->kind)->name); \
     }
-ON_CPUS(ortho)
-ON_CPUS(ortho_rows)
 ON_CPUS(adamw_coded)
 ON_CPUS(lion_coded)
 ON_CPUS(encode)

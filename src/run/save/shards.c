@@ -120,9 +120,9 @@ static void copy_host(const struct sh_map_stretch *t, void *arg)
             void *home = sh_floats_array(t->state[k], i);
             int64_t bytes = sh_floats_bytes(t->state[k], t->range.end - t->range.begin);
 
-            if (host != home && c->put)
+            if (home && host != home && c->put) /* not every unit has every state */
                 sh_exec_put_at(exec, home, host, bytes);
-            else if (host != home)
+            else if (home && host != home)
                 sh_exec_get_at(exec, host, home, bytes);
         }
 }
@@ -290,6 +290,7 @@ static sh_rc visit_far(struct sh_shards *s, int piece, int64_t at, int64_t n, st
     c.r = s->r;
     c.begin = range.begin;
     c.end = range.end;
+    c.k = sh_map_state_at(s->r->p, sh_shards_param(s, piece)->unit, c.k);
     if (sh_map_coded(s->r->p, c.k))
         range.begin -= (range.begin - s->r->map->unit[sh_shards_param(s, piece)->unit].owned.begin) % SH_CODE8_ELEMS;
     if (gpu) {

@@ -114,12 +114,13 @@ struct piece_sums {
 static void sum_state(const struct sh_map_stretch *s, int k, struct sh_shards *p, int piece)
 {
     int64_t skip = s->range.begin - sh_shards_range(p, piece, 0, 0).begin, block, n;
+    int own = sh_map_state_at(p->r->p, s->unit, k);
     uint64_t place;
 
-    for (int64_t at = 0; at < s->range.end - s->range.begin; at += n) {
+    for (int64_t at = 0; own != SH_NONE && at < s->range.end - s->range.begin; at += n) {
         n = sh_ckpt_piece_cut(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, skip + at,
                               s->range.end - s->range.begin - at, &block, &place);
-        sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[k], at), n, place, p->parts + p->n_parts);
+        sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[own], at), n, place, p->parts + p->n_parts);
         for (int64_t i = 0; i < parts_of(n); i++)
             p->part_of[p->n_parts++] = &p->pieces[piece].early[k][block];
     }
