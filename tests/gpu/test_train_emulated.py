@@ -385,6 +385,7 @@ def main():
         ('a copy to the host that waits for nothing is found', forgotten, 8, 'mpi', "'copy' reads memory"),
         ('sums in a tree are not for NCCL', tree_by_nccl),
         ('memory as planned, on one GPU', planned, '1x1'),
+        ('memory as planned, with matrices at their owners', functools.partial(planned, '1x2', **NORMUON)),
         ('memory as planned, with checkpoints in the background', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('room is kept for libraries and NCCL', margin),
