@@ -1,13 +1,18 @@
-/* Preloaded into the ranks of an MPICH over UCX, which waits for messages in a loop that never yields its core. If
- * there are more ranks than cores, each of them then waits for the end of another waiting rank's time slice: a step of
- * four ranks on two cores took four times as long, with both cores fully busy. MPICH's own MPIR_CVAR_POLLS_BEFORE_YIELD
- * does nothing here (4.0). A rank that has waited longer, for a rank that a test has stopped, sleeps between polls. */
+/* Preloaded into ranks that share cores with others, where a rank that polls takes the time of one that computes. A rank
+ * of an MPICH over UCX never yields its core while it waits; MPICH's own MPIR_CVAR_POLLS_BEFORE_YIELD does nothing here
+ * (4.0). A rank of Open MPI yields on request (mpi_yield_when_idle), but eight ranks that only yield to each other keep
+ * both cores busy, in the kernel. So both sleep between polls: Open MPI where it would yield, MPICH after some polls. */
 #include <dlfcn.h>
 #include <sched.h>
 #include <time.h>
 
-/* Numbers of polls that found nothing. */
-enum { YIELDS_AFTER = 100, SLEEPS_AFTER = 1000, SLEEP_NS = 100000 };
+enum { IDLE_POLLS = 20, SLEEP_NS = 100000 };
+
+int sched_yield(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    return 0;
+}
 
 /* UCX's function: returns how many messages it has processed. */
 unsigned ucp_worker_progress(void *worker);
@@ -22,11 +27,9 @@ unsigned ucp_worker_progress(void *worker)
         *(void **)&next = dlsym(RTLD_NEXT, "ucp_worker_progress");
     found = next(worker);
     idle = found ? 0 : idle + 1;
-    if (idle > SLEEPS_AFTER) {
-        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
-        idle = SLEEPS_AFTER;
-    } else if (idle > YIELDS_AFTER) {
+    if (idle > IDLE_POLLS) {
         sched_yield();
+        idle = IDLE_POLLS;
     }
     return found;
 }
