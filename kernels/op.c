@@ -307,6 +307,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "dh [M,F] act, gu [M,2F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt, more [n] f32 opt "
                   "-> dgu [M,2F] act, dweight [n] f32",
          .flops = "16MF", .attrs = row_attrs, APART},
+    [SH_OP_SQUARED_RELU_ROWS] =
+        {.shape = "x [M,F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt -> h [M,F] act", .flops = "3MF", .forward = true,
+         .attrs = row_attrs, APART},
+    [SH_OP_SQUARED_RELU_ROWS_BWD] =
+        {.shape = "dh [M,F] act, x [M,F] act, weight [n] f32, order [M] i32 opt, first [g] i32 opt, more [n] f32 opt "
+                  "-> dx [M,F] act, dweight [n] f32",
+         .flops = "7MF", .attrs = row_attrs, APART},
     [SH_OP_ROW_ADD] =
         {.shape = "a [M,C] act, b [M,C] act, first [g] i32 -> y [M,C] act", .flops = "MC", .attrs = row_attrs, OVER(0)},
     [SH_OP_MUON_MOMENTUM] =

@@ -268,6 +268,45 @@ sh_rc sh_ref_swiglu_rows_bwd(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* Not a number stays what it is. */
+static double above_0(const struct sh_operand *x, int64_t i)
+{
+    double v = sh_ref_get(x, i);
+
+    return v < 0 ? 0 : v;
+}
+
+/* h = max(x, 0)^2 weight */
+sh_rc sh_ref_squared_relu_rows(const struct sh_op_call *call)
+{
+    const struct sh_operand *x = &call->in[0], *h = &call->out[0];
+    int64_t F = h->dim[1];
+
+    for (int64_t i = 0; i < live_rows(&call->in[3], h->dim[0]) * F; i++) {
+        double v = above_0(x, i);
+        sh_ref_set(h, i, v * v * sh_ref_get(&call->in[1], entry_of(&call->in[2], i / F)));
+    }
+    return SH_OK;
+}
+
+sh_rc sh_ref_squared_relu_rows_bwd(const struct sh_op_call *call)
+{
+    const struct sh_operand *dh = &call->in[0], *x = &call->in[1], *more = &call->in[5];
+    int64_t M = live_rows(&call->in[4], dh->dim[0]), F = dh->dim[1];
+
+    for (int64_t r = 0; r < M; r++) {
+        int64_t entry = entry_of(&call->in[3], r);
+        double weight = sh_ref_get(&call->in[2], entry), sum = more->data ? sh_ref_get(more, entry) : 0;
+        for (int64_t i = r * F; i < (r + 1) * F; i++) {
+            double v = above_0(x, i), d = sh_ref_get(dh, i);
+            sum += d * v * v;
+            sh_ref_set(&call->out[0], i, 2 * d * weight * v);
+        }
+        sh_ref_set(&call->out[1], entry, sum);
+    }
+    return SH_OK;
+}
+
 static double weight_of(const struct sh_operand *weight, const struct sh_operand *order, int64_t row)
 {
     return weight->data ? sh_ref_get(weight, entry_of(order, row)) : 1;

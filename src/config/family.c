@@ -54,13 +54,22 @@ const struct sh_family *sh_family_of(int word)
 
 bool sh_family_has_experts(const struct sh_model *m, int block)
 {
-    return sh_family_takes_experts(m) && block >= m->first_dense_layers &&
-           (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
+    const struct sh_family *f = sh_family_of(m->family);
+
+    if (!sh_family_takes_experts(m))
+        return false;
+    if (f->single)
+        return sh_layers_kind(m, block) & SH_LAYER_MOE;
+    return block >= m->first_dense_layers && (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
 }
 
 bool sh_family_takes_experts(const struct sh_model *m)
 {
-    return sh_family_of(m->family)->router && (m->n_experts || !sh_family_of(m->family)->dense_too);
+    const struct sh_family *f = sh_family_of(m->family);
+
+    if (!f->router)
+        return false;
+    return f->single ? sh_layers_any(m, SH_LAYER_MOE) : m->n_experts || !f->dense_too;
 }
 
 bool sh_family_has_rope(const struct sh_model *m)
@@ -90,7 +99,7 @@ bool sh_family_has_delta(const struct sh_model *m, int block)
 
 bool sh_family_has_mixer(const struct sh_model *m, int block)
 {
-    return !(sh_layers_kind(m, block) & SH_LAYER_MLP);
+    return !(sh_layers_kind(m, block) & (SH_LAYER_MLP | SH_LAYER_MOE));
 }
 
 bool sh_family_has_ffn(const struct sh_model *m, int block)
@@ -147,7 +156,7 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     int64_t q = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim, ffn = m->ffn_dim;
     int64_t up = f->gelu || f->gate ? ffn : 2 * ffn;
     int64_t expert = m->expert_ffn_dim, shared = m->shared_ffn_dim, asked = f->attention_gate ? 2 * q : q;
-    int64_t shared_up = f->shared_gate ? shared : 2 * shared;
+    int64_t shared_up = f->shared_gate || f->gelu ? shared : 2 * shared;
     int64_t plain = m->head_dim - m->rotary_dim, values = (int64_t)m->n_heads * m->v_head_dim; /* of latent attention */
     int64_t heads = m->linear_value_heads, made = heads * m->linear_value_dim; /* of blocks with a state */
     int64_t asked_of_state = sh_family_delta_columns(m) + (f->scan ? made + heads : 0);
@@ -163,7 +172,7 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
                                                 [SH_PARAM_UP] = {m->dim, up},
                                                 [SH_PARAM_DOWN] = {ffn, m->dim},
                                                 [SH_PARAM_ROUTER] = {m->dim, m->n_experts},
-                                                [SH_PARAM_EXPERT_UP] = {m->dim, 2 * expert},
+                                                [SH_PARAM_EXPERT_UP] = {m->dim, f->gelu ? expert : 2 * expert},
                                                 [SH_PARAM_EXPERT_DOWN] = {expert, m->dim},
                                                 [SH_PARAM_SHARED_GATE] = {m->dim, shared},
                                                 [SH_PARAM_SHARED_UP] = {m->dim, shared_up},
@@ -205,7 +214,9 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
 
 void sh_family_stack_name(const struct sh_family *f, enum sh_param_role which, char name[SH_FAMILY_WORD])
 {
-    snprintf(name, SH_FAMILY_WORD, "%s.%s", f->experts, which == SH_PARAM_EXPERT_UP ? "gate_up_proj" : "down_proj");
+    const char *up = f->gelu ? "up_proj" : "gate_up_proj";
+
+    snprintf(name, SH_FAMILY_WORD, "%s.%s", f->experts, which == SH_PARAM_EXPERT_UP ? up : "down_proj");
 }
 
 void sh_family_param_name(const struct sh_family *f, int block, const char *module, enum sh_param_role role, char *name,

@@ -26,11 +26,13 @@ struct sh_family {
     bool parallel;          /* both branches take the input of the block */
     bool qkv_by_head;       /* the stacked matrix has rows of q, k and v head by head */
     bool scaled_embedding;  /* the embedding is multiplied by the square root of the width */
-    bool gelu;              /* feed-forward: GELU (tanh form) of one product; else SwiGLU of two */
+    bool gelu;              /* feed-forward and experts: GELU (tanh form) of one product; else SwiGLU of two */
     bool gelu_erf;          /* GELU by the normal distribution instead of its tanh form */
     bool geglu;             /* GELU for the gate instead of SiLU */
     bool relu2;             /* the square of what is above 0 instead of GELU */
-    bool single; /* a block has attention, or what stands in its place, or a feed-forward part (layer_types mlp) */
+    bool
+        single; /* a block has attention, or what stands in its place, or a feed-forward part (layer_types mlp), or experts
+                    (moe) */
     bool wide_qk_norm;                     /* one norm for all queries and one for all keys; else one for each head */
     bool qkv_bias, o_bias, mlp_bias;       /* products with biases */
     bool attention_bias_key, mlp_bias_key; /* these follow model.attention_bias and mlp_bias */
@@ -67,10 +69,11 @@ struct sh_family {
     const char *norm[2];  /* of the attention branch and of the feed-forward branch; second NULL: one for both */
     const char *after[2]; /* norms of the branches' outputs, in addition; NULL: none */
 
-    /* With experts: the router; up [E,2F,C], gate and up of each expert; down [E,C,F]; the expert that every token has,
+    /* With experts: the router; up [E,2F,C], gate and up of each expert, or [E,F,C] with gelu; down [E,C,F]; the expert that every token has,
      * and the product whose sigmoid weighs it. NULL: none. */
     const char *router, *expert_up, *expert_down;
-    const char *experts; /* the module of transformers 5 that has both stacks, as gate_up_proj and down_proj */
+    const char
+        *experts; /* the module of transformers 5 that has both stacks, as gate_up_proj, or up_proj, and down_proj */
     const char *shared_gate, *shared_up, *shared_down, *shared_weight;
 };
 

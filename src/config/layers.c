@@ -14,6 +14,7 @@ static const struct {
              {"sliding_nope", SH_LAYER_SLIDING | SH_LAYER_NOPE},
              {"linear", SH_LAYER_LINEAR},
              {"mlp", SH_LAYER_MLP},
+             {"moe", SH_LAYER_MOE},
              {"full_attention", 0},
              {"sliding_attention", SH_LAYER_SLIDING},
              {"linear_attention", SH_LAYER_LINEAR}};

@@ -8,9 +8,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bits of a block. Words: full, sliding, full_nope, sliding_nope; linear, which has no attention, and mlp, which has a
- * feed-forward part alone, have their bit alone. */
-enum { SH_LAYER_SLIDING = 1, SH_LAYER_NOPE = 2, SH_LAYER_LINEAR = 4, SH_LAYER_MLP = 8 };
+/* Bits of a block. Words: full, sliding, full_nope, sliding_nope; linear, which has no attention, and mlp and moe, which
+ * have a feed-forward part or experts alone, have their bit alone. */
+enum { SH_LAYER_SLIDING = 1, SH_LAYER_NOPE = 2, SH_LAYER_LINEAR = 4, SH_LAYER_MLP = 8, SH_LAYER_MOE = 16 };
 
 /* The bits of block `block`, counted from 0. Without a text all blocks are alike: they have positions, and the window if
  * the model has one. */

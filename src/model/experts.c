@@ -11,7 +11,9 @@ static int shared_expert(struct decoder *d, int x, const struct branch *b)
     if (b->stack[SHARED_UP].w == SH_NONE)
         return SH_NONE;
     if (!d->f->shared_weight)
-        return sh_model_linear(d, sh_emit_pointwise(&d->e, SH_OP_SWIGLU, sh_model_linear(d, x, b->stack[SHARED_UP])),
+        return sh_model_linear(d,
+                               sh_emit_pointwise(&d->e, d->f->relu2 ? SH_OP_SQUARED_RELU : SH_OP_SWIGLU,
+                                                 sh_model_linear(d, x, b->stack[SHARED_UP])),
                                b->stack[SHARED_DOWN]);
     to = sh_emit_route(&d->e, x, b->stack[SHARED_WEIGHT].w, SH_NONE, SH_NONE, &one);
     return sh_model_linear(d, sh_emit_swiglu_rows(&d->e, sh_model_linear(d, x, b->stack[SHARED_UP]), 0, 0, &to),
@@ -26,6 +28,14 @@ static int expert_linear(struct decoder *d, int x, struct weights l, bool weighe
     if (l.b != SH_NONE)
         y = sh_emit_expert_bias(&d->e, y, l.b, weighed, to);
     return sh_emit_expert_lora(&d->e, y, x, &l.lora, to);
+}
+
+/* Gate and up [M,2F], or up alone [M,F] -> [M,F] */
+static int activate(struct decoder *d, int up, const struct sh_emit_routed *to)
+{
+    if (d->f->relu2)
+        return sh_emit_squared_relu_rows(&d->e, up, to);
+    return sh_emit_swiglu_rows(&d->e, up, d->f->glu_limit, d->f->glu_alpha, to);
 }
 
 static struct sh_emit_routed route(struct decoder *d, int x, const struct branch *b)
@@ -47,9 +57,9 @@ int sh_model_experts(struct decoder *d, int x, const struct branch *b)
 {
     struct sh_emit_routed to = route(d, x, b);
     int rows = sh_emit_row_gather(&d->e, x, &to), shared = shared_expert(d, x, b);
-    int up = expert_linear(d, rows, b->stack[EXPERT_UP], false, &to);              /* [M,2F] */
-    int h = sh_emit_swiglu_rows(&d->e, up, d->f->glu_limit, d->f->glu_alpha, &to); /* [M,F] */
-    int y = expert_linear(d, h, b->stack[EXPERT_DOWN], true, &to);                 /* [M,C] */
+    int up = expert_linear(d, rows, b->stack[EXPERT_UP], false, &to);
+    int h = activate(d, up, &to);                                  /* [M,F] */
+    int y = expert_linear(d, h, b->stack[EXPERT_DOWN], true, &to); /* [M,C] */
 
     return sh_emit_row_sum(&d->e, y, shared, &to);
 }

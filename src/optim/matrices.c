@@ -63,7 +63,7 @@ static int split(const struct sh_model *m, enum sh_param_role role, int64_t rows
                  struct part out[PARTS])
 {
     const struct sh_family *f = sh_family_of(m->family);
-    bool apart = how == SH_MUON_SPLIT_HEADS, gated = role == SH_PARAM_EXPERT_UP || has_gate(m, rows);
+    bool apart = how == SH_MUON_SPLIT_HEADS, gated = (role == SH_PARAM_EXPERT_UP && !f->gelu) || has_gate(m, rows);
 
     if (how != SH_MUON_SPLIT_NONE && role == SH_PARAM_Q && !f->k && !f->kv_a)
         return split_qkv(m, f->qkv_by_head, apart, out);

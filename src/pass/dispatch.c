@@ -67,10 +67,21 @@ static int *filled(int n)
     return a;
 }
 
+/* An activation of the rows of experts, times their weights; and its backward. */
+static bool activates_rows(enum sh_op_kind kind)
+{
+    return kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SQUARED_RELU_ROWS;
+}
+
+static bool activates_rows_bwd(enum sh_op_kind kind)
+{
+    return kind == SH_OP_SWIGLU_ROWS_BWD || kind == SH_OP_SQUARED_RELU_ROWS_BWD;
+}
+
 static bool computes_experts(enum sh_op_kind kind)
 {
     return kind == SH_OP_EXPERT_LINEAR || kind == SH_OP_EXPERT_LINEAR_BWD_X || kind == SH_OP_EXPERT_LINEAR_BWD_W ||
-           kind == SH_OP_SWIGLU_ROWS || kind == SH_OP_SWIGLU_ROWS_BWD || kind == SH_OP_EXPERT_BIAS ||
+           activates_rows(kind) || activates_rows_bwd(kind) || kind == SH_OP_EXPERT_BIAS ||
            kind == SH_OP_EXPERT_BIAS_BWD;
 }
 
@@ -370,9 +381,9 @@ static void compute(struct dispatch *d, const struct route *r, const struct sh_o
     }
     if (sh_op_has_rows(op.kind))
         op.attr.rows.expected = wave ? -1 : r->rows;
-    if (op.kind == SH_OP_SWIGLU_ROWS)
+    if (activates_rows(op.kind))
         op.in[3] = r->groups[wave];
-    if (op.kind == SH_OP_SWIGLU_ROWS_BWD)
+    if (activates_rows_bwd(op.kind))
         op.in[4] = r->groups[wave];
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         if (op.out[k] != SH_NONE && d->p->tensors[op.out[k]].grad_of == SH_NONE)
@@ -548,9 +559,9 @@ static void note_tensors(struct dispatch *d)
 {
     for (int i = 0; i < d->n_old; i++) {
         const struct sh_op *op = &d->old[i];
-        bool bwd = op->kind == SH_OP_SWIGLU_ROWS_BWD, bias = op->kind == SH_OP_EXPERT_BIAS_BWD;
+        bool bwd = activates_rows_bwd(op->kind), bias = op->kind == SH_OP_EXPERT_BIAS_BWD;
         int weight = bwd                                     ? op->in[2]
-                     : op->kind == SH_OP_SWIGLU_ROWS         ? op->in[1]
+                     : activates_rows(op->kind)              ? op->in[1]
                      : bias || op->kind == SH_OP_EXPERT_BIAS ? op->in[3]
                                                              : SH_NONE;
 

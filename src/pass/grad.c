@@ -607,9 +607,9 @@ static void expert_bias_rule(struct grad *g)
 }
 
 /* The gradient of weights is f32, as they are; that of a bias which they weighed is added. */
-static void swiglu_rows_rule(struct grad *g)
+static void activate_rows(struct grad *g, enum sh_op_kind backward)
 {
-    struct sh_op op = backward_op(g, SH_OP_SWIGLU_ROWS_BWD);
+    struct sh_op op = backward_op(g, backward);
 
     op.in[0] = upstream(g, 0);
     for (int i = 0; i < 3; i++)
@@ -620,6 +620,16 @@ static void swiglu_rows_rule(struct grad *g)
     sh_program_add_op(g->p, &op);
     for (int i = 0; i < 2; i++)
         give(g, g->fwd.in[i], op.out[i]);
+}
+
+static void swiglu_rows_rule(struct grad *g)
+{
+    activate_rows(g, SH_OP_SWIGLU_ROWS_BWD);
+}
+
+static void squared_relu_rows_rule(struct grad *g)
+{
+    activate_rows(g, SH_OP_SQUARED_RELU_ROWS_BWD);
 }
 
 /* For kinds whose row names their backward. That of a linear one does not need x. */
@@ -750,6 +760,7 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_ROW_SUM] = row_sum_rule,
     [SH_OP_EXPERT_LINEAR] = expert_linear_rule,
     [SH_OP_SWIGLU_ROWS] = swiglu_rows_rule,
+    [SH_OP_SQUARED_RELU_ROWS] = squared_relu_rows_rule,
     [SH_OP_EXPERT_BIAS] = expert_bias_rule,
     [SH_OP_SINK] = sink_rule,
     [SH_OP_HEAD_LOSS] = head_rule,

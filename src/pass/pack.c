@@ -31,7 +31,7 @@ static bool is_packed(const struct sh_program *p, const struct sh_unit *u)
 }
 
 /* The elements of one matrix: a stack of experts has one for each, or two, the gate's and the other one, which folders
- * have apart. */
+ * have apart; one without a gate is asked for as much. */
 static int64_t matrix_elems(const struct sh_param *param, const struct sh_saved *s)
 {
     if (!sh_param_info(s->role)->experts)

@@ -178,6 +178,7 @@ int sh_emit_expert_bias(struct sh_emit *e, int x, int b, bool weighed, const str
 int sh_emit_expert_lora(struct sh_emit *e, int y, int x, const struct sh_emit_lora *l, const struct sh_emit_routed *to);
 /* limit, alpha: as in struct sh_op_attr. [M,2F] -> [M,F], weighed */
 int sh_emit_swiglu_rows(struct sh_emit *e, int x, float limit, float alpha, const struct sh_emit_routed *to);
+int sh_emit_squared_relu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to); /* [M,F] -> [M,F], weighed */
 int sh_emit_row_sum(struct sh_emit *e, int x, int addend,
                     const struct sh_emit_routed *to); /* [M,C], [N,C] or SH_NONE -> [N,C] */
 

@@ -124,6 +124,13 @@ int sh_emit_swiglu_rows(struct sh_emit *e, int x, float limit, float alpha, cons
     return sh_emit_out(e, &op, DIMS(sh_emit_dims(e, x)[0], sh_emit_dims(e, x)[1] / 2), "swiglu");
 }
 
+int sh_emit_squared_relu_rows(struct sh_emit *e, int x, const struct sh_emit_routed *to)
+{
+    struct sh_op op = OP(e, SH_OP_SQUARED_RELU_ROWS, x, to->weight, to->order);
+
+    return sh_emit_out(e, &op, sh_emit_dims(e, x), "squares");
+}
+
 int sh_emit_row_sum(struct sh_emit *e, int x, int addend, const struct sh_emit_routed *to)
 {
     struct sh_op op = OP(e, SH_OP_ROW_SUM, x, to->place, addend);

@@ -88,6 +88,11 @@ MODELS = {
     'nemotron_h': (transformers.NemotronHConfig, dict(
         {key: value for key, value in SIZES.items() if key != 'num_hidden_layers'}, num_key_value_heads=2, head_dim=32, mamba_num_heads=4,
         mamba_head_dim=24, ssm_state_size=16, n_groups=2, layers_block_type=['linear_attention', 'mlp', 'full_attention', 'linear_attention'], **IDS)),
+    'nemotron_h, experts': (transformers.NemotronHConfig, dict(
+        {key: value for key, value in SIZES.items() if key != 'num_hidden_layers'}, num_key_value_heads=2, head_dim=32, mamba_num_heads=4,
+        mamba_head_dim=24, ssm_state_size=16, n_groups=2, layers_block_type=['linear_attention', 'moe', 'full_attention', 'moe'],
+        n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, moe_shared_expert_intermediate_size=56, n_group=4,
+        topk_group=2, routed_scaling_factor=2.5, **IDS)),
     'granitemoehybrid': (transformers.GraniteMoeHybridConfig, dict(
         dict(SIZES, num_hidden_layers=4), num_key_value_heads=2, num_local_experts=5, mamba_n_heads=4, mamba_d_state=16, mamba_n_groups=2,
         shared_intermediate_size=40, layer_types=['linear_attention', 'full_attention', 'linear_attention', 'linear_attention'], **GRANITE)),

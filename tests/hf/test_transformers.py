@@ -61,6 +61,8 @@ DELTA = dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, line
              rms_norm_eps=0.1)
 NEMOTRON = dict(GROUPED, mamba_num_heads=4, mamba_head_dim=12, ssm_state_size=8, n_groups=2, head_dim=24, layer_norm_epsilon=0.1)
 del NEMOTRON['num_hidden_layers']
+NANO = dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, moe_shared_expert_intermediate_size=56, n_group=4,
+            topk_group=2, routed_scaling_factor=2.5)
 DEEPSEEK = dict(NEOX, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
                 n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,
                 first_k_dense_replace=1, num_nextn_predict_layers=0)
@@ -213,6 +215,11 @@ MODELS = {
     # Half of the steps are below the least one.
     'nemotron_h, biases, one group, a least step': (transformers.NemotronHConfig, dict(
         NEMOTRON, layers_block_type=['mlp', 'linear_attention'], mlp_bias=True, n_groups=1, conv_kernel=3, time_step_min=0.7)),
+    'nemotron_h, experts': (transformers.NemotronHConfig, dict(
+        {**NEMOTRON, **NANO}, layers_block_type=['linear_attention', 'moe', 'full_attention', 'moe', 'mlp'])),
+    'nemotron_h, experts, biases, no groups, no division': (transformers.NemotronHConfig, dict(
+        {**NEMOTRON, **NANO}, layers_block_type=['moe', 'linear_attention'], mlp_bias=True, n_group=1, topk_group=1, norm_topk_prob=False,
+        routed_scaling_factor=1.0)),
     'granitemoehybrid': (transformers.GraniteMoeHybridConfig, dict(
         HYBRID, num_local_experts=5, layer_types=['linear_attention', 'full_attention', 'linear_attention', 'linear_attention'])),
     # Half of the steps are below the least one.
@@ -481,7 +488,7 @@ def meaning(config):
     values['model.ffn_dim'] = (config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size
     if getattr(config, 'num_local_experts', None) == 0:
         values['model.ffn_dim'] = config.shared_intermediate_size
-    elif hasattr(config, 'num_experts_per_tok') and config.model_type != 'nemotron_h':
+    elif hasattr(config, 'num_experts_per_tok') and (config.model_type != 'nemotron_h' or 'moe' in config.layer_types):
         values |= experts(config)
     values['model.norm_eps'] = getattr(config, EPS.get(config.model_type, 'rms_norm_eps'))
     values['model.attention_bias'] = getattr(config, 'attention_bias', False) and config.model_type not in ('gpt_neox', 'seed_oss', 'gpt_oss', 'glm4')
@@ -520,7 +527,7 @@ def meaning(config):
 
 
 def hybrid(config):
-    """The sizes of Mamba-2."""
+    """The sizes of Mamba-2, and the router of a nemotron_h with experts."""
     if config.model_type == 'granitemoehybrid':
         if 'linear_attention' not in config.layer_types:
             return {}
@@ -529,7 +536,10 @@ def hybrid(config):
                 'model.linear_conv_size': config.mamba_d_conv, 'model.linear_least_step': config.time_step_limit[0]}
     if config.model_type != 'nemotron_h':
         return {}
-    return {'model.linear_key_heads': config.n_groups, 'model.linear_value_heads': config.mamba_num_heads,
+    router = {'model.shared_ffn_dim': config.moe_shared_expert_intermediate_size, 'model.router_bias': True,
+              'model.route_scale': config.routed_scaling_factor, 'model.route_groups': config.n_group,
+              'model.route_top_groups': config.topk_group} if 'moe' in config.layer_types else {'model.n_experts': 0}
+    return {**router, 'model.linear_key_heads': config.n_groups, 'model.linear_value_heads': config.mamba_num_heads,
             'model.linear_key_dim': config.ssm_state_size, 'model.linear_value_dim': config.mamba_head_dim,
             'model.linear_conv_size': config.conv_kernel, 'model.linear_least_step': config.time_step_min}
 
@@ -572,11 +582,15 @@ def dense(config):
     """Blocks without experts."""
     if latent(config):
         return list(range(config.first_k_dense_replace))
+    if config.model_type == 'nemotron_h':
+        return [i for i, kind in enumerate(config.layer_types) if kind != 'moe']
     return [i for i in range(config.num_hidden_layers) if (i + 1) % getattr(config, 'decoder_sparse_step', 1) or i in (
         getattr(config, 'mlp_only_layers', None) or [])]
 
 
 def our_dense(values):
+    if 'nemotron_h' in values['model.family']:
+        return [i for i, kind in enumerate(kinds(values)) if kind != 'moe']
     first, every = int(values['model.first_dense_layers']), int(values['model.moe_every']) or 1
     return [i for i in range(int(values['model.n_layers'])) if i < first or (i + 1) % every]
 
@@ -636,7 +650,7 @@ def older(config):
         full = list(config.pop('per_layer_config').values())[0]
         return dict(config, global_head_dim=full['head_dim'], num_global_key_value_heads=full.get('num_key_value_heads'))
     if config['model_type'] == 'nemotron_h':  # as NVIDIA wrote it
-        letters = {'linear_attention': 'M', 'full_attention': '*', 'mlp': '-'}
+        letters = {'linear_attention': 'M', 'full_attention': '*', 'mlp': '-', 'moe': 'E'}
         config['hybrid_override_pattern'] = ''.join(letters[kind] for kind in config.pop('layers_block_type'))
     if config['model_type'] == 'granitemoehybrid':  # as IBM wrote it
         older_words = {'linear_attention': 'mamba', 'full_attention': 'attention'}

@@ -8,6 +8,7 @@ emulated GPUs (--with-cuda=emulated) the one rank has a GPU too.
 """
 import filecmp
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -67,6 +68,8 @@ MESHES = {
     'gpt_oss, full_shard, 4 of 4, apart, selective': on('full_shard', 4, 4, 'selective', tiny.OSS, APART, {CAPACITY: 1}),
     'deepseek_v3, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', tiny.LATENT, {CAPACITY: 1}),
     'deepseek_v3, shard_optim, 2 of 4, apart, selective': on('shard_optim', 4, 2, 'selective', tiny.LATENT, APART, NARROW),
+    'nemotron_h, full_shard, 2 of 2, full': on('full_shard', 2, 2, 'full', tiny.NANO, {CAPACITY: 1}),
+    'nemotron_h, shard_optim, 2 of 4, apart, selective': on('shard_optim', 4, 2, 'selective', tiny.NANO, APART),
     'no_shard, 2 of 2, twice': on('no_shard', 4, 2, 'kept', {'mesh.ranks_per_node': 2}, WHOLE, INLINE),
 }
 EMULATED = b'SHERD_EMULATED_GPUS' in pathlib.Path(os.environ['SHERD']).read_bytes()
@@ -106,7 +109,9 @@ def saved(folder, step=STEPS):
 
 
 def name_of(changes):
-    return '-'.join(f'{key.split(".")[1]}={value}' for key, value in changes.items()).replace('/', '_') or 'base'
+    """Of a folder: one with many changes ends in their digest."""
+    name = '-'.join(f'{key.split(".")[1]}={value}' for key, value in changes.items()).replace('/', '_') or 'base'
+    return name if len(name) < 200 else f'{name[:150]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}'
 
 
 def same(one, other):

@@ -31,6 +31,11 @@ OSS = {'model.family': 'gpt_oss', 'model.attention_window': 8, 'model.layer_type
 LATENT = {'model.family': 'deepseek_v3', 'model.n_kv_heads': None, 'model.rotary_dim': 2, 'model.q_lora_rank': 7,
           'model.kv_lora_rank': 6, 'model.v_head_dim': 3, 'model.n_experts': 8, 'model.router': 'sigmoid',
           'model.route_groups': 4, 'model.route_top_groups': 2}
+# That router in a hybrid: blocks of Mamba-2, of experts without gates, and of attention. None: left out.
+NANO = {'model.family': 'nemotron_h', 'model.layer_types': 'linear,moe,full_nope,moe', 'model.n_layers': 4, 'model.ffn_dim': None,
+        'model.first_dense_layers': None, 'model.tie_word_embeddings': False, 'model.linear_key_heads': 1,
+        'model.linear_value_heads': 2, 'model.linear_key_dim': 4, 'model.linear_value_dim': 6, 'model.linear_conv_size': 3,
+        'model.n_experts': 8, 'model.router': 'sigmoid', 'model.route_groups': 4, 'model.route_top_groups': 2}
 
 
 def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):

@@ -822,16 +822,16 @@ static void check_row_add(enum sh_dtype act, const struct plan *p)
 }
 
 /* order, first: NULL: absent */
-static void begin_swiglu(struct optest *t, enum sh_dtype act, enum sh_dtype weight, const struct plan *p,
-                         const struct sh_operand *order, const struct sh_operand *first)
+static void begin_swiglu(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, enum sh_dtype weight,
+                         const struct plan *p, const struct sh_operand *order, const struct sh_operand *first)
 {
-    int64_t M = p->N * p->k;
+    int64_t M = p->N * p->k, columns = kind == SH_OP_SWIGLU_ROWS ? 2 * p->C : p->C;
 
-    optest_begin(t, SH_OP_SWIGLU_ROWS);
+    optest_begin(t, kind);
     if (first)
-        in_with_spare_rows(t, 0, act, p, 2 * p->C), M += SPARE;
+        in_with_spare_rows(t, 0, act, p, columns), M += SPARE;
     else
-        optest_in(t, 0, act, DIMS(M, 2 * p->C));
+        optest_in(t, 0, act, DIMS(M, columns));
     optest_scale(&t->call.in[0], 2);
     optest_in(t, 1, weight, DIMS(M));
     if (order) {
@@ -845,7 +845,7 @@ static void begin_swiglu(struct optest *t, enum sh_dtype act, enum sh_dtype weig
 
 static void begin_swiglu_bwd(struct optest *t, const struct optest *f, const struct plan *p)
 {
-    optest_begin(t, SH_OP_SWIGLU_ROWS_BWD);
+    optest_begin(t, f->call.kind == SH_OP_SWIGLU_ROWS ? SH_OP_SWIGLU_ROWS_BWD : SH_OP_SQUARED_RELU_ROWS_BWD);
     optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
     for (int64_t n = p->N * p->k * p->C; n < optest_elems(&t->call.in[0]); n++)
         optest_set(&t->call.in[0], n, NAN);
@@ -856,13 +856,13 @@ static void begin_swiglu_bwd(struct optest *t, const struct optest *f, const str
     optest_out(t, 1, f->call.in[1].dtype, f->call.in[1].ndim, f->call.in[1].dim);
 }
 
-static void check_swiglu(enum sh_dtype act, const struct plan *p, bool ordered, bool bounded)
+static void check_swiglu(enum sh_op_kind kind, enum sh_dtype act, const struct plan *p, bool ordered, bool bounded)
 {
     const struct sh_bound bounds[] = {sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 32.0 * (double)p->C)};
     struct optest plan, f, b;
 
     run_plan(&plan, p);
-    begin_swiglu(&f, act, SH_F32, p, ordered ? &plan.call.out[0] : NULL, bounded ? &plan.call.out[2] : NULL);
+    begin_swiglu(&f, kind, act, SH_F32, p, ordered ? &plan.call.out[0] : NULL, bounded ? &plan.call.out[2] : NULL);
     begin_swiglu_bwd(&b, &f, p);
     compare(&f, 1, bounds, -1, -1);
     compare(&b, 2, bounds, -1, -1);
@@ -888,8 +888,10 @@ void moe_swiglu_gradient(void **state)
     (void)state;
     optest_seed(25);
     run_plan(&plan, &p);
-    for (int ordered = 0; ordered < 2; ordered++) {
-        begin_swiglu(&f, SH_F64, SH_F64, &p, ordered ? &plan.call.out[0] : NULL, NULL);
+    for (int i = 0; i < 4; i++) {
+        bool ordered = i & 1;
+        begin_swiglu(&f, i / 2 ? SH_OP_SQUARED_RELU_ROWS : SH_OP_SWIGLU_ROWS, SH_F64, SH_F64, &p,
+                     ordered ? &plan.call.out[0] : NULL, NULL);
         begin_swiglu_bwd(&b, &f, &p);
         optest_run(&b, &sh_kernels_ref, 1);
         of.f = &f, of.g = &b.call.in[0];
@@ -952,7 +954,9 @@ void moe_swiglu(void **state)
     for (int i = 0; i < PLANS; i++)
         for (int a = 0; a < moe.n_acts; a++) {
             for (int way = 0; way < 4; way++)
-                check_swiglu(acts[a], &plans[i], way & 1, way & 2);
+                for (int squares = 0; squares <= moe.squares; squares++)
+                    check_swiglu(squares ? SH_OP_SQUARED_RELU_ROWS : SH_OP_SWIGLU_ROWS, acts[a], &plans[i], way & 1,
+                                 way & 2);
             check_row_add(acts[a], &plans[i]);
         }
 }

@@ -200,6 +200,11 @@ static void expected_rows_cost(void **state)
         {{.kind = SH_OP_EXPERT_LINEAR_BWD_W, .in = {y, x, first}, .out = {dw}}, 70, 36 + 280, 24},
         {{.kind = SH_OP_SWIGLU_ROWS, .in = {gu, weight, absent, first}, .out = {h}}, 24, 36 + 48, 24},
         {{.kind = SH_OP_SWIGLU_ROWS_BWD, .in = {h, gu, weight, absent, first}, .out = {gu, weight}}, 64, 36 + 96, 40},
+        {{.kind = SH_OP_SQUARED_RELU_ROWS, .in = {h, weight, absent, first}, .out = {h}}, 12, 36 + 48, 16},
+        {{.kind = SH_OP_SQUARED_RELU_ROWS_BWD, .in = {h, h, weight, absent, first}, .out = {h, weight}},
+         28,
+         36 + 96,
+         24},
     };
     char text[SH_MISFIT_TEXT];
 

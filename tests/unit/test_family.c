@@ -173,6 +173,14 @@ static const struct row {
      "NemotronHForCausalLM",
      V("norm.weight", 12) W("mixer.in_proj", 22, 12) W("mixer.out_proj", 12, 6) " mixer.conv1d.weight[14,1,4]"
          V("mixer.conv1d.bias", 14) V("mixer.A_log", 2) V("mixer.dt_bias", 2) V("mixer.D", 2) V("mixer.norm.weight", 6), 0},
+    {{"nemotron_h, experts", {NOT_STEEP, EXPERTS, .family = SH_FAMILY_NEMOTRON_H, .layer_types = "moe,linear", .linear_key_heads = 1,
+                              .linear_value_heads = 2, .linear_key_dim = 4, .linear_value_dim = 3, .linear_conv_size = 4,
+                              .linear_least_step = 0.1, .shared_ffn_dim = 6, .router = SH_ROUTER_SIGMOID,
+                              .router_bias = true}, false},
+     "NemotronHForCausalLM",
+     V("norm.weight", 12) W("mixer.gate", 4, 12) W("mixer.shared_experts.up_proj", 6, 12)
+         W("mixer.shared_experts.down_proj", 12, 6) " mixer.experts.up_proj.weight[4,5,12]"
+             " mixer.experts.down_proj.weight[4,12,5]" V("mixer.gate.e_score_correction_bias", 4), 0},
     {{"granitemoehybrid", {GRANITE4, EXPERTS, .layer_types = "linear,full_nope", .shared_ffn_dim = 6, .route_norm = true,
                            .logits_scaling = 0.5, .residual_multiplier = 0.5}, false}, "GraniteMoeHybridForCausalLM",
      NORM1 MAMBA NORM2 W("block_sparse_moe.router", 4, 12) W("shared_mlp.input_linear", 12, 12)

@@ -257,6 +257,30 @@ static void scan_of_documents(void **state)
     check_model(&each);
 }
 
+/* Experts without a gate, and a shared one, in blocks of their own; a token has all, so that no choice is near. */
+static void experts_without_gates(void **state)
+{
+    struct tiny_model m = with_window;
+    void *each = &m;
+
+    (void)state;
+    m.model.attention_window = 0;
+    m.model.init_std = 1;
+    m.model.norm_eps = 0.1f;
+    give_delta(&m.model);
+    m.model.family = SH_FAMILY_NEMOTRON_H;
+    strcpy(m.model.layer_types, "moe,linear");
+    m.model.linear_least_step = 0.05;
+    m.model.n_experts = 4;
+    m.model.n_experts_per_token = 4;
+    m.model.expert_ffn_dim = 5;
+    m.model.shared_ffn_dim = 6;
+    m.model.router = SH_ROUTER_SIGMOID;
+    m.model.route_norm = true;
+    m.model.route_scale = 1.5;
+    check_model(&each);
+}
+
 /* Adapters in every family: products with biases, stacked products that are one parameter, experts and the one that
  * all tokens have. */
 static void adapters_of_families(void **state)
@@ -330,7 +354,7 @@ static void statements(void **state)
 
 int main(void)
 {
-    struct CMUnitTest tests[TINY_MODELS + 9];
+    struct CMUnitTest tests[TINY_MODELS + 10];
 
     tests[TINY_MODELS] = (struct CMUnitTest){
         .name = with_window.name, .test_func = check_model, .initial_state = (void *)(uintptr_t)&with_window};
@@ -345,5 +369,6 @@ int main(void)
     tests[TINY_MODELS + 6] = (struct CMUnitTest)cmocka_unit_test(statements);
     tests[TINY_MODELS + 7] = (struct CMUnitTest)cmocka_unit_test(delta_of_documents);
     tests[TINY_MODELS + 8] = (struct CMUnitTest)cmocka_unit_test(scan_of_documents);
+    tests[TINY_MODELS + 9] = (struct CMUnitTest)cmocka_unit_test(experts_without_gates);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

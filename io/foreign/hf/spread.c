@@ -39,15 +39,29 @@ static struct sh_ckpt_tensor renamed(const struct sh_ckpt_tensor *t, char *name)
     return part;
 }
 
+/* The name in a folder whose names have another prefix than the model's; one may have been saved without that. Takes
+ * `name`; the caller frees the result. */
+static char *name_there(const struct sh_hf_family *f, char *name, const struct sh_hf_look *look)
+{
+    size_t n = strlen(f->prefix);
+    char *there = f->there && strncmp(name, f->prefix, n) == 0 ? sh_strfmt("%s%s", f->there, name + n) : NULL;
+    bool is = there && (!look || look->has(look->arg, there));
+
+    free(is ? name : there);
+    return is ? there : name;
+}
+
 /* Matrix number k of [E,O,I]: "block.3." "experts.#.up_proj" -> "block.3.experts.1.up_proj.weight" [O / matrices,I] */
-static struct sh_ckpt_tensor matrix(const struct sh_ckpt_tensor *t, const struct sh_hf_form *row, int before, int k)
+static struct sh_ckpt_tensor matrix(const struct sh_hf_family *f, const struct sh_ckpt_tensor *t,
+                                    const struct sh_hf_form *row, int before, const struct sh_hf_look *look, int k)
 {
     int matrices = matrices_of(row);
     const char *module = row->there[k % matrices], *number = strchr(module, '#');
     struct sh_ckpt_tensor part = {.ndim = 2, .dim = {t->dim[1] / matrices, t->dim[2]}, .role = t->role};
     part.elems = part.dim[0] * part.dim[1];
-    part.name =
-        sh_strfmt("%.*s%.*s%d%s" ENDING, before, t->name, (int)(number - module), module, k / matrices, number + 1);
+    part.name = name_there(
+        f, sh_strfmt("%.*s%.*s%d%s" ENDING, before, t->name, (int)(number - module), module, k / matrices, number + 1),
+        look);
     return part;
 }
 
@@ -60,14 +74,14 @@ static int64_t count_matrices(const struct sh_ckpt_tensor *t, const struct sh_hf
 }
 
 /* transformers keeps the tensor in memory as it is here, and saves it so if asked to (save_original_format=False). */
-static sh_rc find_kept(const struct sh_ckpt_tensor *t, const struct sh_hf_form *row, int before,
-                       const struct sh_hf_look *look, char **kept)
+static sh_rc find_kept(const struct sh_hf_family *f, const struct sh_ckpt_tensor *t, const struct sh_hf_form *row,
+                       int before, const struct sh_hf_look *look, char **kept)
 {
-    char *name = look ? sh_strfmt("%.*s%s", before, t->name, row->kept) : NULL;
+    char *name = look ? name_there(f, sh_strfmt("%.*s%s", before, t->name, row->kept), look) : NULL;
     sh_rc rc = SH_OK;
     *kept = NULL;
     if (name && look->has(look->arg, name) && matrices_of(row)) {
-        struct sh_ckpt_tensor other = matrix(t, row, before, 0);
+        struct sh_ckpt_tensor other = matrix(f, t, row, before, look, 0);
         if (look->has(look->arg, other.name))
             rc = sh_fail(SH_E_DATA, "%s: it has the same experts twice, in %s and in %s and its like; delete one form",
                          look->folder, name, other.name);
@@ -78,19 +92,6 @@ static sh_rc find_kept(const struct sh_ckpt_tensor *t, const struct sh_hf_form *
     else
         free(name);
     return rc;
-}
-
-/* The name in a folder whose names have another prefix than the model's; one may have been saved without that. The caller
- * frees it. */
-static char *name_there(const struct sh_hf_family *f, const char *name, const struct sh_hf_look *look)
-{
-    size_t n = strlen(f->prefix);
-    char *there = f->there && strncmp(name, f->prefix, n) == 0 ? sh_strfmt("%s%s", f->there, name + n) : NULL;
-
-    if (there && (!look || look->has(look->arg, there)))
-        return there;
-    free(there);
-    return sh_strdup(name);
 }
 
 static struct sh_ckpt_tensor *add(struct sh_hf_spread *s, int *cap)
@@ -106,15 +107,15 @@ static sh_rc add_parts(const struct sh_hf_family *f, const struct sh_ckpt_tensor
     const struct sh_hf_form *row = form_of(f, t->name, &before);
     char *kept = NULL;
     if (row)
-        SH_TRY(find_kept(t, row, before, look, &kept));
+        SH_TRY(find_kept(f, t, row, before, look, &kept));
     int64_t n = row && !kept ? count_matrices(t, row) : 0;
     for (int64_t k = 0; k < n; k++)
-        *add(s, cap) = matrix(t, row, before, (int)k);
+        *add(s, cap) = matrix(f, t, row, before, look, (int)k);
     if (n > 0)
         return SH_OK;
     if (row && !kept && !matrices_of(row))
         kept = sh_strfmt("%.*s%s" ENDING, before, t->name, row->there[0]);
-    *add(s, cap) = renamed(t, kept ? kept : name_there(f, t->name, look));
+    *add(s, cap) = renamed(t, kept ? kept : name_there(f, sh_strdup(t->name), look));
     return SH_OK;
 }
 

@@ -1,5 +1,5 @@
-/* SwiGLU of the experts' rows, times the weight that the router gave each row. Bytes per element as for swiglu
- * (act.c): 12 in f32, half of it in 16 bits; 20 in the backward. */
+/* SwiGLU, or the square of what is above 0, of the experts' rows, times the weight that the router gave each row. Bytes
+ * per element as for swiglu (act.c): 12 in f32, half of it in 16 bits; 20 in the backward. Of squares 8 and 12. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/base/math.h"
 #include "kernels/cpu/base/stage.h"
@@ -60,6 +60,27 @@ SH_CLONES static float backward_limited(float *dgu, const float *dh, const float
         sum += dh[i] * gate * s * up;
         dgu[2 * i] = gate_passes * d * up * s * (1.0f + by.alpha * gate * (1.0f - s));
         dgu[2 * i + 1] = up_passes * d * gate * s;
+    }
+    return sum;
+}
+
+SH_CLONES static void forward_squared(float *h, const float *x, float weight, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        h[i] = (x[i] < 0 ? 0 : x[i] * x[i]) * weight;
+}
+
+/* Returns the part of dweight. */
+SH_CLONES static float backward_squared(float *dx, const float *dh, const float *x, float weight, int64_t n)
+{
+    float sum = 0;
+
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        float above = x[i] < 0 ? 0 : x[i];
+        sum += dh[i] * above * above;
+        dx[i] = 2 * dh[i] * weight * above;
     }
     return sum;
 }
@@ -140,7 +161,31 @@ static float backward_piece(const struct sh_op_call *call, int64_t row, int64_t 
     return sum;
 }
 
-/* The same if everything is bf16 and there are loops for it. */
+/* Of squares, whose rows are as long as what they make. */
+static void forward_piece_squared(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    float x_room[SH_CPU_PIECE], h_room[SH_CPU_PIECE];
+    float *to = sh_cpu_stage_out(&call->out[0], row * F + f, n, h_room);
+
+    forward_squared(to, sh_cpu_stage_in(&call->in[0], row * F + f, n, x_room),
+                    weight_of(&call->in[1], &call->in[2], row), n);
+    sh_cpu_stage_put(&call->out[0], row * F + f, n, to);
+}
+
+static float backward_piece_squared(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
+{
+    float dh_room[SH_CPU_PIECE], x_room[SH_CPU_PIECE], dx_room[SH_CPU_PIECE];
+    int64_t at = row * F + f;
+    float *to = sh_cpu_stage_out(&call->out[0], at, n, dx_room);
+    float sum = backward_squared(to, sh_cpu_stage_in(&call->in[0], at, n, dh_room),
+                                 sh_cpu_stage_in(&call->in[1], at, n, x_room),
+                                 weight_of(&call->in[2], &call->in[3], row), n);
+
+    sh_cpu_stage_put(&call->out[0], at, n, to);
+    return sum;
+}
+
+/* SwiGLU if everything is bf16 and there are loops for it. */
 static void forward_wide(const struct sh_op_call *call, int64_t row, int64_t F, int64_t f, int64_t n)
 {
     const sh_bf16 *gate = (const sh_bf16 *)call->in[0].data + row * 2 * F + f;
@@ -178,11 +223,10 @@ static backward_fn backward_of(const struct sh_op_call *call)
 }
 
 /* Pieces of all rows in one loop, as in act.c. */
-sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
+static sh_rc run_forward(const struct sh_op_call *call, forward_fn piece)
 {
     int64_t M = call->out[0].dim[0], F = call->out[0].dim[1], pieces = sh_cpu_pieces(F);
     int64_t live = live_rows(&call->in[3], M);
-    forward_fn piece = forward_of(call);
 
     SH_REQUIRE(live >= 0 && live <= M);
 #pragma omp parallel for schedule(static)
@@ -192,11 +236,10 @@ sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
 }
 
 /* A row is one thread's, which adds its pieces in order. */
-sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
+static sh_rc run_backward(const struct sh_op_call *call, backward_fn piece)
 {
     int64_t M = call->in[0].dim[0], F = call->in[0].dim[1], pieces = sh_cpu_pieces(F);
     int64_t live = live_rows(&call->in[4], M);
-    backward_fn piece = backward_of(call);
     const float *more = call->in[5].data;
     float *dweight = call->out[1].data;
 
@@ -209,4 +252,24 @@ sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
         dweight[entry_of(&call->in[3], row)] = sum + (more ? more[entry_of(&call->in[3], row)] : 0);
     }
     return SH_OK;
+}
+
+sh_rc sh_cpu_swiglu_rows(const struct sh_op_call *call)
+{
+    return run_forward(call, forward_of(call));
+}
+
+sh_rc sh_cpu_swiglu_rows_bwd(const struct sh_op_call *call)
+{
+    return run_backward(call, backward_of(call));
+}
+
+sh_rc sh_cpu_squared_relu_rows(const struct sh_op_call *call)
+{
+    return run_forward(call, forward_piece_squared);
+}
+
+sh_rc sh_cpu_squared_relu_rows_bwd(const struct sh_op_call *call)
+{
+    return run_backward(call, backward_piece_squared);
 }

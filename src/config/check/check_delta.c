@@ -56,8 +56,9 @@ static sh_rc check_single(struct sh_config_state *state, const struct sh_family 
     static const char *const key = "model.layer_types";
     const struct sh_model *m = &state->cfg.model;
 
-    if (!f->single && sh_layers_any(m, SH_LAYER_MLP))
-        return sh_config_refuse(state, key, "%s has no blocks with a feed-forward part alone; leave out mlp", f->name);
+    if (!f->single && sh_layers_any(m, SH_LAYER_MLP | SH_LAYER_MOE))
+        return sh_config_refuse(state, key, "%s has no blocks with a feed-forward part alone; leave out %s", f->name,
+                                sh_layers_any(m, SH_LAYER_MLP) ? "mlp" : "moe");
     if (!f->single)
         return SH_OK;
     if (!sh_layers_any(m, SH_LAYER_LINEAR))

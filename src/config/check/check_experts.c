@@ -1,12 +1,14 @@
 /* Mixtures of experts: which blocks have experts, how many a token has, and from which of them they are chosen. */
 #include "src/config/check/check.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 #include "src/config/read/place.h"
 
 /* Each of these keys is off at 0. */
 static sh_rc check_none(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    const struct sh_family *f = sh_family_of(c->model.family);
     const struct {
         const char *key;
         double value;
@@ -34,11 +36,13 @@ static sh_rc check_none(struct sh_config_state *state)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (keys[i].value != 0)
             return sh_config_refuse(state, keys[i].key,
-                                    sh_family_of(c->model.family)->dense_too
+                                    f->single && f->router ? "no block of this %s has experts; leave it out, or give "
+                                                             "model.layer_types some as moe"
+                                    : f->dense_too
                                         ? "%s has no experts without model.n_experts; give that, or leave this out"
                                         : "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
                                           "qwen3_moe, olmoe, granitemoe or deepseek_v3",
-                                    sh_family_of(c->model.family)->name);
+                                    f->name);
     return SH_OK;
 }
 
@@ -67,12 +71,29 @@ static sh_rc check_sizes(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* Families whose list of blocks says it. */
+static sh_rc check_single(struct sh_config_state *state, const struct sh_family *f)
+{
+    const struct sh_model *m = &state->cfg.model;
+
+    if (m->first_dense_layers || m->moe_every)
+        return sh_config_refuse(state, m->first_dense_layers ? "model.first_dense_layers" : "model.moe_every",
+                                "model.layer_types says which blocks of %s have experts (moe); leave it out", f->name);
+    if (!sh_layers_any(m, SH_LAYER_MLP) && sh_config_place_typed(sh_config_place_of(state, "model.ffn_dim")))
+        return sh_config_refuse(state, "model.ffn_dim",
+                                "has no effect: model.layer_types has no mlp; give model.expert_ffn_dim");
+    return SH_OK;
+}
+
 static sh_rc check_blocks(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
     const struct sh_family *f = sh_family_of(m->family);
     const char *key = m->first_dense_layers ? "model.first_dense_layers" : "model.moe_every";
     int with = sh_family_blocks_with_experts(m, m->n_layers);
+
+    if (f->single)
+        return check_single(state, f);
     if (with == 0)
         return sh_config_refuse(state, key, "%d leaves none of model.n_layers %d blocks with experts; give less",
                                 m->first_dense_layers ? m->first_dense_layers : m->moe_every, m->n_layers);
@@ -132,7 +153,6 @@ static sh_rc check_spread(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* A family either has experts or not. */
 sh_rc sh_config_check_experts(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;

@@ -15,7 +15,7 @@
 /* Whether the positions of any block turn at frequencies of model.rope_theta. */
 static bool has_theta(const struct sh_model *m)
 {
-    const unsigned without = SH_LAYER_NOPE | SH_LAYER_LINEAR | SH_LAYER_MLP |
+    const unsigned without = SH_LAYER_NOPE | SH_LAYER_LINEAR | SH_LAYER_MLP | SH_LAYER_MOE |
                              (m->rope_local_base_freq != 0 ? SH_LAYER_SLIDING : 0);
     for (int i = 0; i < m->n_layers && !sh_family_of(m->family)->learned_positions; i++)
         if (!(sh_layers_kind(m, i) & without))

@@ -10,18 +10,22 @@
 /* A word that names no product of this model. PEFT has a list of its own for stacks of experts, and so do we. */
 static sh_rc refuse_target(struct sh_config_state *state, const char *key, const char *bad)
 {
-    const struct sh_family *f = sh_family_of(state->cfg.model.family);
+    const struct sh_model *m = &state->cfg.model;
+    const struct sh_family *f = sh_family_of(m->family);
+    bool experts = sh_family_blocks_with_experts(m, m->n_layers) > 0;
+    char up[SH_FAMILY_WORD], down[SH_FAMILY_WORD];
     if (strcmp(key, "lora.target_modules") == 0)
         return sh_config_refuse(state, key,
                                 "'%s' is not a linear product of %s; give all-linear, or names "
                                 "such as %s%s",
                                 bad, f->name, f->o,
-                                f->router ? "; stacks of experts are named by lora.target_parameters" : "");
-    if (!f->router)
+                                experts ? "; stacks of experts are named by lora.target_parameters" : "");
+    if (!experts)
         return sh_config_refuse(state, key, "%s has no experts; leave it out", f->name);
-    return sh_config_refuse(state, key,
-                            "'%s' is not a stack of experts of %s; give %s.gate_up_proj,%s.down_proj, or one of them",
-                            bad, f->name, f->experts, f->experts);
+    sh_family_stack_name(f, SH_PARAM_EXPERT_UP, up);
+    sh_family_stack_name(f, SH_PARAM_EXPERT_DOWN, down);
+    return sh_config_refuse(state, key, "'%s' is not a stack of experts of %s; give %s,%s, or one of them", bad,
+                            f->name, up, down);
 }
 
 /* Adapters that the products of the model cannot have. Loaded adapters are checked when they are loaded. */
@@ -39,6 +43,12 @@ sh_rc sh_config_check_lora(struct sh_config_state *state)
                                 "stacks of experts of %s are stored [in,out], and have no adapters here; leave it out, "
                                 "and give lora.target_modules",
                                 f->name);
+    if (f->single && c->lora.target_parameters[0])
+        return sh_config_refuse(
+            state, "lora.target_parameters",
+            "experts of %s have no gates, and PEFT's form of their adapters is not known here; leave it "
+            "out, and give lora.target_modules",
+            f->name);
     key = sh_family_targets(&c->model, c->lora.target_modules, c->lora.target_parameters, &targets, bad);
     if (key)
         return refuse_target(state, key, bad);

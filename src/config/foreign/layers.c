@@ -90,7 +90,7 @@ static sh_rc check_text(struct sh_config_state *state)
         return SH_OK;
     return sh_config_refuse(
         state, main_key,
-        "'%s' is none of full, sliding, full_nope, sliding_nope, linear and mlp, nor a number of them such as "
+        "'%s' is none of full, sliding, full_nope, sliding_nope, linear, mlp and moe, nor a number of them such as "
         "3*sliding",
         sh_config_text_shown(bad, shown));
 }

@@ -50,6 +50,8 @@ bool sh_print_sorts_rows(enum sh_op_kind kind)
     case SH_OP_EXPERT_LINEAR_BWD_X:
     case SH_OP_SWIGLU_ROWS:
     case SH_OP_SWIGLU_ROWS_BWD:
+    case SH_OP_SQUARED_RELU_ROWS:
+    case SH_OP_SQUARED_RELU_ROWS_BWD:
     case SH_OP_EXPERT_BIAS:
     case SH_OP_ROW_ADD: return true;
     default: return false;

@@ -3,6 +3,7 @@
 
 #include "src/base/string/str.h"
 #include "src/config/family.h"
+#include "src/config/layers.h"
 
 #include <stdio.h>
 
@@ -53,7 +54,8 @@ static const char *missing_nodes(const struct sh_predict *l)
 /* "feed-forward 384", or its experts; the dense width counts only if some block has it. */
 static const char *feed_forward(const struct sh_model *m, char text[160])
 {
-    bool dense = !m->n_experts || m->first_dense_layers || m->moe_every > 1;
+    bool some = sh_family_of(m->family)->single && sh_layers_any(m, SH_LAYER_MLP);
+    bool dense = !m->n_experts || m->first_dense_layers || m->moe_every > 1 || some;
     int at = dense ? snprintf(text, 160, "feed-forward %d", m->ffn_dim) : 0;
 
     if (m->n_experts)

@@ -61,12 +61,24 @@ static bool is_put_apart(int v)
            (v >= SH_HF_EMBED_BY && v < SH_HF_THETA);
 }
 
+/* Whether the class has keys of experts in such a model: a granitemoehybrid without experts says that it has none. */
+static bool says_experts(const struct sh_model *m, const struct sh_hf_family *f)
+{
+    return f->key[SH_HF_EXPERTS][0] && (!f->hybrid || sh_family_takes_experts(m));
+}
+
+static bool is_of_experts(int v)
+{
+    return v >= SH_HF_EXPERTS && v <= SH_HF_ROUTE_NORM;
+}
+
 /* Write the keys that the family has, in their first spelling. Real values are printed with a fraction. */
 static void put_values(struct writer *w)
 {
     for (int v = 0; v < SH_HF_VALUES; v++) {
         const char *ours = w->f->granite ? sh_hf_granite_key(&w->cfg->model, v) : sh_hf_family_key(v);
-        if (w->f->key[v][0] && ours && !is_put_apart(v))
+        bool left_out = is_of_experts(v) && !says_experts(&w->cfg->model, w->f);
+        if (w->f->key[v][0] && ours && !is_put_apart(v) && !left_out)
             put_key(w, w->f->key[v][0], ours,
                     v == SH_HF_EPS || v == SH_HF_INIT || v == SH_HF_LEAST_STEP || v == SH_HF_THETA);
     }
@@ -208,7 +220,7 @@ static void put_source(struct writer *w, const char *key, const char *absent)
 static void put_balance(struct writer *w)
 {
     const struct sh_model *m = &w->cfg->model;
-    if (!w->f->key[SH_HF_EXPERTS][0])
+    if (!says_experts(m, w->f))
         return;
     put_source(w, "output_router_logits", "false");
     if (w->cfg->moe.aux_loss_coeff == 0) {
@@ -510,21 +522,22 @@ static sh_rc can_write_numbers(const struct sh_model *m, const struct sh_hf_fami
 /* Check what a router may do here and not in transformers. */
 static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_family *f, const char *name)
 {
+    bool scored = f->latent || f->hybrid; /* as in DeepSeek-V3 */
     const struct {
         bool differs;
         const char *key, *theirs;
     } rows[] = {
-        {m->router != SH_ROUTER_SOFTMAX && !f->latent, "router", "has softmax over all experts"},
-        {m->router != SH_ROUTER_SIGMOID && f->latent, "router", "has a sigmoid of each expert"},
-        {!m->router_bias && f->latent, "router_bias", "has biases for the choice of experts"},
+        {m->router != SH_ROUTER_SOFTMAX && !scored, "router", "has softmax over all experts"},
+        {m->router != SH_ROUTER_SIGMOID && scored, "router", "has a sigmoid of each expert"},
+        {!m->router_bias && scored, "router_bias", "has biases for the choice of experts"},
         {m->moe_every > 1 && f->latent, "moe_every", "has experts in all blocks after the first ones"},
         {f->latent && (m->shared_ffn_dim == 0 || m->shared_ffn_dim % m->expert_ffn_dim != 0), "shared_ffn_dim",
          "has shared experts as wide as the others"},
         {m->route_norm != (f->absent[SH_HF_ROUTE_NORM] != NULL) && !f->key[SH_HF_ROUTE_NORM][0], "route_norm",
          "divides scores by their sum"},
-        {m->route_scale != 0 && m->route_scale != 1 && !f->latent, "route_scale", "has no factor on scores"},
-        {m->router_bias && !f->latent, "router_bias", "has no biases for the choice of experts"},
-        {m->route_groups != 0 && !f->latent, "route_groups", "has no groups of experts"},
+        {m->route_scale != 0 && m->route_scale != 1 && !scored, "route_scale", "has no factor on scores"},
+        {m->router_bias && !scored, "router_bias", "has no biases for the choice of experts"},
+        {m->route_groups != 0 && !scored, "route_groups", "has no groups of experts"},
         {m->shared_ffn_dim == 0 && f->key[SH_HF_SHARED_FFN][0], "shared_ffn_dim", "has an expert that every token has"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -584,7 +597,7 @@ sh_rc sh_hf_config_can_write(const struct sh_config *cfg)
                        "model.layer_types: transformers' %s has positions in all blocks, so the model is not exported",
                        name);
     SH_TRY(sh_hf_granite_can_write(f, &cfg->model));
-    if (cfg->model.n_experts)
+    if (f->key[SH_HF_EXPERTS][0] && sh_family_takes_experts(&cfg->model))
         SH_TRY(can_write_router(&cfg->model, f, name));
     return can_write_numbers(&cfg->model, f, name);
 }
