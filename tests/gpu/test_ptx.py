@@ -29,7 +29,7 @@ PROGRAMS = {
              'sink', 'unpack', 'vector', 'softmax', 'pairs', 'forms'),
     'head': ('softmax', 'product', 'exact', 'vector', 'forms'),
     'linear': ('product', 'vector'),
-    'moe': ('expert', 'expert_any', 'plan', 'product', 'route', 'rows', 'vector', 'wave'),
+    'moe': ('expert', 'expert_any', 'expert_bias', 'plan', 'product', 'route', 'rows', 'vector', 'wave'),
     'muon': ('muon', 'newton', 'even_rows', 'product'),
     'softmax': ('softmax', 'exact', 'vector', 'forms'),
 }
