@@ -88,8 +88,12 @@ template <class T> struct slope {
         if (e < 0)
             return;
 
-        for (int64_t o = lane * N; o < O; o += LANES * N) {
+        /* As often for each lane, so that all meet in the sum. */
+        for (int64_t at = 0; at < O; at += LANES * N) {
+            int64_t o = at + lane * N;
             float d[N], bias[N];
+            if (o >= O)
+                continue;
             sh_load_some(d, dy + r * O + o, O - o, vectors);
             sh_load_some(bias, b + e * O + o, O - o, vectors);
             for (int n = 0; n < N; n++)
