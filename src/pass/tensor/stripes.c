@@ -91,7 +91,7 @@ static bool exchanges(const struct stripes *s, const struct sh_op *op)
     if ((!is_gather(op) && op->kind != SH_OP_REDUCE_SCATTER) || op->unit != SH_NONE || op->attr.group != s->group)
         return false;
     own = tensor_of(s, own_of(op));
-    return own->dim[own->ndim - 1] == s->width;
+    return own->ndim > 1 && own->dim[own->ndim - 1] == s->width; /* not of a word for each of so many rows */
 }
 
 /* All rows of an exchange. */

@@ -115,6 +115,10 @@ static sh_rc check(const struct sh_replay *s)
         return sh_fail(SH_E_USAGE,
                        "fault.replay_every: with training.deterministic=false a GPU's bits change from run to "
                        "run; leave one of them out");
+    if (r->device->gpu && sh_group_size(&r->mesh->shape, joined(&r->mesh->shape)) > 2)
+        return sh_fail(SH_E_USAGE,
+                       "fault.replay_every: on GPUs more than 2 ranks of one micro-step may sum in another order than "
+                       "the next ones do; leave it out");
     if (s->ring.next[r->mesh->rank] < 0)
         return sh_fail(
             SH_E_USAGE,
