@@ -56,11 +56,10 @@ bool sh_family_has_experts(const struct sh_model *m, int block)
 {
     const struct sh_family *f = sh_family_of(m->family);
 
-    if (!sh_family_takes_experts(m))
-        return false;
-    if (f->single)
-        return sh_layers_kind(m, block) & SH_LAYER_MOE;
-    return block >= m->first_dense_layers && (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
+    if (f->single) /* one look at the list, which may be long */
+        return f->router && sh_layers_kind(m, block) & SH_LAYER_MOE;
+    return sh_family_takes_experts(m) && block >= m->first_dense_layers &&
+           (m->moe_every == 0 || (block + 1) % m->moe_every == 0);
 }
 
 bool sh_family_takes_experts(const struct sh_model *m)

@@ -163,6 +163,8 @@ struct work {
     enum sh_dtype act;
     int n;
     double dims[SH_POINT_DIMS], flops, bytes;
+    double launches;  /* of kernels, on a device that has launch_seconds */
+    double narrowest; /* ORTHO: the largest of the matrices' shorter sides */
     /* Of attention: the share of pairs of a query and an earlier key that a window or documents leave, and its kernel */
     double seen;
     bool own, any_order;
@@ -214,12 +216,26 @@ static void look_at_attention(const struct sh_op_call *call, struct work *w)
     w->any_order = call->attr->attn.any_order;
 }
 
+/* Matrix by matrix: three products and a sum in each step, and its norm before and its scale after them. */
+static void look_at_matrices(const struct sh_op_call *call, struct work *w)
+{
+    const struct sh_op_attr *a = call->attr;
+
+    w->act = a->ortho.narrow ? SH_BF16 : SH_F32;
+    w->narrowest = (double)a->ortho.most_short;
+    w->launches = 0;
+    for (int i = 0; i < a->ortho.count; i++)
+        w->launches += (double)call->matrices[i].repeat * (4 * a->ortho.steps + 4);
+}
+
 static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
 {
     struct sh_op_cost cost = sh_op_cost(call);
-    struct work w = {.kind = call->kind, .act = act, .flops = fmax(0, cost.flops), .bytes = cost.bytes};
+    struct work w = {.kind = call->kind, .act = act, .flops = fmax(0, cost.flops), .bytes = cost.bytes, .launches = 1};
 
     w.n = sh_price_dims(call, w.dims);
+    if (call->kind == SH_OP_ORTHO)
+        look_at_matrices(call, &w);
     if (sh_cost_class_of(call->kind) == SH_COST_ATTENTION)
         look_at_attention(call, &w);
     add_logits(&w);
@@ -231,7 +247,7 @@ static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
 static struct work work_of_point(const struct work *like, const double *dims)
 {
     enum sh_op_kind kind = like->kind;
-    struct work w = {.kind = kind, .act = like->act, .n = like->n, .seen = 1};
+    struct work w = {.kind = kind, .act = like->act, .n = like->n, .seen = 1, .launches = 1};
     double size = sh_dtype_bytes(w.act), *d = w.dims;
 
     w.own = like->own, w.any_order = like->any_order;
@@ -292,6 +308,8 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
     double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, experts ? 3 : w->n);
     double share = m->product.share * (experts ? m->product.experts : 1);
 
+    if (w->kind == SH_OP_ORTHO)
+        return w->flops / (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
     switch (sh_cost_class_of(w->kind)) {
     case SH_COST_PRODUCTS: return w->flops / (peak * share * d / (d + m->product.half)) / f->products;
     case SH_COST_ATTENTION: return attention_seconds(m, f, w, peak);
@@ -304,7 +322,7 @@ static double formula(const struct sh_machine *m, const struct sh_cost_faster *f
 {
     double memory = w->bytes / (m->memory.bytes_per_second * m->memory.share * f->memory);
 
-    return m->device.launch_seconds + fmax(arithmetic(m, f, w), memory);
+    return w->launches * m->device.launch_seconds + fmax(arithmetic(m, f, w), memory);
 }
 
 /* The words of machine files are those of the configuration. */

@@ -62,7 +62,7 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(h, (uint64_t)op->attr.rows.expected);
     else if (op->kind == SH_OP_ORTHO || op->kind == SH_OP_ORTHO_ROWS)
         h = mix(mix(h, (uint64_t)op->attr.ortho.first << 32 | (uint64_t)op->attr.ortho.count),
-                (uint64_t)op->attr.ortho.steps);
+                (uint64_t)op->attr.ortho.steps << 1 | op->attr.ortho.narrow);
     else if (sh_program_cuts(p, op))
         h = mix(h, (uint64_t)op->attr.exchange.first_cut);
     else if (op->kind == SH_OP_ALL_TO_ALL)

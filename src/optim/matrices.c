@@ -50,12 +50,15 @@ void sh_matrices_dims(const struct sh_model *m, const struct sh_saved *s, int64_
     *out = s->dim[turned];
 }
 
-/* Whether an `up` of so many outputs has the gate too. */
-static bool has_gate(const struct sh_model *m, int64_t rows)
+/* Whether a product of so many outputs is an `up` that has the gate too. */
+static bool has_gate(const struct sh_model *m, const struct sh_family *f, enum sh_param_role role, int64_t rows)
 {
-    const struct sh_family *f = sh_family_of(m->family);
-
-    return m->ffn[0] ? rows == 2 * (int64_t)m->ffn_dim : !f->gelu && !f->gate;
+    switch (role) {
+    case SH_PARAM_EXPERT_UP: return !f->gelu;
+    case SH_PARAM_SHARED_UP: return !f->gelu && !f->shared_gate;
+    case SH_PARAM_UP: return m->ffn[0] ? rows == 2 * (int64_t)m->ffn_dim : !f->gelu && !f->gate;
+    default: return false;
+    }
 }
 
 /* The matrices in the `rows` outputs of a role's product. */
@@ -63,7 +66,7 @@ static int split(const struct sh_model *m, enum sh_param_role role, int64_t rows
                  struct part out[PARTS])
 {
     const struct sh_family *f = sh_family_of(m->family);
-    bool apart = how == SH_MUON_SPLIT_HEADS, gated = (role == SH_PARAM_EXPERT_UP && !f->gelu) || has_gate(m, rows);
+    bool apart = how == SH_MUON_SPLIT_HEADS, gated = has_gate(m, f, role, rows);
 
     if (how != SH_MUON_SPLIT_NONE && role == SH_PARAM_Q && !f->k && !f->kv_a)
         return split_qkv(m, f->qkv_by_head, apart, out);
@@ -76,7 +79,7 @@ static int split(const struct sh_model *m, enum sh_param_role role, int64_t rows
             out[i] = (struct part){i, rows / 2, 1, 2, 1, rows / 2};
         return 2;
     }
-    if (how != SH_MUON_SPLIT_NONE && gated && (role == SH_PARAM_UP || role == SH_PARAM_EXPERT_UP)) {
+    if (how != SH_MUON_SPLIT_NONE && gated) {
         out[0] = plain(0, rows / 2);
         out[1] = plain(rows / 2, rows / 2);
         return 2;

@@ -1,6 +1,7 @@
 /* Machine files: presets by name, keys over presets, points, and what is refused with its place. */
 #include "src/cost/price.h"
 
+#include "kernels/muon.h"
 #include "src/base/file.h"
 #include "src/base/mem.h"
 
@@ -323,6 +324,32 @@ static void experts_cost_more_than_one(void **state)
     assert_true(sh_price_op(&m, &sh_cost_as_is, &many, SH_BF16).seconds > few);
 }
 
+/* Products of matrices, of which a rank may have none, and launches for each. */
+static void orthogonal_factors_are_products(void **state)
+{
+    struct sh_matrix matrix = {.out = 1024, .in = 4096, .repeat = 1};
+    struct sh_op_attr attr = {.ortho = {.steps = 5, .count = 1, .most_short = 1024, .most_long = 4096, .narrow = true}};
+    const struct sh_op_call call = {.kind = SH_OP_ORTHO,
+                                    .attr = &attr,
+                                    .matrices = &matrix,
+                                    .out = {{.dtype = SH_F32, .ndim = 1, .dim = {4 << 20}}}};
+    struct sh_machine m;
+    double narrow, wide, none;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
+    narrow = sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds;
+    assert_true(narrow > sh_matrix_flops(&matrix, 5) / m.peak.bfloat16 + 20 * m.device.launch_seconds);
+    attr.ortho.narrow = false;
+    wide = sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds;
+    assert_true(wide > 4 * narrow);
+    matrix.repeat = 3;
+    assert_true(fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds / wide - 3) < 0.1);
+    attr.ortho.count = 0;
+    none = sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds;
+    assert_true(none < narrow / 3);
+}
+
 static void points_are_met(void **state)
 {
     struct sh_machine arithmetic, memory;
@@ -460,6 +487,7 @@ int main(void)
         cmocka_unit_test(attention_costs_what_its_kernel_does),
         cmocka_unit_test(points_are_met),
         cmocka_unit_test(experts_cost_more_than_one),
+        cmocka_unit_test(orthogonal_factors_are_products),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),
         cmocka_unit_test(a_fit_renews_its_steps),

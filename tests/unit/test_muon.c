@@ -177,6 +177,10 @@ static void parts_of_products(void **state)
         {SH_FAMILY_GPT_NEOX, SH_PARAM_Q, 2, {72, 20}, SH_MUON_SPLIT_HEADS, 3, 4, 20, 6},
         {SH_FAMILY_QWEN3_MOE, SH_PARAM_EXPERT_UP, 3, {5, 14, 20}, SH_MUON_SPLIT_QKV, 2, 7, 20, 5},
         {SH_FAMILY_QWEN3_MOE, SH_PARAM_EXPERT_DOWN, 3, {5, 20, 7}, SH_MUON_SPLIT_QKV, 1, 20, 7, 5},
+        {SH_FAMILY_NEMOTRON_H, SH_PARAM_EXPERT_UP, 3, {5, 7, 20}, SH_MUON_SPLIT_QKV, 1, 7, 20, 5},
+        {SH_FAMILY_GRANITEMOEHYBRID, SH_PARAM_SHARED_UP, 2, {18, 20}, SH_MUON_SPLIT_QKV, 2, 9, 20, 1},
+        {SH_FAMILY_QWEN2_MOE, SH_PARAM_SHARED_UP, 2, {9, 20}, SH_MUON_SPLIT_QKV, 1, 9, 20, 1},
+        {SH_FAMILY_NEMOTRON_H, SH_PARAM_SHARED_UP, 2, {9, 20}, SH_MUON_SPLIT_QKV, 1, 9, 20, 1},
     };
 
     (void)state;
@@ -188,7 +192,8 @@ static void parts_of_products(void **state)
                              .n_kv_heads = 2,
                              .head_dim = 4,
                              .n_experts = 5,
-                             .expert_ffn_dim = 7};
+                             .expert_ffn_dim = 7,
+                             .shared_ffn_dim = 9};
         struct sh_program *p;
 
         if (rows[i].family == SH_FAMILY_GPT_NEOX)

@@ -68,8 +68,6 @@ sh_rc sh_config_check_family(struct sh_config_state *state)
     if (f->one_width && (int64_t)c->model.head_dim * c->model.n_heads != c->model.dim)
         return sh_config_refuse(state, "model.head_dim", "%d * model.n_heads %d is not model.dim %d, as %s needs",
                                 c->model.head_dim, c->model.n_heads, c->model.dim, f->name);
-    if (!sh_family_has_rope(&c->model) && c->model.rope_factor != 0)
-        return sh_config_refuse(state, "model.rope_factor", "%s has no rotary positions; leave it out", f->name);
     bool attention = c->model.attention_bias && !f->attention_bias_key;
     if (attention || (c->model.mlp_bias && !f->mlp_bias_key))
         return sh_config_refuse(state, attention ? "model.attention_bias" : "model.mlp_bias",

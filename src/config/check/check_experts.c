@@ -41,7 +41,7 @@ static sh_rc check_none(struct sh_config_state *state)
                                     : f->dense_too
                                         ? "%s has no experts without model.n_experts; give that, or leave this out"
                                         : "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
-                                          "qwen3_moe, olmoe, granitemoe or deepseek_v3",
+                                          "qwen3_moe, olmoe, granitemoe, granitemoehybrid, deepseek_v3 or nemotron_h",
                                     f->name);
     return SH_OK;
 }
@@ -66,7 +66,7 @@ static sh_rc check_sizes(struct sh_config_state *state)
     if (m->shared_ffn_dim && !f->shared_up)
         return sh_config_refuse(
             state, "model.shared_ffn_dim",
-            "%s has no shared expert; leave it out, or give model.family=qwen2_moe, deepseek_v3 or granitemoehybrid",
+            "%s has no shared expert; leave it out, or give model.family=qwen2_moe, deepseek_v3, granitemoehybrid or nemotron_h",
             f->name);
     return SH_OK;
 }

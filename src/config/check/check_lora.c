@@ -43,7 +43,7 @@ sh_rc sh_config_check_lora(struct sh_config_state *state)
                                 "stacks of experts of %s are stored [in,out], and have no adapters here; leave it out, "
                                 "and give lora.target_modules",
                                 f->name);
-    if (f->single && c->lora.target_parameters[0])
+    if (f->single && sh_family_takes_experts(&c->model) && c->lora.target_parameters[0])
         return sh_config_refuse(
             state, "lora.target_parameters",
             "experts of %s have no gates, and PEFT's form of their adapters is not known here; leave it "

@@ -9,9 +9,13 @@
 sh_rc sh_config_check_rotary(struct sh_config_state *state)
 {
     const struct sh_model *m = &state->cfg.model;
-    if (m->rotary_dim && !sh_family_has_rope(m))
-        return sh_config_refuse(state, "model.rotary_dim", "%s has no rotary positions; leave it out",
-                                sh_family_of(m->family)->name);
+    const struct sh_family *f = sh_family_of(m->family);
+
+    if (!sh_family_has_rope(m) && (m->rotary_dim || m->rope_factor != 0))
+        return sh_config_refuse(state, m->rotary_dim ? "model.rotary_dim" : "model.rope_factor",
+                                "%s has no rotary positions%s; leave it out", f->name,
+                                f->scan && !f->single ? " unless model.layer_types has full in place of full_nope"
+                                                      : "");
     if (m->rotary_dim % 2 != 0)
         return sh_config_refuse(state, "model.rotary_dim", "%d is odd; rotary positions turn pairs of elements",
                                 m->rotary_dim);

@@ -95,9 +95,10 @@ static sh_rc check_tiles(struct sh_config_state *state)
     if (degree == 1 && sh_config_place_typed(sh_config_place_of(state, tiles)))
         return sh_config_refuse(state, tiles, "has no effect without %s above 1", key);
     if (degree > 1 && rows_of(c) % (degree * n))
-        return sh_config_refuse(state, tiles,
-                                "%d tiles of %d ranks cannot have equal rows of %lld tokens of a micro-step", n, degree,
-                                (long long)rows_of(c));
+        return sh_config_refuse(
+            state, tiles,
+            "%d tiles of %d ranks cannot have equal rows of %lld tokens of a micro-step; give fewer, or 1", n, degree,
+            (long long)rows_of(c));
     return SH_OK;
 }
 

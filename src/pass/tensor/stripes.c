@@ -15,8 +15,8 @@
  * Nothing outside of the products asks which rows it has, but for positions that are looked up. All exchanges have stripes,
  * whether a product is beside them or not.
  *
- * A row has the bits that it has without tiles, and so has the gradient of a matrix, which stays one product of all rows. A
- * vector's gradient is a sum over other rows first, so its last bits change. */
+ * A row has the bits that it has without tiles, and so has the gradient of a matrix, which stays one product of all rows. The
+ * gradient of what a rank has whole is a sum over other rows first, so its last bits change. */
 #include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"

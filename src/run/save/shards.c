@@ -291,6 +291,7 @@ static sh_rc visit_far(struct sh_shards *s, int piece, int64_t at, int64_t n, st
     c.begin = range.begin;
     c.end = range.end;
     c.k = sh_map_state_at(s->r->p, sh_shards_param(s, piece)->unit, c.k);
+    SH_REQUIRE(c.k >= 0);
     if (sh_map_coded(s->r->p, c.k))
         range.begin -= (range.begin - s->r->map->unit[sh_shards_param(s, piece)->unit].owned.begin) % SH_CODE8_ELEMS;
     if (gpu) {

@@ -450,7 +450,9 @@ static sh_rc try_meshes(struct state *st, struct sh_search_found degrees, int st
                                 .expert = 1,
                                 .context = degrees.context,
                                 .tensor = degrees.tensor,
-                                .stripes = s->cfg->parallelism.tensor_parallel_tiles,
+                                .stripes = s->cfg->parallelism.tensor_parallel_degree > 1
+                                               ? s->cfg->parallelism.tensor_parallel_tiles
+                                               : 1, /* those of a file mean nothing without a degree */
                                 .pipeline = degrees.pipeline,
                                 .last_less = degrees.last_less,
                                 .reduce = s->cfg->training.mixed_precision_reduce,
