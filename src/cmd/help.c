@@ -74,6 +74,8 @@ static const char more_roff[] =
     "and stops before it; see job.stop_before_limit_seconds.\n"
     ".TP\n.B SHERD_LAUNCHED\nWhen the launcher was called, in seconds since 1970; if unset, the start of the process. "
     "start_seconds in metrics.jsonl count from it.\n"
+    ".TP\n.B SHERD_LOST_NODES\nNodes that the script of this batch job has lost, with spaces between them: what a rank of "
+    "the job has locked there is free.\n"
     ".SH FILES\nBelow job.dump_folder, ./outputs by default:\n"
     ".TP\n.B config.yaml\nall keys of the run, resolved\n"
     ".TP\n.B metrics.jsonl\none JSON object per step, validation, checkpoint and start\n"

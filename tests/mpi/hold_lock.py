@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Hold the lock of a checkpoint folder as another job would, while a command runs: hold_lock.py LOCKFILE COMMAND...
+"""Hold the lock of a checkpoint folder as another job would, while a command runs: hold_lock.py LOCKFILE STATUS COMMAND...
 
-Exits with 0 if the command was refused with class 3."""
+Exits with 0 if the command ends with that status."""
 import fcntl
 import subprocess
 import sys
@@ -11,4 +11,4 @@ with open(sys.argv[1], 'a+') as lock:
     lock.truncate(0)
     lock.write('host elsewhere, process 1, batch job 7\n')
     lock.flush()
-    sys.exit(subprocess.run(sys.argv[2:]).returncode != 3)
+    sys.exit(subprocess.run(sys.argv[3:]).returncode != int(sys.argv[2]))

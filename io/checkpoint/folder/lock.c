@@ -21,14 +21,21 @@ struct sh_ckpt_lock {
     bool held;
 };
 
-enum { OWNER_MAX = 256 };
+enum { OWNER_MAX = 256, HOST_MAX = 64 };
 
-static sh_rc refuse(int fd, const char *path)
+/* The nodes that the script of this batch job has lost. */
+static const char LOST_NODES[] = "SHERD_LOST_NODES";
+
+static void read_owner(int fd, char owner[OWNER_MAX])
 {
-    char owner[OWNER_MAX] = "";
-    ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
+    ssize_t n = pread(fd, owner, OWNER_MAX - 1, 0);
+
     owner[n > 0 ? n : 0] = '\0';
     owner[strcspn(owner, "\n")] = '\0';
+}
+
+static sh_rc refuse(const char *owner, const char *path)
+{
     return sh_fail(SH_E_DATA,
                    "%s is held by another job (%s); wait for it, stop it, or choose another checkpoint.folder", path,
                    owner[0] ? owner : "which has not identified itself");
@@ -44,15 +51,83 @@ static const char *job_id(void)
     return "none";
 }
 
+/* As Slurm calls it, by which its script does. */
+static void name_host(char host[HOST_MAX])
+{
+    const char *slurm = getenv("SLURMD_NODENAME");
+
+    host[0] = host[HOST_MAX - 1] = '\0';
+    if (slurm)
+        snprintf(host, HOST_MAX, "%s", slurm);
+    else if (gethostname(host, HOST_MAX - 1) != 0)
+        host[0] = '\0';
+}
+
 /* Replaces the text by this process; only the holder of the lock writes. */
 static sh_rc sign(int fd, const char *path)
 {
-    char host[64] = "", owner[OWNER_MAX];
-    gethostname(host, sizeof host - 1);
-    int n = snprintf(owner, sizeof owner, "host %s, process %ld, batch job %.100s\n", host, (long)getpid(), job_id());
+    char host[HOST_MAX], owner[OWNER_MAX];
+    int n;
+
+    name_host(host);
+    n = snprintf(owner, sizeof owner, "host %s, process %ld, batch job %.100s\n", host, (long)getpid(), job_id());
     if (ftruncate(fd, 0) != 0)
         return sh_fail(SH_E_DATA, "%s: %s", path, strerror(errno));
     return sh_file_write(fd, path, owner, n, 0);
+}
+
+static bool is_among(const char *word, const char *words)
+{
+    size_t n = strlen(word);
+
+    for (const char *at = words; (at = strstr(at, word)) != NULL; at += n)
+        if ((at == words || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0'))
+            return true;
+    return false;
+}
+
+/* Whether the holder is a rank of this very job, on a node that the job has lost: servers keep its lock until they notice. */
+static bool is_lost(const char *owner)
+{
+    const char *lost = getenv(LOST_NODES);
+    char host[HOST_MAX], job[101];
+
+    return lost && sscanf(owner, "host %63[^,], process %*d, batch job %100s", host, job) == 2 &&
+           strcmp(job, job_id()) == 0 && strcmp(job, "none") != 0 && is_among(host, lost);
+}
+
+/* The lock of another file, in the place of the one that a lost rank holds. */
+static sh_rc replace(const char *path, struct sh_ckpt_lock *lock)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char *temp = sh_output_temp_name(path);
+    int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0640);
+    sh_rc rc = fd >= 0 && fcntl(fd, F_SETLK, &whole) == 0 ? sign(fd, path)
+                                                          : sh_fail(SH_E_DATA, "lock %s: %s", temp, strerror(errno));
+
+    if (rc == SH_OK && rename(temp, path) != 0)
+        rc = sh_fail(SH_E_DATA, "rename %s: %s", temp, strerror(errno));
+    if (rc == SH_OK) {
+        close(lock->fd);
+        lock->fd = fd;
+        lock->held = true;
+    } else if (fd >= 0) {
+        close(fd);
+        unlink(temp);
+    }
+    free(temp);
+    return rc;
+}
+
+static sh_rc take_from_lost_or_refuse(const char *path, struct sh_ckpt_lock *lock)
+{
+    char owner[OWNER_MAX];
+
+    read_owner(lock->fd, owner);
+    if (!is_lost(owner))
+        return refuse(owner, path);
+    sh_log_warn("%s was held by a rank on a node that this job has lost (%s), and is taken over", path, owner);
+    return replace(path, lock);
 }
 
 /* Three results: held; refused, if another job holds the lock; and neither, on a file system without locks, where only
@@ -65,7 +140,7 @@ static sh_rc take(const char *path, struct sh_ckpt_lock *lock)
         return sign(lock->fd, path);
     }
     if (errno == EACCES || errno == EAGAIN)
-        return refuse(lock->fd, path);
+        return take_from_lost_or_refuse(path, lock);
     if (errno != ENOLCK && errno != ENOSYS && errno != EOPNOTSUPP)
         return sh_fail(SH_E_DATA, "lock %s: %s", path, strerror(errno));
     sh_log_warn("%s: this file system has no locks (%s): nothing keeps a second job from writing here, and files left "
