@@ -284,10 +284,6 @@ static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
         return sh_fail(SH_E_USAGE,
                        "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
                        "bfloat16, or training.device=cpu");
-    if (cfg->optimizer.name == SH_OPTIM_NORMUON && cfg->optimizer.ema_decay > 0)
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.ema_decay: beside normuon's states of rows GPUs cannot load it yet; leave it out, or "
-                       "give muon or training.device=cpu");
     return SH_OK;
 }
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, run, same_bits,
-                    tiny, traces)
+                    tiny, traces, validation)
 
 MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
 AVERAGE = {'optimizer.ema_decay': 0.7, 'validation.ema': True, 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
@@ -358,6 +358,9 @@ def main():
         *[(f'{name}, with rows on their owners, {mode}', functools.partial(checkpoints, steps=4, **NORMUON), *way, mode) for name, *way, mode in (
             ('from GPUs to the CPU', (CUDA, '1x2'), (CPU, '1x1'), 'async'), ('from GPUs to the CPU', (CUDA, '2x2'), (CPU, '1x1'), 'disabled'),
             ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x2'), 'async'), ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x4'), 'disabled'))],
+        *[(f'{name}, with rows on their owners and an average', functools.partial(checkpoints, steps=4, **NORMUON, **mean), *way, 'async')
+          for mean in [{**validation(), 'optimizer.ema_decay': 0.7, 'validation.ema': True}] for name, *way in (
+              ('from GPUs to the CPU', (CUDA, '2x2'), (CPU, '1x1')), ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x2')))],
         ('a bit of a copy that changes on the host fails its save', flipped),
         ('the same of states whose home is there', functools.partial(flipped, **{'offload.optimizer': 'cpu'})),
         *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)

@@ -116,29 +116,36 @@ def go_on(folder, device, mesh, steps, **more):
     job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
 
 
+def validation():
+    return {'validation.enable': True, 'validation.dataset_path': config('llama')['training.dataset_path'], 'validation.sequences': 5}
+
+
+def validated(folder):
+    lines = (pathlib.Path(folder) / 'out/metrics.jsonl').read_text().splitlines()
+    return [line['validation_loss'] for line in map(json.loads, lines) if 'validation_loss' in line]
+
+
 def checkpoints(first, second, mode, steps=STEPS, **more):
     """Half of the run on one device, half on the other. States show in the loss after the second half's first step."""
     more = {'lr_scheduler.total_steps': steps, **more}
-    whole = job.losses(on_cpu('llama', **{'training.steps': steps, **more}))
+    steps_of_whole, folder = known(config('llama', **CPU, **{'training.steps': steps, **more}), 1)
     more = {'checkpoint.async_mode': mode, 'checkpoint.interval': 1, **more}
     job.prepare('moved', {})
     go_on('moved', *first, steps // 2, **more)
     go_on('moved', *second, steps, **more)
     verify = job.sherd('ckpt', 'verify', f'out/checkpoint/step-{steps:08d}.h5', folder='moved')
-    return job.differ('losses', job.losses(job.metrics('moved')), whole, BOUND['float32']) + (
+    whole = job.losses(steps_of_whole) + validated(folder)[-1:]
+    return job.differ('losses', job.losses(job.metrics('moved')) + validated('moved')[-1:], whole, BOUND['float32']) + (
         [] if verify else ['sherd ckpt verify said nothing'])
 
 
 def evaluates(**more):
     """By one step; what moves between a GPU and its host is for the GPU."""
-    path = {'validation.enable': True, 'validation.dataset_path': config('llama')['training.dataset_path'],
-            'validation.sequences': 5}
     found = []
     for device, mesh in ((CPU, '1x1'), (CUDA, '1x2')):
         on_host = {key: value for key, value in more.items() if device == CUDA or not key.startswith('offload.')}
-        run('eval', 'llama', device, mesh, **path, **{'training.steps': 1, **on_host})
-        lines = (pathlib.Path('eval') / 'out/metrics.jsonl').read_text().splitlines()
-        found.append([line['validation_loss'] for line in map(json.loads, lines) if 'validation_loss' in line])
+        run('eval', 'llama', device, mesh, **validation(), **{'training.steps': 1, **on_host})
+        found.append(validated('eval'))
     return job.differ('validation losses', found[1], found[0], BOUND['float32'])
 
 

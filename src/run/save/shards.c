@@ -114,7 +114,7 @@ static void copy_host(const struct sh_map_stretch *t, void *arg)
     const struct host_copy *c = arg;
     struct sh_exec *exec = c->s->r->exec;
 
-    for (int k = 0; k < c->s->n_host; k++)
+    for (int k = 0; k < c->s->n_host && k < c->s->r->map->unit[t->unit].n_states; k++)
         for (int i = 0; i < SH_FLOATS_ARRAYS; i++) {
             void *host = sh_floats_array(in_host(c->s, t->unit, k, t->range.begin), i);
             void *home = sh_floats_array(t->state[k], i);
@@ -480,7 +480,7 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     /* The reader fills host memory. On a CPU that is the state itself; a GPU needs a buffer, copied by sh_shards_put(),
      * unless it is filled piece by piece. */
     if (loads(way) && r->device->gpu && !all_far(r, way))
-        lend_host(out, states_of_way(r, way));
+        lend_host(out, way == SH_SHARDS_BASE ? 1 : r->map->n_states); /* that of rows is its unit's only one */
     out->packed = sh_calloc(n, sizeof *out->packed);
     out->first_piece = sh_calloc((size_t)r->p->n_units + 1, sizeof *out->first_piece);
     out->tensors = sh_calloc(n, sizeof *out->tensors);
