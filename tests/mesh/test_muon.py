@@ -57,6 +57,9 @@ IN_A_FILE = {
     'states in a file, not carried': flat('full_shard', 0, **FILE, **{'offload.overlap_update': 'off'}),
     'half of the states in a file': flat('hybrid_shard_zero2', 4, **FILE, **{'mesh.shard': 2, 'offload.optimizer_ratio': 0.5}),
 }
+# Their sums are not those of a tree, so only what no sum comes into has the same bits.
+UNEVEN = {f'full_shard over {ranks}': flat('full_shard', ranks, **{'training.global_batch_size': 12, 'training.reproducible': 'none'})
+          for ranks in (3, 6)}
 SAMPLE = ('full_shard over 2', 'full_shard over 4, by messages', 'full_shard over 4, 1 owner', 'hybrid_shard 2 x 2')
 folders = itertools.count()
 
@@ -115,9 +118,15 @@ def case_taken_up(way, mesh):
     return [done.stderr] if done.returncode else judge(folder, job.metrics(folder), way)
 
 
+def case_uneven(mesh):
+    ranks, changes = UNEVEN[mesh]
+    one, several = (numbers(job.train(new_folder(), config('llama, NorMuon', changes), n)) for n in (0, ranks))
+    return job.differ('loss or norm', several, one, 1e-5)
+
+
 def case_skipped(mesh):
     """Steps that the guard leaves out leave momentum, means of squares and parameters as they are, carried or not."""
-    ranks, changes = {**MESHES, **IN_A_FILE}[mesh]
+    ranks, changes = {**MESHES, **IN_A_FILE, **UNEVEN}[mesh]
     first = one_rank('llama, NorMuon')[0]
     over = {'training.mixed_precision_param': 'float16', 'training.loss_scale': 2**40, 'guard.max_skips': 2 * STEPS}
     folder, done = take_up(first, config('llama, NorMuon', {**changes, **over}), ranks)
@@ -168,7 +177,8 @@ if __name__ == '__main__':
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
               (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama, NorMuon', 'full_shard over 4, 1 owner'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
                ('llama, groups', 'full_shard over 2')) if job.can_launch()]
-    cases += [(f'skipped, {mesh}', case_skipped, mesh) for mesh in ('2 threads', 'states in a file, carried') if MESHES.get(mesh) or job.can_launch()]
+    cases += [(f'skipped, {mesh}', case_skipped, mesh) for mesh in ('2 threads', 'states in a file, carried', *UNEVEN) if MESHES.get(mesh) or job.can_launch()]
+    cases += [(f'llama, NorMuon, {mesh}', case_uneven, mesh) for mesh in UNEVEN if job.can_launch()]
     cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
               ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),
               ('a pattern without a tensor', case_never_starts, {'optimizer.groups': 'pattern=nothing lr=2'},
