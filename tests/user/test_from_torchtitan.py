@@ -85,6 +85,7 @@ def case_defaults():
 # What is typed, and a part of the reason.
 LEFT_OUT = {
     'optimizer.name=soap': 'square matrices beside each matrix', 'optimizer.name=Shampoo': 'square matrices beside each matrix',
+    'optimizer.name=./mine.so': 'plug-ins bring operations and losses', 'objective.name=dpo,distillation': 'one loss at a time',
     'optimizer.name=dion2': 'factors of low rank', 'optimizer.name=schedule_free_adamw': 'validation.ema averages them',
     'optimizer.name=adamw_4bit': 'no kernel has states of four bits', 'optimizer.state_dtype=int4': 'no kernel has states of four bits',
     'optimizer.name=adamw_8bit': 'with optimizer.state_dtype=int8', 'optimizer.name=galore_adamw': 'offload.optimizer moves them',
