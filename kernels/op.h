@@ -246,7 +246,7 @@ extern "C" {
     KERNEL(ORTHO_ROWS, ortho_rows)          /* each row of a matrix by the mean of its squares; see above */            \
     KERNEL(ENCODE, encode)                  /* blocks of 64 codes with their scale, LINEAR of code8.h, to nearest */    \
     KERNEL(DECODE, decode)                  /* back, rounded once */                                                    \
-    KERNEL(SHORT_CONV, short_conv)          /* y = silu(sum_j w_j x of row t - (W-1) + j), in a document. CPUs only, as those below */ \
+    KERNEL(SHORT_CONV, short_conv)          /* y = silu(sum_j w_j x of row t - (W-1) + j), in a document */ \
     KERNEL(SHORT_CONV_BWD, short_conv_bwd)                                                                            \
     KERNEL(GATED_DELTA, gated_delta)        /* a state for each head; see above. state: those with which chunks begin */ \
     KERNEL(GATED_DELTA_BWD, gated_delta_bwd)                                                                          \

@@ -49,6 +49,26 @@ int64_t sh_cuda_sink_bwd_work_bytes(const struct sh_op_call *call)
     return sh_cuda_row_parts(elems(&call->in[2]) / H) * H * (int64_t)sizeof(float);
 }
 
+/* Partial sums of the weights, and of the bias. */
+int64_t sh_cuda_short_conv_bwd_work_bytes(const struct sh_op_call *call)
+{
+    int64_t C = call->in[1].dim[2], rows = call->in[1].dim[0] * call->in[1].dim[1];
+    return sh_cuda_row_parts(rows) * C * (call->in[2].dim[2] + 1) * (int64_t)sizeof(float);
+}
+
+/* Two sums of each head in f64, then what heads need. */
+int64_t sh_cuda_gated_delta_bwd_work_bytes(const struct sh_op_call *call)
+{
+    struct sh_delta s = sh_delta_of(call, &call->in[1]);
+    return s.B * s.H * (2 * (int64_t)sizeof(double) + sh_cuda_delta_floats(&s) * (int64_t)sizeof(float));
+}
+
+int64_t sh_cuda_gated_norm_bwd_work_bytes(const struct sh_op_call *call)
+{
+    int64_t V = call->attr->delta.value_dim;
+    return sh_cuda_row_parts(elems(&call->in[1]) / V) * V * (int64_t)sizeof(float);
+}
+
 /* The loss of each row. */
 int64_t sh_cuda_loss_rest_work_bytes(const struct sh_op_call *call)
 {

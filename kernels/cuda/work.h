@@ -3,7 +3,7 @@
 #ifndef SH_KERNELS_CUDA_WORK_H
 #define SH_KERNELS_CUDA_WORK_H
 
-#include "kernels/op.h"
+#include "kernels/delta.h"
 
 static inline int64_t sh_cuda_parts(int64_t n, int64_t each, int64_t most)
 {
@@ -36,6 +36,14 @@ static inline int64_t sh_cuda_embed_bwd_ints(int64_t rows, int64_t vocab)
 static inline int64_t sh_cuda_plan_parts(int64_t choices)
 {
     return sh_cuda_parts(choices, 256, 1024);
+}
+
+/* Floats of a head's scratch in GATED_DELTA_BWD: matrices of a chunk, the derivative by a state, and those by the queries and
+ * keys of all rows, last. */
+static inline int64_t sh_cuda_delta_floats(const struct sh_delta *s)
+{
+    int64_t n = SH_DELTA_CHUNK;
+    return n * (3 * s->D + 4 * s->V + 5 * n) + s->D * s->V + s->T * 2 * s->D;
 }
 
 #endif

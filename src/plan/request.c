@@ -310,12 +310,10 @@ static sh_rc check_family_on_gpu(const struct sh_config *cfg)
         bool there;
         const char *what;
     } rows[] = {
-        {f->attention_gate, "the gated delta rule and gates of attention have kernels for CPUs only (SHORT_CONV, "
-                            "GATED_DELTA, GATED_NORM, GATE)"},
-        {f->relu2, "Mamba-2's state space and squared ReLU have kernels for CPUs only (SHORT_CONV, SCAN, GATE_NORM, "
-                   "SQUARED_RELU, SQUARED_RELU_ROWS)"},
+        {f->relu2, "Mamba-2's state space and squared ReLU have kernels for CPUs only (SCAN, GATE_NORM, SQUARED_RELU, "
+                   "SQUARED_RELU_ROWS)"},
         {f->scan && sh_layers_any(&cfg->model, SH_LAYER_LINEAR),
-         "Mamba-2's state space has kernels for CPUs only (SHORT_CONV, SCAN, GATE_NORM)"},
+         "Mamba-2's state space has kernels for CPUs only (SCAN, GATE_NORM)"},
         {f->value_norm, "norms of values and factors of blocks have kernels for CPUs only (VALUE_NORM, SCALE_BY)"},
         {cfg->model.kv_lora_rank > 0, "latent attention has kernels for CPUs only (LATENT_HEADS, LATENT_VALUES)"},
     };

@@ -40,7 +40,7 @@ def none_in(name):
 
 
 def main():
-    programs = ['softmax'] if job.FEW else ['elem', 'softmax', 'moe', 'muon', *(['attention'] if LONG else [])]
+    programs = ['softmax'] if job.FEW else ['elem', 'softmax', 'moe', 'muon', 'delta', *(['attention'] if LONG else [])]
     return job.run_cases([('both planted races are found', finds_planted)] + [
         (f'no race in the kernels of test_cuda_{name}', none_in, name) for name in programs])
 

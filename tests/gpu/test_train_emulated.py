@@ -45,9 +45,9 @@ def refused(name, ranks, word, **more):
     return []
 
 
-def continued():
-    """A text of a model with sinks and experts, on both devices."""
-    run('text', 'gpt_oss', CPU, **{**EVEN, **tiny.OSS, 'model.vocab_size': 256})
+def continued(model, **more):
+    """A text on both devices."""
+    run('text', model, CPU, **{**more, 'model.vocab_size': 256})
     command = [os.environ['SHERD'], 'generate', '--checkpoint', 'out', '--tokenizer', 'byte', '--prompt', 'abc', '--tokens', '20',
                '--temperature', '0']
     texts = [subprocess.run([*command, f'--training.device={device}'], cwd='text', capture_output=True, env=job.environment(1),
@@ -340,6 +340,8 @@ def main():
               ('llama', 'halves', 'float32', {'model.n_heads': 4}), ('llama', 'halves', 'float32', {'model.n_heads': 4, 'training.local_batch_size': 2, **mpi}),
               ('gpt2', 'gathered halves', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
               ('llama', 'gathered halves', 'bfloat16', {'model.head_dim': 32}),
+              ('delta', '1x1', 'float32', {}), ('delta', '2x2', 'bfloat16', {'activation_checkpoint.mode': 'full'}),
+              ('delta', '1x2', 'float32', {'data.document_mask': True, 'data.document_separator': 0}),
               ('llama', '1x1', 'float32', MUON), ('gpt2', '1x2', 'float32', MUON), ('llama', '2x2', 'bfloat16', MUON),
               ('llama', '1x1', 'bfloat16', NORMUON), ('llama', '1x4', 'float32', MUON), ('gpt2', '1x2', 'float32', {**NORMUON, 'optimizer.muon_split': 'heads'}),
               ('llama', '1x2', 'float32', {**NORMUON, **mpi, 'optimizer.groups': 'pattern=down optimizer=adamw'}),
@@ -379,7 +381,8 @@ def main():
         ('validation of an average', functools.partial(evaluates, **AVERAGE)),
         ('the same, with states on the host', functools.partial(evaluates, **AVERAGE, **{'offload.optimizer': 'cpu'})),
         ('targets that do not count', masked),
-        ('a text continued as on the CPU, with sinks and experts', continued),
+        ('a text continued as on the CPU, with sinks and experts', functools.partial(continued, **EVEN, **tiny.OSS), 'gpt_oss'),
+        ('the same with states in blocks', continued, 'delta'),
         *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),

@@ -1,6 +1,5 @@
 #include "tests/op/delta.h"
 
-#include "tests/op/agree.h"
 #include "tests/op/gradient.h"
 
 const enum sh_dtype delta_acts[] = {SH_F32, SH_BF16, SH_F16};
@@ -47,19 +46,20 @@ void delta_take_rows(struct optest *t, int i, const struct sh_operand *from, int
         optest_set(&t->call.in[i], k, optest_get(from, first * from->dim[2] + k));
 }
 
-void delta_agree(struct optest *f, const struct delta_shape *s, delta_back begin, const struct delta_bounds *bounds)
+void delta_agree(const struct delta_device *on, struct optest *f, const struct delta_shape *s, delta_back begin,
+                 const struct delta_bounds *bounds)
 {
     int alias = bounds->in_place ? 0 : -1;
     struct optest b;
 
-    agree(f, bounds->n_made, bounds->made, alias, alias);
+    on->check(f, bounds->n_made, bounds->made, alias, alias);
     optest_run(f, &sh_kernels_ref, 1);
     begin(&b, f, SH_F32, s);
-    agree(&b, bounds->n_back, bounds->back, -1, -1);
+    on->check(&b, bounds->n_back, bounds->back, -1, -1);
     for (int k = bounds->adds; k < bounds->n_back; k++)
         optest_add_to(&b, k);
     if (bounds->adds < bounds->n_back)
-        agree(&b, bounds->n_back, bounds->back, -1, -1);
+        on->check(&b, bounds->n_back, bounds->back, -1, -1);
     optest_end(f);
     optest_end(&b);
 }

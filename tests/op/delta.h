@@ -39,8 +39,17 @@ struct delta_bounds {
     bool in_place;
 };
 
-/* Both on both devices, and the backward once more adding to its sums. Ends f. */
-void delta_agree(struct optest *f, const struct delta_shape *s, delta_back begin, const struct delta_bounds *bounds);
+/* A device: what compares outputs [0, n) of a call with the reference's (agree.h), for the first `acts` of delta_acts; few:
+ * only some shapes. */
+struct delta_device {
+    void (*check)(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out);
+    int acts;
+    bool few;
+};
+
+/* Both there and in the reference, and the backward once more adding to its sums. Ends f. */
+void delta_agree(const struct delta_device *on, struct optest *f, const struct delta_shape *s, delta_back begin,
+                 const struct delta_bounds *bounds);
 
 /* Outputs [0, n) of the backward against differences of inputs [0, n) of the forward f, in the reference. Output n, if there is
  * one, against input `other` of f; 0: there is none. Ends both. */

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+static const struct delta_device cpu = {agree, DELTA_ACTS, false};
 static const struct delta_shape shapes[] = {
     {2, 1, 1, 1, 4, 4, {0}},
     {1, 129, 1, 3, 16, 24, {0}},
@@ -62,7 +63,7 @@ static void scan(void **state)
         struct optest f;
 
         begin_scan(&f, act, SH_F32, s, i % 2 ? 2 : -1);
-        delta_agree(&f, s, begin_scan_bwd, &bounds);
+        delta_agree(&cpu, &f, s, begin_scan_bwd, &bounds);
     }
 }
 
@@ -173,7 +174,7 @@ static void norms(void **state)
 
         s.V = i % 2 ? s.V : 300; /* wider than the heads of GATED_NORM */
         begin_norm(&f, act, SH_F32, &s);
-        delta_agree(&f, &s, begin_norm_bwd, &bounds);
+        delta_agree(&cpu, &f, &s, begin_norm_bwd, &bounds);
     }
     begin_norm(&f, SH_F64, SH_F64, &few);
     optest_run(&f, &sh_kernels_ref, 1);

@@ -459,8 +459,8 @@ static void families_on_gpus(void **state)
         {STATES "nemotron_h",
          "model.family=nemotron_h: Mamba-2's state space and squared ReLU have kernels for CPUs only"},
         {STATES "granitemoehybrid",
-         "model.family=granitemoehybrid: Mamba-2's state space has kernels for CPUs only (SHORT_CONV, SCAN, GATE_NORM), but "
-         "the job runs on GPUs; give training.device=cpu"},
+         "model.family=granitemoehybrid: Mamba-2's state space has kernels for CPUs only (SCAN, GATE_NORM), but the "
+         "job runs on GPUs; give training.device=cpu"},
         {"model.family=granitemoehybrid model.layer_types=full", NULL},
     };
 

@@ -1,5 +1,5 @@
 /* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks,
- * the gated delta rule with what belongs to it, heads from latent vectors, norms of values, the state-space dual form.
+ * heads from latent vectors, norms of values, the state-space dual form.
  * src/plan/request.c refuses a run that would
  * need one. */
 #include "kernels/cuda/cuda.h"
@@ -14,22 +14,10 @@ ON_CPUS(lion_coded)
 ON_CPUS(encode)
 ON_CPUS(decode)
 ON_CPUS(qk_means)
-ON_CPUS(short_conv)
-ON_CPUS(short_conv_bwd)
-ON_CPUS(gated_delta)
-ON_CPUS(gated_delta_bwd)
-ON_CPUS(gated_norm)
-ON_CPUS(gated_norm_bwd)
-ON_CPUS(gate)
-ON_CPUS(gate_bwd)
-ON_CPUS(split_gate)
-ON_CPUS(join_gate)
 ON_CPUS(latent_heads)
 ON_CPUS(latent_heads_bwd)
 ON_CPUS(latent_values)
 ON_CPUS(latent_values_bwd)
-ON_CPUS(short_conv_cache)
-ON_CPUS(gated_delta_cache)
 ON_CPUS(scan)
 ON_CPUS(scan_bwd)
 ON_CPUS(gate_norm)
