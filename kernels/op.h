@@ -272,7 +272,7 @@ extern "C" {
     KERNEL(VALUE_NORM_BWD, value_norm_bwd)                                                                            \
     KERNEL(SCALE_BY, scale_by)              /* y = s[0] x; s has no gradient */                                       \
     KERNEL(SCAN_CACHE, scan_cache)          /* of texts that go on; state: the one behind the last row */ \
-    KERNEL(SQUARED_RELU_ROWS, squared_relu_rows) /* as SQUARED_RELU, times the weight as in SWIGLU_ROWS. CPUs only */ \
+    KERNEL(SQUARED_RELU_ROWS, squared_relu_rows) /* as SQUARED_RELU, times the weight as in SWIGLU_ROWS */ \
     KERNEL(SQUARED_RELU_ROWS_BWD, squared_relu_rows_bwd)
 
 #define SH_OP_ENUM(KIND, name) SH_OP_##KIND,

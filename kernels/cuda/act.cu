@@ -116,6 +116,35 @@ template <class T> struct gelu_erf_bwd {
     }
 };
 
+template <class T> struct squared_relu {
+    T *y;
+    const T *x;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            v[k] *= fmaxf(v[k], 0);
+        sh_store(y + i, v);
+    }
+};
+
+template <class T> struct squared_relu_bwd {
+    T *dx;
+    const T *dy, *x;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float d[N], v[N];
+        sh_load(d, dy + i);
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            d[k] *= 2 * fmaxf(v[k], 0);
+        sh_store(dx + i, d);
+    }
+};
+
 /* Element i of h [N,F] belongs to gate i + row * F and to up F elements further on, in gu [N,2F]. */
 template <class T> struct swiglu {
     T *h;
@@ -251,6 +280,19 @@ extern "C" sh_rc sh_cuda_gelu_erf_bwd(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype,
                      [&](auto zero) { return run_map_bwd<gelu_erf_bwd, decltype(zero)>("gelu_erf_bwd", call); });
+}
+
+extern "C" sh_rc sh_cuda_squared_relu(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype,
+                     [&](auto zero) { return run_map<squared_relu, decltype(zero)>("squared_relu", call); });
+}
+
+extern "C" sh_rc sh_cuda_squared_relu_bwd(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        return run_map_bwd<squared_relu_bwd, decltype(zero)>("squared_relu_bwd", call);
+    });
 }
 
 /* dx and its column sums in one pass; the partial sums are added by a second kernel, in a fixed order. */

@@ -77,7 +77,7 @@ int64_t sh_cuda_bias_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_sink_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_short_conv_bwd_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_gated_delta_bwd_work_bytes(const struct sh_op_call *call);
-int64_t sh_cuda_gated_norm_bwd_work_bytes(const struct sh_op_call *call);
+int64_t sh_cuda_gated_norm_bwd_work_bytes(const struct sh_op_call *call); /* also GATE_NORM_BWD */
 int64_t sh_cuda_loss_rest_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call);
 int64_t sh_cuda_attention_work_bytes(const struct sh_op_call *call);

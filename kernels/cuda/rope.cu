@@ -110,7 +110,7 @@ struct rope_table {
     float *cs;
     int64_t R;
     double theta, factor, low_freq, high_freq, original_len, ramp_first, ramp_last, scale;
-    int divisors;
+    int divisors, turned; /* turned: elements from this one on stand still; 0: none do */
     double divisor[SH_ROPE_DIVISORS];
 
     __device__ double frequency(int64_t i) const
@@ -119,6 +119,8 @@ struct rope_table {
         double freq = pow(theta, -2.0 * (double)i / (double)R);
         double turns = original_len * freq / (2 * pi);
 
+        if (turned && i >= turned)
+            return 0;
         if (divisors)
             return freq / divisor[i];
         if (factor != 0 && ramp_last > 0) {
@@ -194,10 +196,11 @@ extern "C" sh_rc sh_cuda_rope_table(const struct sh_op_call *call)
                     attr->rope.ramp_last,
                     attr->rope.scale == 0 ? 1 : attr->rope.scale,
                     attr->rope.divisors,
+                    attr->rope.turned,
                     {}};
     /* clang-format on */
 
-    SH_REQUIRE(attr->rope.divisors <= SH_ROPE_DIVISORS && attr->rope.turned == 0);
+    SH_REQUIRE(attr->rope.divisors <= SH_ROPE_DIVISORS);
     for (int i = 0; i < attr->rope.divisors; i++)
         f.divisor[i] = call->divisors[i];
 

@@ -69,6 +69,22 @@ template <class T> struct scale {
     }
 };
 
+/* By a number of the device. */
+template <class T> struct scale_by {
+    T *y;
+    const T *x;
+    const float *by;
+
+    template <int N> __device__ __forceinline__ void at(int64_t i) const
+    {
+        float v[N];
+        sh_load(v, x + i);
+        for (int k = 0; k < N; k++)
+            v[k] *= *by;
+        sh_store(y + i, v);
+    }
+};
+
 template <class T> sh_rc run_scale(const struct sh_op_call *call)
 {
     constexpr int N = SH_WIDTH<T>;
@@ -349,6 +365,17 @@ extern "C" sh_rc sh_cuda_ema(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_scale(const struct sh_op_call *call)
 {
     return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_scale<decltype(zero)>(call); });
+}
+
+extern "C" sh_rc sh_cuda_scale_by(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        scale_by<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<float>(&call->in[1])};
+        return sh_map<N>("scale_by", f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0),
+                         call->queue);
+    });
 }
 
 extern "C" sh_rc sh_cuda_regroup(const struct sh_op_call *call)

@@ -63,10 +63,11 @@ int64_t sh_cuda_gated_delta_bwd_work_bytes(const struct sh_op_call *call)
     return s.B * s.H * (2 * (int64_t)sizeof(double) + sh_cuda_delta_floats(&s) * (int64_t)sizeof(float));
 }
 
+/* A sum of each weight over a part of the rows; GATE_NORM_BWD has a weight for each column. */
 int64_t sh_cuda_gated_norm_bwd_work_bytes(const struct sh_op_call *call)
 {
-    int64_t V = call->attr->delta.value_dim;
-    return sh_cuda_row_parts(elems(&call->in[1]) / V) * V * (int64_t)sizeof(float);
+    int64_t C = elems(&call->in[3]);
+    return sh_cuda_row_parts(elems(&call->in[1]) / C) * C * (int64_t)sizeof(float);
 }
 
 /* The loss of each row. */

@@ -287,21 +287,6 @@ static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
     return SH_OK;
 }
 
-/* And one of the activations that model.ffn can name. The text was read when the configuration was checked. */
-static sh_rc check_ffn_of_gpus(const struct sh_config *cfg)
-{
-    struct sh_ffn f;
-
-    SH_TRY(sh_config_ffn(cfg->model.ffn, &f));
-    for (int i = 0; i < f.n; i++)
-        if (f.step[i].kind == SH_FFN_OPERATION && strcmp(f.step[i].name, sh_op_info(SH_OP_SQUARED_RELU)->name) == 0)
-            return sh_fail(SH_E_USAGE,
-                           "model.ffn: '%s': squared_relu has a kernel for CPUs only, but the job runs on GPUs; give "
-                           "training.device=cpu",
-                           f.step[i].made);
-    return SH_OK;
-}
-
 /* Parts of families that have no kernels for GPUs. */
 static sh_rc check_family_on_gpu(const struct sh_config *cfg)
 {
@@ -310,12 +295,8 @@ static sh_rc check_family_on_gpu(const struct sh_config *cfg)
         bool there;
         const char *what;
     } rows[] = {
-        {f->relu2, "Mamba-2's state space and squared ReLU have kernels for CPUs only (SCAN, GATE_NORM, SQUARED_RELU, "
-                   "SQUARED_RELU_ROWS)"},
         {f->scan && sh_layers_any(&cfg->model, SH_LAYER_LINEAR),
-         "Mamba-2's state space has kernels for CPUs only (SCAN, GATE_NORM)"},
-        {f->value_norm, "norms of values and factors of blocks have kernels for CPUs only (VALUE_NORM, SCALE_BY)"},
-        {cfg->model.kv_lora_rank > 0, "latent attention has kernels for CPUs only (LATENT_HEADS, LATENT_VALUES)"},
+         "Mamba-2's state space has a kernel for CPUs only (SCAN)"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -713,8 +694,6 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     struct sh_pass_options steps = {.micro_steps = 1};
 
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
-    if (gpu)
-        SH_TRY(check_ffn_of_gpus(cfg));
     SH_TRY(check_purpose(cfg, purpose, gpu));
     SH_TRY(check_top_words(cfg, purpose, gpu));
     SH_TRY(sh_plugin_open(cfg, gpu));

@@ -5,6 +5,7 @@
 #include "tests/gpu/optest_device.h"
 #include "tests/op/delta_rule.h"
 #include "tests/op/gradient.h"
+#include "tests/op/heads.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,8 +21,9 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
     (void)threads;
     return call->kind == SH_OP_GATED_DELTA_BWD  ? sh_cuda_gated_delta_bwd_work_bytes(call)
            : call->kind == SH_OP_SHORT_CONV_BWD ? sh_cuda_short_conv_bwd_work_bytes(call)
-           : call->kind == SH_OP_GATED_NORM_BWD ? sh_cuda_gated_norm_bwd_work_bytes(call)
-                                                : 0;
+           : call->kind == SH_OP_GATED_NORM_BWD || call->kind == SH_OP_GATE_NORM_BWD
+               ? sh_cuda_gated_norm_bwd_work_bytes(call)
+               : 0;
 }
 
 /* clang-format off */
@@ -40,6 +42,15 @@ static const struct sh_kernel_table table = {
         [SH_OP_GATE_BWD] = sh_cuda_gate_bwd,
         [SH_OP_SPLIT_GATE] = sh_cuda_split_gate,
         [SH_OP_JOIN_GATE] = sh_cuda_join_gate,
+        [SH_OP_GATE_NORM] = sh_cuda_gate_norm,
+        [SH_OP_GATE_NORM_BWD] = sh_cuda_gate_norm_bwd,
+        [SH_OP_LATENT_HEADS] = sh_cuda_latent_heads,
+        [SH_OP_LATENT_HEADS_BWD] = sh_cuda_latent_heads_bwd,
+        [SH_OP_LATENT_VALUES] = sh_cuda_latent_values,
+        [SH_OP_LATENT_VALUES_BWD] = sh_cuda_latent_values_bwd,
+        [SH_OP_VALUE_NORM] = sh_cuda_value_norm,
+        [SH_OP_VALUE_NORM_BWD] = sh_cuda_value_norm_bwd,
+        [SH_OP_SCALE_BY] = sh_cuda_scale_by,
     },
     .work_bytes = work_bytes,
 };
@@ -92,6 +103,7 @@ static void norms(void **state)
 {
     (void)state;
     delta_norms(&gpu);
+    delta_gate_norms(&gpu);
 }
 
 static void gates(void **state)
@@ -104,6 +116,24 @@ static void gates_apart(void **state)
 {
     (void)state;
     delta_gates_apart(&gpu);
+}
+
+static void latent_heads(void **state)
+{
+    (void)state;
+    heads_latent_cases(&gpu);
+}
+
+static void value_norms(void **state)
+{
+    (void)state;
+    heads_value_norms(&gpu);
+}
+
+static void factors_of_blocks(void **state)
+{
+    (void)state;
+    heads_factors(&gpu);
 }
 
 static void packed_is_alone(void **state)
@@ -178,9 +208,11 @@ static void going_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rule),     cmocka_unit_test(convolution), cmocka_unit_test(norms),
-        cmocka_unit_test(gates),    cmocka_unit_test(gates_apart), cmocka_unit_test(packed_is_alone),
-        cmocka_unit_test(going_on),
+        cmocka_unit_test(rule),        cmocka_unit_test(convolution),
+        cmocka_unit_test(norms),       cmocka_unit_test(gates),
+        cmocka_unit_test(gates_apart), cmocka_unit_test(packed_is_alone),
+        cmocka_unit_test(going_on),    cmocka_unit_test(latent_heads),
+        cmocka_unit_test(value_norms), cmocka_unit_test(factors_of_blocks),
     };
 
     gpu.few = getenv("SHERD_FEW_SHAPES") != NULL;

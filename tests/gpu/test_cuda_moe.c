@@ -47,6 +47,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_SWIGLU_ROWS] = sh_cuda_swiglu_rows,
         [SH_OP_SWIGLU_ROWS_BWD] = sh_cuda_swiglu_rows_bwd,
         [SH_OP_ROW_ADD] = sh_cuda_row_add,
+        [SH_OP_SQUARED_RELU_ROWS] = sh_cuda_squared_relu_rows,
+        [SH_OP_SQUARED_RELU_ROWS_BWD] = sh_cuda_squared_relu_rows_bwd,
         [SH_OP_EXPERT_BIAS] = sh_cuda_expert_bias,
         [SH_OP_EXPERT_BIAS_BWD] = sh_cuda_expert_bias_bwd,
     },

@@ -13,7 +13,9 @@ import tiny
 BOUND = {'float32': 1e-5, 'bfloat16': 1e-2}  # sums in a different order; rounded to 8 bits at different points
 STEPS = 2
 MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS, 'gpt_oss': {**tiny.EXPERTS, **tiny.OSS},
-          'delta': {**tiny.MODELS['llama'], **test_documents.DELTA, 'model.layer_types': 'linear,full'}}
+          'delta': {**tiny.MODELS['llama'], **test_documents.DELTA, 'model.layer_types': 'linear,full'},
+          'gemma4': {**tiny.MODELS['llama'], **test_documents.GEMMA4},
+          'latent': {**tiny.EXPERTS, **tiny.LATENT}}
 # Widths that tensor cores take, for experts and all.
 EVEN = {'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48,
         'model.expert_ffn_dim': 24, 'model.shared_ffn_dim': 16}

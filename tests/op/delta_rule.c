@@ -159,6 +159,48 @@ void delta_norms(const struct delta_device *on)
     }
 }
 
+void delta_begin_gate_norm(struct optest *t, enum sh_dtype act, enum sh_dtype number, const struct delta_shape *s)
+{
+    int N = s->B * s->T;
+
+    delta_begin(t, SH_OP_GATE_NORM, s, 1e-5);
+    for (int i = 0; i < 2; i++)
+        optest_in(t, i, act, DIMS(N, s->H * s->V));
+    optest_in(t, 2, act, DIMS(s->H * s->V));
+    optest_out(t, 0, act, DIMS(N, s->H * s->V));
+    optest_out(t, 1, number, DIMS(N, s->H));
+}
+
+void delta_begin_gate_norm_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums,
+                               const struct delta_shape *s)
+{
+    delta_begin(t, SH_OP_GATE_NORM_BWD, s, 1e-5);
+    delta_give(t, f, 3, true, 2);
+    optest_out(t, 2, sums, DIMS(s->H * s->V));
+}
+
+/* Groups that are wider than the heads of GATED_NORM, too. */
+void delta_gate_norms(const struct delta_device *on)
+{
+    optest_seed(96);
+    for (int i = 0; i < shapes_of(on) * on->acts; i++) {
+        struct delta_shape s = shapes[i / on->acts];
+        enum sh_dtype act = delta_acts[i % on->acts];
+        const struct sh_bound rows = sh_bound_sum(act, 256);
+        const struct delta_bounds bounds = {{sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 300)},
+                                            {rows, rows, sh_bound_sum(SH_F32, 64.0 * s.B * s.T)},
+                                            .n_made = 2,
+                                            .n_back = 3,
+                                            .adds = 2,
+                                            .in_place = true};
+        struct optest f;
+
+        s.V = i % 2 ? s.V : 300;
+        delta_begin_gate_norm(&f, act, SH_F32, &s);
+        delta_agree(on, &f, &s, delta_begin_gate_norm_bwd, &bounds);
+    }
+}
+
 void delta_begin_gate_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, const struct delta_shape *s)
 {
     (void)sums;

@@ -330,16 +330,17 @@ void elem_rope_table(void **state)
         {.rope.theta = 500000, .rope.factor = 8, .rope.low_freq = 1, .rope.high_freq = 4, .rope.original_len = 256},
         {.rope.theta = 10000, .rope.factor = 4, .rope.ramp_first = 20, .rope.ramp_last = 46, .rope.scale = 1.25},
         {.rope.theta = 10000, .rope.scale = 1.25, .rope.divisors = 64},
+        {.rope.theta = 10000, .rope.turned = 16},
     };
     double divisor[64];
     for (int i = 0; i < 64; i++)
         divisor[i] = 1 + 0.25 * i;
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof attrs / sizeof *attrs; i++) {
         struct optest t;
         optest_begin(&t, SH_OP_ROPE_TABLE);
         t.attr = attrs[i];
         t.call.divisors = attrs[i].rope.divisors ? divisor : NULL;
-        optest_out(&t, 0, SH_F32, DIMS(1 + 300 * i, 128));
+        optest_out(&t, 0, SH_F32, DIMS(1 + 300 * (int64_t)i, 128));
         elem_check(&t, TERMS(1));
     }
 }
@@ -387,6 +388,7 @@ void elem_act(void **state)
         for (int l = 0; l < elem.n_lengths; l++) {
             check_gelu(SH_OP_GELU, SH_OP_GELU_BWD, acts[a], elem.lengths[l]);
             check_gelu(SH_OP_GELU_ERF, SH_OP_GELU_ERF_BWD, acts[a], elem.lengths[l]);
+            check_gelu(SH_OP_SQUARED_RELU, SH_OP_SQUARED_RELU_BWD, acts[a], elem.lengths[l]);
         }
         for (int m = 0; m < elem.n_matrices; m++) {
             check_gated(SH_OP_SWIGLU, SH_OP_SWIGLU_BWD, acts[a], elem.matrices[m][0], elem.matrices[m][1]);

@@ -12,7 +12,6 @@ struct moe {
     void (*agree)(const struct optest *t, int n, const struct sh_bound *bound, int alias_in, int alias_out);
     int n_acts;   /* types of activations: f32, bf16, f16 */
     bool refuses; /* plans that are none, which it looks for */
-    bool squares; /* it has squared ReLU of rows */
     bool few;     /* a simulator is slow */
 };
 extern struct moe moe;

@@ -24,7 +24,6 @@ int main(void)
         cmocka_unit_test(moe_router_bias_gradient),
     };
 
-    moe = (struct moe){
-        .table = &sh_kernels_cpu, .run = run, .agree = agree, .n_acts = 3, .refuses = true, .squares = true};
+    moe = (struct moe){.table = &sh_kernels_cpu, .run = run, .agree = agree, .n_acts = 3, .refuses = true};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
  * compared with finite differences; a document that is packed with others makes the bits that it makes alone. */
 #include "kernels/scan.h"
 #include "tests/op/agree.h"
-#include "tests/op/delta.h"
+#include "tests/op/delta_rule.h"
 #include "tests/op/gradient.h"
 
 #include <math.h>
@@ -135,50 +135,16 @@ static void packed_is_alone(void **state)
 
 /* ---- the norm, and the activation of the feed-forward blocks ---- */
 
-static void begin_norm(struct optest *t, enum sh_dtype act, enum sh_dtype number, const struct delta_shape *s)
-{
-    int N = s->B * s->T;
-
-    delta_begin(t, SH_OP_GATE_NORM, s, 1e-5);
-    for (int i = 0; i < 2; i++)
-        optest_in(t, i, act, DIMS(N, s->H * s->V));
-    optest_in(t, 2, act, DIMS(s->H * s->V));
-    optest_out(t, 0, act, DIMS(N, s->H * s->V));
-    optest_out(t, 1, number, DIMS(N, s->H));
-}
-
-static void begin_norm_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, const struct delta_shape *s)
-{
-    delta_begin(t, SH_OP_GATE_NORM_BWD, s, 1e-5);
-    delta_give(t, f, 3, true, 2);
-    optest_out(t, 2, sums, DIMS(s->H * s->V));
-}
-
 static void norms(void **state)
 {
     static const struct delta_shape few = {1, 3, 1, 2, 4, 5, {0}};
     struct optest f, b;
 
     (void)state;
-    optest_seed(96);
-    for (int i = 0; i < SHAPES * DELTA_ACTS; i++) {
-        struct delta_shape s = shapes[i / DELTA_ACTS];
-        enum sh_dtype act = delta_acts[i % DELTA_ACTS];
-        const struct sh_bound rows = sh_bound_sum(act, 256);
-        const struct delta_bounds bounds = {{sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 300)},
-                                            {rows, rows, sh_bound_sum(SH_F32, 64.0 * s.B * s.T)},
-                                            .n_made = 2,
-                                            .n_back = 3,
-                                            .adds = 2,
-                                            .in_place = true};
-
-        s.V = i % 2 ? s.V : 300; /* wider than the heads of GATED_NORM */
-        begin_norm(&f, act, SH_F32, &s);
-        delta_agree(&cpu, &f, &s, begin_norm_bwd, &bounds);
-    }
-    begin_norm(&f, SH_F64, SH_F64, &few);
+    delta_gate_norms(&cpu);
+    delta_begin_gate_norm(&f, SH_F64, SH_F64, &few);
     optest_run(&f, &sh_kernels_ref, 1);
-    begin_norm_bwd(&b, &f, SH_F64, &few);
+    delta_begin_gate_norm_bwd(&b, &f, SH_F64, &few);
     delta_gradients(&f, &b, 3, 0);
 }
 

@@ -3,6 +3,7 @@
  * of the reference are compared with finite differences. */
 #include "tests/op/agree.h"
 #include "tests/op/gradient.h"
+#include "tests/op/heads.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,6 +16,7 @@
 
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
 enum { ACTS = sizeof acts / sizeof *acts };
+static const struct delta_device cpu = {agree, ACTS, false};
 
 /* ---- sinks ---- */
 
@@ -143,79 +145,10 @@ static double objective_of_forward(void)
     return gradient_dot(&backward.call.in[0], &forward.call.out[0]);
 }
 
-struct latent {
-    int rows, H, P, R, V;
-};
-static const struct latent latents[] = {
-    {1, 1, 1, 2, 1}, {5, 3, 8, 4, 6}, {3, 2, 128, 64, 128}, {2, 5, 0, 6, 6}, {2, 1, 3, 1100, 2}};
-enum { LATENTS = sizeof latents / sizeof *latents };
-
-static void begin_latent(struct optest *t, enum sh_op_kind kind, const struct latent *l)
-{
-    optest_begin(t, kind);
-    t->attr.latent.heads = l->H;
-    t->attr.latent.plain = l->P;
-    t->attr.latent.turned = l->R;
-    t->attr.latent.value = l->V;
-}
-
-static void begin_latent_heads(struct optest *t, enum sh_dtype act, const struct latent *l)
-{
-    begin_latent(t, SH_OP_LATENT_HEADS, l);
-    optest_in(t, 0, act, DIMS(l->rows, l->H * (l->P + l->R)));
-    optest_in(t, 1, act, DIMS(l->rows, l->H * (l->P + l->V)));
-    optest_in(t, 2, act, DIMS(l->rows, l->R));
-    optest_out(t, 0, act, DIMS(l->rows, 3 * l->H * (l->P + l->R)));
-}
-
-/* outs: bit i: output i is wanted. */
-static void begin_latent_heads_bwd(struct optest *t, enum sh_dtype act, const struct latent *l, unsigned outs)
-{
-    const int width[] = {l->H * (l->P + l->R), l->H * (l->P + l->V), l->R};
-
-    begin_latent(t, SH_OP_LATENT_HEADS_BWD, l);
-    optest_in(t, 0, act, DIMS(l->rows, 3 * l->H * (l->P + l->R)));
-    for (int i = 0; i < 3; i++)
-        if (outs & 1u << i)
-            optest_out(t, i, act, DIMS(l->rows, width[i]));
-}
-
-static void begin_latent_values(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, const struct latent *l)
-{
-    const int width[] = {l->H * (l->P + l->R), l->H * l->V};
-    int back = kind == SH_OP_LATENT_VALUES_BWD;
-
-    begin_latent(t, kind, l);
-    optest_in(t, 0, act, DIMS(l->rows, width[back]));
-    optest_out(t, 0, act, DIMS(l->rows, width[!back]));
-}
-
-/* What is only moved has equal bits. */
 static void latent_heads(void **state)
 {
     (void)state;
-    optest_seed(70);
-    for (int i = 0; i < LATENTS * ACTS; i++) {
-        const struct latent *l = &latents[i / ACTS];
-        enum sh_dtype act = acts[i % ACTS];
-        const struct sh_bound made[] = {{0, 0}, {0, 0}, sh_bound_sum(act, l->H)};
-        struct optest t;
-
-        begin_latent_heads(&t, act, l);
-        agree(&t, 1, made, -1, -1);
-        optest_end(&t);
-        begin_latent_heads_bwd(&t, act, l, 7);
-        agree(&t, 3, made, -1, -1);
-        optest_end(&t);
-        begin_latent_heads_bwd(&t, act, l, 1);
-        agree(&t, 1, made, -1, -1);
-        optest_end(&t);
-        for (int back = 0; back < 2; back++) {
-            begin_latent_values(&t, back ? SH_OP_LATENT_VALUES_BWD : SH_OP_LATENT_VALUES, act, l);
-            agree(&t, 1, made, -1, -1);
-            optest_end(&t);
-        }
-    }
+    heads_latent_cases(&cpu);
 }
 
 /* Two heads with P = 1, R = 2, V = 1, by hand. */
@@ -226,7 +159,7 @@ static void latent_by_hand(void **state)
     struct optest t;
 
     (void)state;
-    begin_latent_heads(&t, SH_F32, &(struct latent){1, 2, 1, 2, 1});
+    heads_begin_latent_heads(&t, SH_F32, &(struct heads_latent){1, 2, 1, 2, 1});
     for (int i = 0; i < 6; i++)
         optest_set(&t.call.in[0], i, q[i]);
     for (int i = 0; i < 4; i++)
@@ -241,12 +174,12 @@ static void latent_by_hand(void **state)
 
 static void latent_gradient(void **state)
 {
-    const struct latent l = {3, 3, 2, 4, 5};
+    const struct heads_latent l = {3, 3, 2, 4, 5};
 
     (void)state;
     optest_seed(71);
-    begin_latent_heads(&forward, SH_F64, &l);
-    begin_latent_heads_bwd(&backward, SH_F64, &l, 7);
+    heads_begin_latent_heads(&forward, SH_F64, &l);
+    heads_begin_latent_heads_bwd(&backward, SH_F64, &l, 7);
     optest_run(&backward, &sh_kernels_ref, 1);
     for (int i = 0; i < 3; i++)
         gradient_check(&forward.call.in[i], &backward.call.out[i], objective_of_forward);
@@ -256,60 +189,10 @@ static void latent_gradient(void **state)
 
 /* ---- norms of values, and factors of blocks ---- */
 
-struct values {
-    int rows, H, K, D, kv_in;
-};
-static const struct values values[] = {{1, 1, 1, 1, 2}, {5, 4, 2, 8, 4},   {3, 4, 2, 16, 2},
-                                       {2, 3, 3, 6, 3}, {2, 2, 1, 512, 1}, {2, 2, 1, 1500, 1}};
-enum { VALUES = sizeof values / sizeof *values };
-
-static void begin_values(struct optest *t, enum sh_op_kind kind, const struct values *v)
-{
-    optest_begin(t, kind);
-    t->attr.values.heads = v->H;
-    t->attr.values.kv_heads = v->K;
-    t->attr.values.head_dim = v->D;
-    t->attr.values.kv_in = v->kv_in;
-    t->attr.values.eps = 0.1F;
-}
-
-static void begin_value_norm(struct optest *t, enum sh_dtype act, enum sh_dtype number, const struct values *v)
-{
-    begin_values(t, SH_OP_VALUE_NORM, v);
-    optest_in(t, 0, act, DIMS(v->rows, (v->H + v->kv_in) * v->D));
-    optest_out(t, 0, act, DIMS(v->rows, (v->H + 2 * v->K) * v->D));
-    optest_out(t, 1, number, DIMS(v->rows, v->K));
-}
-
-/* f has run. */
-static void begin_value_norm_bwd(struct optest *t, const struct optest *f, const struct values *v)
-{
-    begin_values(t, SH_OP_VALUE_NORM_BWD, v);
-    optest_in(t, 0, f->call.out[0].dtype, f->call.out[0].ndim, f->call.out[0].dim);
-    gradient_give(t, 1, &f->call.in[0]);
-    gradient_give(t, 2, &f->call.out[1]);
-    optest_out(t, 0, f->call.in[0].dtype, f->call.in[0].ndim, f->call.in[0].dim);
-}
-
 static void value_norms(void **state)
 {
     (void)state;
-    optest_seed(80);
-    for (int i = 0; i < VALUES * ACTS; i++) {
-        const struct values *v = &values[i / ACTS];
-        enum sh_dtype act = acts[i % ACTS];
-        const struct sh_bound made[] = {sh_bound_sum(act, 32), sh_bound_sum(SH_F32, v->D)},
-                              back = sh_bound_sum(act, 64);
-        struct optest f, b;
-
-        begin_value_norm(&f, act, SH_F32, v);
-        agree(&f, 2, made, -1, -1);
-        optest_run(&f, &sh_kernels_ref, 1);
-        begin_value_norm_bwd(&b, &f, v);
-        agree(&b, 1, &back, -1, -1);
-        optest_end(&f);
-        optest_end(&b);
-    }
+    heads_value_norms(&cpu);
 }
 
 /* Values of their own, and keys that are values too. */
@@ -318,9 +201,9 @@ static void value_norm_gradient(void **state)
     (void)state;
     optest_seed(81);
     for (int i = 1; i < 4; i++) {
-        begin_value_norm(&forward, SH_F64, SH_F64, &values[i]);
+        heads_begin_value_norm(&forward, SH_F64, SH_F64, &heads_values_shapes[i]);
         optest_run(&forward, &sh_kernels_ref, 1);
-        begin_value_norm_bwd(&backward, &forward, &values[i]);
+        heads_begin_value_norm_bwd(&backward, &forward, &heads_values_shapes[i]);
         optest_run(&backward, &sh_kernels_ref, 1);
         gradient_check(&forward.call.in[0], &backward.call.out[0], objective_of_forward);
         optest_end(&forward);
@@ -331,18 +214,7 @@ static void value_norm_gradient(void **state)
 static void factors_of_blocks(void **state)
 {
     (void)state;
-    optest_seed(82);
-    for (int i = 0; i < ACTS; i++) {
-        const struct sh_bound made = sh_bound_sum(acts[i], 1);
-        struct optest t;
-
-        optest_begin(&t, SH_OP_SCALE_BY);
-        optest_in(&t, 0, acts[i], DIMS(3000));
-        optest_in(&t, 1, SH_F32, DIMS(1));
-        optest_out(&t, 0, acts[i], DIMS(3000));
-        agree(&t, 1, &made, 0, 0);
-        optest_end(&t);
-    }
+    heads_factors(&cpu);
 }
 
 /* As Gemma 4 turns a quarter of its pairs: the others stay as they are. */

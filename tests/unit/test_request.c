@@ -457,9 +457,9 @@ static void families_on_gpus(void **state)
         const char *set, *text;
     } rows[] = {
         {STATES "nemotron_h",
-         "model.family=nemotron_h: Mamba-2's state space and squared ReLU have kernels for CPUs only"},
+         "model.family=nemotron_h: Mamba-2's state space has a kernel for CPUs only (SCAN), but the job"},
         {STATES "granitemoehybrid",
-         "model.family=granitemoehybrid: Mamba-2's state space has kernels for CPUs only (SCAN, GATE_NORM), but the "
+         "model.family=granitemoehybrid: Mamba-2's state space has a kernel for CPUs only (SCAN), but the "
          "job runs on GPUs; give training.device=cpu"},
         {"model.family=granitemoehybrid model.layer_types=full", NULL},
     };

@@ -1,4 +1,4 @@
-/* Gates: the norm of heads with its gate, a warp to each head of a row, and the gate of attention's output. Bound by
+/* Gates: the norms of heads with a gate, a warp to each head of a row, and the gate of attention's output. Bound by
  * memory; bytes per element in bf16 (f32: twice): norm 6, backward 10 and what its weight's sums read again; gate 6,
  * backward 10; rows apart or back 4. Not measured on a GPU. */
 #include "kernels/cuda/cuda.h"
@@ -10,68 +10,88 @@ namespace
 {
 constexpr int WARPS = 8, LANES = 32;
 
-/* heads of V elements; y may be x. dy NULL: the forward. */
+/* `heads` heads of V elements, of which each has the weights of one of `groups`; y may be x. dy NULL: the forward. The gate
+ * comes behind the norm, or in front of it (GATE_NORM). */
 template <class T> struct gated {
     T *y, *dz;
     const T *dy, *x, *z, *w;
     float *rstd;
-    int64_t heads, V;
+    int64_t heads, V, groups;
     float eps;
-    bool vectors;
+    bool front, vectors;
+
+    /* What is normed: x, or x silu(z) in its place. */
+    template <int N> __device__ __forceinline__ void load(float (&v)[N], float (&gate)[N], int64_t h, int64_t c) const
+    {
+        sh_load_some(v, x + h * V + c, V - c, vectors);
+        sh_load_some(gate, z + h * V + c, V - c, vectors);
+        for (int k = 0; k < N; k++)
+            v[k] *= front ? gate[k] * sh_sigmoid<T>(gate[k]) : 1;
+    }
+
+    template <int N> __device__ __forceinline__ void load_weight(float (&v)[N], int64_t h, int64_t c) const
+    {
+        sh_load_some(v, w + h % groups * V + c, V - c, vectors);
+    }
 
     template <int N> __device__ __forceinline__ void make(int64_t h, unsigned lane) const
     {
         float square = 0;
 
         for (int64_t c = lane * N; c < V; c += LANES * N) {
-            float v[N];
-            sh_load_some(v, x + h * V + c, V - c, vectors);
+            float v[N], gate[N];
+            load(v, gate, h, c);
             for (int k = 0; k < N; k++)
                 square += v[k] * v[k];
         }
         float by = 1.0f / sqrtf(sh_warp_reduce(square, sh_add()) / (float)V + eps);
         for (int64_t c = lane * N; c < V; c += LANES * N) {
             float v[N], gate[N], weight[N];
-            sh_load_some(v, x + h * V + c, V - c, vectors);
-            sh_load_some(gate, z + h * V + c, V - c, vectors);
-            sh_load_some(weight, w + c, V - c, vectors);
+            load(v, gate, h, c);
+            load_weight(weight, h, c);
             for (int k = 0; k < N; k++)
-                v[k] = v[k] * by * weight[k] * (gate[k] * sh_sigmoid<T>(gate[k]));
+                v[k] = v[k] * by * weight[k] * (front ? 1 : gate[k] * sh_sigmoid<T>(gate[k]));
             sh_store_some(y + h * V + c, v, V - c, vectors);
         }
         if (lane == 0)
             rstd[h] = by;
     }
 
-    /* With n = x rstd and d = dy w silu(z): dx = rstd (d - n mean(d n)), dz = dy w n silu'(z). */
+    /* With n what is normed times rstd, and d = dy w, times silu(z) if the gate comes behind: du = rstd (d - n mean(d n)) */
     template <int N> __device__ __forceinline__ void back(int64_t h, unsigned lane) const
     {
         float by = rstd[h], sum = 0;
 
         for (int64_t c = lane * N; c < V; c += LANES * N) {
-            float d[N], n[N], gate[N], weight[N], slope[N];
-            sh_load_some(d, dy + h * V + c, V - c, vectors);
-            sh_load_some(n, x + h * V + c, V - c, vectors);
-            sh_load_some(gate, z + h * V + c, V - c, vectors);
-            sh_load_some(weight, w + c, V - c, vectors);
-            for (int k = 0; k < N; k++) {
-                float s = sh_sigmoid<T>(gate[k]), both = d[k] * weight[k] * n[k] * by;
-                slope[k] = both * s * (1 + gate[k] * (1 - s));
-                sum += both * gate[k] * s;
-            }
-            sh_store_some(dz + h * V + c, slope, V - c, vectors);
-        }
-        float mean = sh_warp_reduce(sum, sh_add()) / (float)V;
-        for (int64_t c = lane * N; c < V; c += LANES * N) {
             float d[N], n[N], gate[N], weight[N];
             sh_load_some(d, dy + h * V + c, V - c, vectors);
-            sh_load_some(n, x + h * V + c, V - c, vectors);
-            sh_load_some(gate, z + h * V + c, V - c, vectors);
-            sh_load_some(weight, w + c, V - c, vectors);
+            load(n, gate, h, c);
+            load_weight(weight, h, c);
             for (int k = 0; k < N; k++)
-                d[k] = by * (d[k] * weight[k] * (gate[k] * sh_sigmoid<T>(gate[k])) - n[k] * by * mean);
-            sh_store_some(y + h * V + c, d, V - c, vectors);
+                sum += d[k] * weight[k] * (front ? 1 : gate[k] * sh_sigmoid<T>(gate[k])) * n[k] * by;
         }
+        float mean = sh_warp_reduce(sum, sh_add()) / (float)V;
+        for (int64_t c = lane * N; c < V; c += LANES * N)
+            inputs_back<N>(h, c, by, mean);
+    }
+
+    template <int N> __device__ __forceinline__ void inputs_back(int64_t h, int64_t c, float by, float mean) const
+    {
+        float d[N], n[N], gate[N], weight[N], from[N];
+
+        sh_load_some(d, dy + h * V + c, V - c, vectors);
+        load(n, gate, h, c);
+        load_weight(weight, h, c);
+        sh_load_some(from, x + h * V + c, V - c, vectors);
+        for (int k = 0; k < N; k++) {
+            float s = sh_sigmoid<T>(gate[k]), silu = gate[k] * s, slope = s * (1 + gate[k] * (1 - s));
+            float all = d[k] * weight[k], du = by * (all * (front ? 1 : silu) - n[k] * by * mean);
+
+            d[k] = front ? du * silu : du;
+            gate[k] = (front ? du * from[k] : all * n[k] * by) * slope;
+        }
+        sh_store_some(y + h * V + c, d, V - c, vectors);
+        sh_store_some(dz + h * V + c, gate, V - c, vectors);
     }
 };
 
@@ -88,7 +108,7 @@ template <class T> __global__ void __launch_bounds__(WARPS *LANES) gated_norm_ke
     }
 }
 
-/* dy n silu(z) as rows of a matrix [heads,V]. */
+/* dy x rstd silu(z) as rows of a matrix [heads / groups,groups V]. */
 template <class T> struct weight_rows {
     struct raw {
         sh_raw<T> dy, x, z;
@@ -105,14 +125,15 @@ template <class T> struct weight_rows {
         r.rstd = f.rstd[i / f.V];
     }
 
-    __device__ __forceinline__ void value(float (&v)[N], const raw &r, int64_t, int64_t, bool) const
+    /* Neighbours may be of two groups if those are no whole vectors. */
+    __device__ __forceinline__ void value(float (&v)[N], const raw &r, int64_t i, int64_t left, bool whole) const
     {
         float x[N], z[N];
         r.dy.widen(v);
         r.x.widen(x);
         r.z.widen(z);
         for (int k = 0; k < N; k++)
-            v[k] *= x[k] * r.rstd * (z[k] * sh_sigmoid<T>(z[k]));
+            v[k] *= x[k] * (whole || k >= left ? r.rstd : f.rstd[(i + k) / f.V]) * (z[k] * sh_sigmoid<T>(z[k]));
     }
 };
 
@@ -127,6 +148,60 @@ template <class T> void align(gated<T> &f)
     constexpr int N = SH_WIDTH<T>;
     f.vectors = sh_aligned<N>(f.y, f.V) && sh_aligned<N>(f.dz, f.V) && sh_aligned<N>(f.dy, f.V) &&
                 sh_aligned<N>(f.x, f.V) && sh_aligned<N>(f.z, f.V) && sh_aligned<N>(f.w, f.V);
+}
+
+sh_rc norm(const struct sh_op_call *call, int64_t groups)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        int64_t V = call->attr->delta.value_dim;
+        gated<T> f = {sh_data<T>(&call->out[0]),
+                      NULL,
+                      NULL,
+                      sh_data<T>(&call->in[0]),
+                      sh_data<T>(&call->in[1]),
+                      sh_data<T>(&call->in[2]),
+                      sh_data<float>(&call->out[1]),
+                      sh_elems(&call->in[0]) / V,
+                      V,
+                      groups,
+                      call->attr->delta.eps,
+                      call->kind == SH_OP_GATE_NORM,
+                      false};
+        align(f);
+        return launch(f, call->queue);
+    });
+}
+
+sh_rc norm_bwd(const struct sh_op_call *call, int64_t groups)
+{
+    SH_REQUIRE(call->work_bytes >= sh_cuda_gated_norm_bwd_work_bytes(call));
+    return sh_by_act(call->in[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        int64_t V = call->attr->delta.value_dim, rows = sh_elems(&call->in[1]) / V / groups, C = groups * V;
+        int64_t parts = sh_cuda_row_parts(rows);
+        float *sums = static_cast<float *>(call->work);
+        gated<T> f = {sh_data<T>(&call->out[0]),
+                      sh_data<T>(&call->out[1]),
+                      sh_data<T>(&call->in[0]),
+                      sh_data<T>(&call->in[1]),
+                      sh_data<T>(&call->in[2]),
+                      sh_data<T>(&call->in[3]),
+                      sh_data<float>(&call->in[4]),
+                      rows * groups,
+                      V,
+                      groups,
+                      0,
+                      call->kind == SH_OP_GATE_NORM_BWD,
+                      false};
+        align(f);
+        if (call->out[2].data) {
+            SH_TRY(sh_row_sums<N>(weight_rows<T>{f}, sums, rows, C, parts, f.vectors, call->queue));
+            SH_TRY(sh_fold_parts(sh_data<float>(&call->out[2]), sh_op_adds(call, 2), sums, parts, C, call->queue));
+        }
+        return launch(f, call->queue);
+    });
 }
 
 /* ---- the gate of attention ---- */
@@ -203,51 +278,22 @@ sh_rc move(const struct sh_op_call *call, const struct sh_operand *whole, const 
 
 extern "C" sh_rc sh_cuda_gated_norm(const struct sh_op_call *call)
 {
-    return sh_by_act(call->in[0].dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        int64_t V = call->attr->delta.value_dim;
-        gated<T> f = {sh_data<T>(&call->out[0]),
-                      NULL,
-                      NULL,
-                      sh_data<T>(&call->in[0]),
-                      sh_data<T>(&call->in[1]),
-                      sh_data<T>(&call->in[2]),
-                      sh_data<float>(&call->out[1]),
-                      sh_elems(&call->in[0]) / V,
-                      V,
-                      call->attr->delta.eps,
-                      false};
-        align(f);
-        return launch(f, call->queue);
-    });
+    return norm(call, 1);
+}
+
+extern "C" sh_rc sh_cuda_gate_norm(const struct sh_op_call *call)
+{
+    return norm(call, call->attr->delta.heads);
 }
 
 extern "C" sh_rc sh_cuda_gated_norm_bwd(const struct sh_op_call *call)
 {
-    SH_REQUIRE(call->work_bytes >= sh_cuda_gated_norm_bwd_work_bytes(call));
-    return sh_by_act(call->in[0].dtype, [&](auto zero) {
-        typedef decltype(zero) T;
-        constexpr int N = SH_WIDTH<T>;
-        int64_t V = call->attr->delta.value_dim, heads = sh_elems(&call->in[1]) / V, parts = sh_cuda_row_parts(heads);
-        float *sums = static_cast<float *>(call->work);
-        gated<T> f = {sh_data<T>(&call->out[0]),
-                      sh_data<T>(&call->out[1]),
-                      sh_data<T>(&call->in[0]),
-                      sh_data<T>(&call->in[1]),
-                      sh_data<T>(&call->in[2]),
-                      sh_data<T>(&call->in[3]),
-                      sh_data<float>(&call->in[4]),
-                      heads,
-                      V,
-                      0,
-                      false};
-        align(f);
-        if (call->out[2].data) {
-            SH_TRY(sh_row_sums<N>(weight_rows<T>{f}, sums, heads, V, parts, f.vectors, call->queue));
-            SH_TRY(sh_fold_parts(sh_data<float>(&call->out[2]), sh_op_adds(call, 2), sums, parts, V, call->queue));
-        }
-        return launch(f, call->queue);
-    });
+    return norm_bwd(call, 1);
+}
+
+extern "C" sh_rc sh_cuda_gate_norm_bwd(const struct sh_op_call *call)
+{
+    return norm_bwd(call, call->attr->delta.heads);
 }
 
 extern "C" sh_rc sh_cuda_gate(const struct sh_op_call *call)

@@ -86,8 +86,42 @@ weighted weighted_of(const struct sh_op_call *call, int i)
             first ? first + sh_elems(&call->in[i + 2]) - 1 : NULL};
 }
 
+/* Squares of what is above 0, without a gate: a row has F elements. `up` is not used. */
+struct squares {
+    static constexpr int PARTS = 1;
+
+    template <class T, int N>
+    __device__ __forceinline__ void load(float (&x)[N], float (&)[N], const T *row, int64_t f, int64_t F,
+                                         bool vectors) const
+    {
+        sh_load_some(x, row + f, F - f, vectors);
+    }
+
+    template <class T, int N>
+    __device__ __forceinline__ void store(T *row, const float (&x)[N], const float (&)[N], int64_t f, int64_t F,
+                                          bool vectors) const
+    {
+        sh_store_some(row + f, x, F - f, vectors);
+    }
+
+    template <class T> __device__ __forceinline__ float product(float x, float, float weight) const
+    {
+        return x * fmaxf(x, 0) * weight;
+    }
+
+    template <class T> __device__ __forceinline__ float turn_back(float &x, float &, float d, float weight) const
+    {
+        float above = fmaxf(x, 0);
+
+        x = d * weight * 2 * above;
+        return d * above * above;
+    }
+};
+
 /* SiLU of the gate times up. A row [2F] has gates first, then ups. f: of the first gate. */
 struct silu {
+    static constexpr int PARTS = 2; /* rows of F */
+
     template <class T, int N>
     __device__ __forceinline__ void load(float (&gate)[N], float (&up)[N], const T *row, int64_t f, int64_t F,
                                          bool vectors) const
@@ -122,6 +156,7 @@ struct silu {
 
 /* What gpt-oss has in place of it (kernels/op.h): gate and up are neighbours. */
 struct limited_silu {
+    static constexpr int PARTS = 2;
     float limit, alpha;
 
     template <class T, int N>
@@ -190,8 +225,8 @@ template <class T, class G> struct swiglu_rows {
         float weight = by.of(r);
 
         for (int64_t f = lane * N; f < F; f += LANES * N) {
-            float gate[N], up[N];
-            gates.load(gate, up, gu + r * 2 * F, f, F, vectors);
+            float gate[N], up[N] = {0};
+            gates.load(gate, up, gu + r * G::PARTS * F, f, F, vectors);
             for (int n = 0; n < N; n++)
                 gate[n] = gates.template product<T>(gate[n], up[n], weight);
             sh_store_some(h + r * F + f, gate, F - f, vectors);
@@ -220,14 +255,14 @@ template <class T, class G> struct swiglu_rows_bwd {
         /* As often for each lane, so that all meet in the sum. */
         for (int64_t first = 0; first < F; first += LANES * N) {
             int64_t f = first + lane * N;
-            float d[N], gate[N], up[N];
+            float d[N], gate[N], up[N] = {0};
             if (f >= F)
                 continue;
             sh_load_some(d, dh + r * F + f, F - f, vectors);
-            gates.load(gate, up, gu + r * 2 * F, f, F, vectors);
+            gates.load(gate, up, gu + r * G::PARTS * F, f, F, vectors);
             for (int n = 0; n < N; n++)
                 total += gates.template turn_back<T>(gate[n], up[n], d[n], weight);
-            gates.store(dgu + r * 2 * F, gate, up, f, F, vectors);
+            gates.store(dgu + r * G::PARTS * F, gate, up, f, F, vectors);
         }
         total = sh_warp_reduce(total, sh_add());
         if (lane == 0)
@@ -321,4 +356,14 @@ extern "C" sh_rc sh_cuda_swiglu_rows_bwd(const struct sh_op_call *call)
     return sh_by_act(call->in[0].dtype, [&](auto zero) {
         return by_gates(call, [&](auto gates) { return run_swiglu_bwd<decltype(zero)>(call, gates); });
     });
+}
+
+extern "C" sh_rc sh_cuda_squared_relu_rows(const struct sh_op_call *call)
+{
+    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_swiglu<decltype(zero)>(call, squares()); });
+}
+
+extern "C" sh_rc sh_cuda_squared_relu_rows_bwd(const struct sh_op_call *call)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_swiglu_bwd<decltype(zero)>(call, squares()); });
 }
