@@ -146,6 +146,13 @@ template <class T> struct values {
             to[c] = of[c];
     }
 
+    /* Of elements d, 0 behind a head. Without a branch, so that all lanes of a warp meet in the sum. */
+    __device__ __forceinline__ float product(const T *a, const T *b, int64_t d) const
+    {
+        int64_t at = d < D ? d : D - 1;
+        return (d < D ? sh_widen(a[at]) : 0) * sh_widen(b[at]);
+    }
+
     __device__ __forceinline__ void make(int64_t row, int64_t head, unsigned lane) const
     {
         const T *v = x + row * in + from + head * D;
@@ -155,8 +162,8 @@ template <class T> struct values {
             copy(y + row * out, x + row * in, keys + width, lane);
             return;
         }
-        for (int64_t d = lane; d < D; d += LANES)
-            sum += sh_widen(v[d]) * sh_widen(v[d]);
+        for (int64_t first = 0; first < D; first += LANES)
+            sum += product(v, v, first + lane);
         float by = 1 / sqrtf(sh_warp_reduce(sum, sh_add()) / (float)D + eps);
         for (int64_t d = lane; d < D; d += LANES)
             y[row * out + keys + width + head * D + d] = sh_narrow<T>(sh_widen(v[d]) * by);
@@ -175,8 +182,8 @@ template <class T> struct values {
             copy(dx + row * in, dy + row * out, from, lane);
             return;
         }
-        for (int64_t d = lane; d < D; d += LANES)
-            sum += sh_widen(dv[d]) * sh_widen(v[d]);
+        for (int64_t first = 0; first < D; first += LANES)
+            sum += product(dv, v, first + lane);
         float by = rstd[row * K + head], mean = sh_warp_reduce(sum, sh_add()) * by / (float)D;
         for (int64_t d = lane; d < D; d += LANES) {
             float more = from == keys ? sh_widen(dy[key + d]) : 0;

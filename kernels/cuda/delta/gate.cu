@@ -38,8 +38,12 @@ template <class T> struct gated {
     {
         float square = 0;
 
-        for (int64_t c = lane * N; c < V; c += LANES * N) {
+        /* As often for each lane, so that all meet in the sum. */
+        for (int64_t first = 0; first < V; first += LANES * N) {
+            int64_t c = first + lane * N;
             float v[N], gate[N];
+            if (c >= V)
+                continue;
             load(v, gate, h, c);
             for (int k = 0; k < N; k++)
                 square += v[k] * v[k];
@@ -62,8 +66,11 @@ template <class T> struct gated {
     {
         float by = rstd[h], sum = 0;
 
-        for (int64_t c = lane * N; c < V; c += LANES * N) {
+        for (int64_t first = 0; first < V; first += LANES * N) {
+            int64_t c = first + lane * N;
             float d[N], n[N], gate[N], weight[N];
+            if (c >= V)
+                continue;
             sh_load_some(d, dy + h * V + c, V - c, vectors);
             load(n, gate, h, c);
             load_weight(weight, h, c);
