@@ -146,21 +146,25 @@ struct sh_ckpt_times {
 };
 
 /* How a save is done. */
+struct sh_ckpt_lock;
+
 struct sh_ckpt_options {
-    enum sh_cfg_io io_method;    /* through MPI-IO, or by plain writes, both at the offsets that HDF5 laid out;
+    enum sh_cfg_io io_method;  /* through MPI-IO, or by plain writes, both at the offsets that HDF5 laid out;
                                the bytes are the same. AUTO: direct if the ranks are on one node or the file system
                                shows all nodes the same file (Lustre, GPFS, CephFS); otherwise, or with hints, MPI-IO */
-    const char *hints;           /* for MPI-IO: "name=value,name=value"; "" for none */
-    int writers_per_node;        /* with direct I/O: the other ranks pass their parts to the writers through memory.
+    const char *hints;         /* for MPI-IO: "name=value,name=value"; "" for none */
+    int writers_per_node;      /* with direct I/O: the other ranks pass their parts to the writers through memory.
                                AUTO: each rank writes if its ranges in the file are long, otherwise 2 per node; at least
                                the ranks of a node: each rank writes */
-    int ranks_per_node;          /* 0: nodes as MPI reports them; N: ranks of a node, not checked (tests) */
-    enum sh_cfg_verify verify;   /* source of the data that is compared with the sums from memory before a file gets its
+    int ranks_per_node;        /* 0: nodes as MPI reports them; N: ranks of a node, not checked (tests) */
+    enum sh_cfg_verify verify; /* source of the data that is compared with the sums from memory before a file gets its
                                name. From the disk: written and read past the page cache. From the cache: through it,
                                so that ranks of one node see what the kernel holds. Always: the index is read back */
-    double timeout_seconds;      /* a stage that takes longer stops the job, naming the stage; 0: no limit */
-    int threads;                 /* may sum blocks while training waits; an asynchronous save uses one */
-    struct sh_ckpt_keep keep;    /* applied once the new checkpoint is committed */
+    double timeout_seconds;    /* a stage that takes longer stops the job, naming the stage; 0: no limit */
+    int threads;               /* may sum blocks while training waits; an asynchronous save uses one */
+    struct sh_ckpt_keep keep;  /* applied once the new checkpoint is committed */
+    const struct sh_ckpt_lock
+        *lock;                   /* (optional) rank 0's, lent: a save whose lock was taken over does not get its name */
     struct sh_ckpt_times *times; /* (optional) set if the save succeeds; lent until then */
 };
 
@@ -300,9 +304,12 @@ sh_rc sh_ckpt_prune(const char *folder, const struct sh_ckpt_keep *keep, bool on
 /* One job at a time may write into a folder: lock its file .lock, creating the folder. Local: rank 0 holds it for its
  * job. Errors: SH_E_DATA: another job holds the lock (says which), no folder, or one in which no file can be created.
  * On a file system without locks: a warning, and the lock is not held. */
-struct sh_ckpt_lock;
 sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out);
 bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock);
+
+/* Whether the lock is still the folder's: the same batch job takes it over once its script takes the holder's node for
+ * lost. NULL, or not held: SH_OK. Local. Errors: SH_E_COMM, which ends a run, where a save that fails does not. */
+sh_rc sh_ckpt_lock_check(const struct sh_ckpt_lock *lock, const char *folder);
 void sh_ckpt_unlock(struct sh_ckpt_lock *lock); /* NULL: nothing */
 
 /* Delete the unfinished files of dead jobs; *n is set to their number. Local; the caller holds the folder's lock, so

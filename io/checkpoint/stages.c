@@ -234,6 +234,7 @@ static sh_rc verify_data(void *arg)
 static sh_rc publish(void *arg)
 {
     struct sh_ckpt_saving *s = arg;
+    SH_TRY(sh_ckpt_lock_check(s->options.lock, s->folder));
     SH_TRY(sh_ckpt_set_aside(s->path, s->index.meta.step));
     return sh_output_publish(s->fd, s->temp, s->path);
 }

@@ -93,6 +93,27 @@ static void abandon(const char *folder, unsigned long long expected)
     sh_mesh_barrier();
 }
 
+/* A rank that its job has given up for lost may still write, but no file of its gets a name. */
+static void taken_over(const char *folder, unsigned long long expected)
+{
+    struct sh_ckpt_set set = make_set(CUT_FLAT, true);
+    struct sh_ckpt_meta meta = test_meta(8);
+    struct sh_ckpt_options options = {.hints = "", .threads = 1};
+    struct sh_ckpt_lock *lock = NULL;
+    char file[300];
+    int64_t bytes;
+    long found;
+    snprintf(file, sizeof file, "%s/.lock", folder);
+    if (test_rank == 0)
+        CHECK(sh_ckpt_lock(folder, &lock) == SH_OK && sh_ckpt_lock_check(lock, folder) == SH_OK && unlink(file) == 0);
+    options.lock = lock;
+    check_fails(sh_ckpt_save(folder, &set, &meta, &options, &bytes), SH_E_COMM, ".lock is no longer this run's");
+    sh_ckpt_unlock(lock);
+    free_set(&set);
+    CHECK(file_hash(path, &found) == expected && files_in_folder() == 1);
+    sh_mesh_barrier();
+}
+
 /* The bytes are the same for every cut, so loading the first two files, one shared and one not, in all ways covers all
  * files: the other files are loaded with two cuts each, with SHERD_LONG in all. */
 static void load_cuts(enum ckpt_cut saved)
@@ -116,6 +137,7 @@ static void every_cut(const char *folder)
     save_async(folder, false, first);
     save_async(folder, true, first);
     abandon(folder, first);
+    taken_over(folder, first);
 }
 
 /* Bytes that this process has asked the kernel to read so far. */

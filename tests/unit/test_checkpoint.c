@@ -155,10 +155,17 @@ static void two_jobs_cannot_have_one_folder(void **state)
 
     (void)state;
     assert_non_null(mkdtemp(folder));
+    setenv("SLURM_JOB_ID", "7", 1);
+    setenv("SLURMD_NODENAME", "n2", 1);
     assert_int_equal(sh_ckpt_lock(folder, &lock), SH_OK);
     assert_true(sh_ckpt_lock_held(lock));
     assert_int_equal(run_child(try_to_lock, folder, text), 3);
     assert_non_null(strstr(text, "is held by another job (host "));
+    assert_int_equal(sh_ckpt_lock_check(lock, folder), SH_OK);
+    setenv("SHERD_LOST_NODES", "n1 n2", 1);
+    assert_int_equal(run_child(try_to_lock, folder, text), 0);
+    assert_int_equal(sh_ckpt_lock_check(lock, folder), SH_E_COMM);
+    unsetenv("SHERD_LOST_NODES");
     sh_ckpt_unlock(lock);
     assert_int_equal(run_child(try_to_lock, folder, text), 0);
     snprintf(command, sizeof command, "rm -r %s", folder);

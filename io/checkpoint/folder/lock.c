@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The lock is fcntl's: the kernel releases it when its process dies, however that happens, and the network file systems
@@ -192,6 +193,26 @@ sh_rc sh_ckpt_lock(const char *folder, struct sh_ckpt_lock **out)
 bool sh_ckpt_lock_held(const struct sh_ckpt_lock *lock)
 {
     return lock && lock->held;
+}
+
+/* Opens nothing: to close any other descriptor of the file would give the lock up. */
+sh_rc sh_ckpt_lock_check(const struct sh_ckpt_lock *lock, const char *folder)
+{
+    struct stat mine, there;
+    char *path;
+    bool same;
+
+    if (!sh_ckpt_lock_held(lock))
+        return SH_OK;
+    path = sh_strfmt("%s/.lock", folder);
+    same = fstat(lock->fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_dev == there.st_dev &&
+           mine.st_ino == there.st_ino;
+    free(path);
+    if (same)
+        return SH_OK;
+    return sh_fail(SH_E_COMM,
+                   "%s/.lock is no longer this run's: its job has taken this node for lost, and goes on without it",
+                   folder);
 }
 
 /* The file stays: deleting it would let a third job lock a new file while a second still waits at the old one. */

@@ -38,6 +38,7 @@ static struct sh_ckpt_options options_of(const struct sh_run *r, struct sh_ckpt_
         .timeout_seconds = r->cfg.checkpoint.timeout_seconds,
         .threads = r->threads,
         .times = times,
+        .lock = r->lock,
         .keep = {.latest = r->cfg.checkpoint.keep_latest_k, .every = r->cfg.checkpoint.keep_every_n}};
 }
 
