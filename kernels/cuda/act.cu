@@ -125,7 +125,7 @@ template <class T> struct squared_relu {
         float v[N];
         sh_load(v, x + i);
         for (int k = 0; k < N; k++)
-            v[k] *= fmaxf(v[k], 0);
+            v[k] = v[k] < 0 ? 0 : v[k] * v[k];
         sh_store(y + i, v);
     }
 };
@@ -140,7 +140,7 @@ template <class T> struct squared_relu_bwd {
         sh_load(d, dy + i);
         sh_load(v, x + i);
         for (int k = 0; k < N; k++)
-            d[k] *= 2 * fmaxf(v[k], 0);
+            d[k] *= 2 * (v[k] < 0 ? 0 : v[k]);
         sh_store(dx + i, d);
     }
 };

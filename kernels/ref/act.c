@@ -62,11 +62,18 @@ sh_rc sh_ref_gelu_erf_bwd(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* A NaN stays one. */
+static double above_zero(double x)
+{
+    return x < 0 ? 0 : x;
+}
+
 /* The square of what is above 0. */
 sh_rc sh_ref_squared_relu(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->in[0]); i++) {
-        double x = fmax(sh_ref_get(&call->in[0], i), 0);
+        double x = above_zero(sh_ref_get(&call->in[0], i));
+
         sh_ref_set(&call->out[0], i, x * x);
     }
     return SH_OK;
@@ -75,7 +82,7 @@ sh_rc sh_ref_squared_relu(const struct sh_op_call *call)
 sh_rc sh_ref_squared_relu_bwd(const struct sh_op_call *call)
 {
     for (int64_t i = 0; i < sh_ref_elems(&call->in[1]); i++)
-        sh_ref_set(&call->out[0], i, 2 * sh_ref_get(&call->in[0], i) * fmax(sh_ref_get(&call->in[1], i), 0));
+        sh_ref_set(&call->out[0], i, 2 * sh_ref_get(&call->in[0], i) * above_zero(sh_ref_get(&call->in[1], i)));
     return SH_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "src/cost/price.h"
 
 #include "kernels/cuda/gemm/work_product.h"
+#include "kernels/cuda/work.h"
 #include "src/cost/nearby.h"
 
 #include <math.h>
@@ -167,7 +168,7 @@ struct work {
     double narrowest; /* ORTHO: the largest of the matrices' shorter sides */
     /* Of attention: the share of pairs of a query and an earlier key that a window or documents leave, and its kernel */
     double seen;
-    bool own, any_order;
+    bool own, any_order, plain; /* Sherd's own; sums in any order; without tensor cores */
 };
 
 /* Only these two have logits in chunks; the others of the class have none. */
@@ -214,6 +215,7 @@ static void look_at_attention(const struct sh_op_call *call, struct work *w)
     w->flops *= w->seen / window;
     w->own = keys_apart(call) || sh_cuda_cudnn_work(call).batch == 0;
     w->any_order = call->attr->attn.any_order;
+    w->plain = w->own && (call->attr->attn.cap != 0 || !sh_cuda_attention_tiles(call->attr->attn.head_dim));
 }
 
 /* Matrix by matrix: three products and a sum in each step, and its norm before and its scale after them. */
@@ -250,7 +252,7 @@ static struct work work_of_point(const struct work *like, const double *dims)
     struct work w = {.kind = kind, .act = like->act, .n = like->n, .seen = 1, .launches = 1};
     double size = sh_dtype_bytes(w.act), *d = w.dims;
 
-    w.own = like->own, w.any_order = like->any_order;
+    w.own = like->own, w.any_order = like->any_order, w.plain = like->plain;
     memcpy(d, dims, (size_t)w.n * sizeof *dims);
     switch (sh_cost_class_of(kind)) {
     case SH_COST_PRODUCTS:
@@ -305,11 +307,14 @@ static double attention_seconds(const struct sh_machine *m, const struct sh_cost
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
     bool experts = is_experts(w->kind);
-    double peak = w->act == SH_BF16 ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, experts ? 3 : w->n);
+    double peak = w->act == SH_BF16 && !w->plain ? m->peak.bfloat16 : m->peak.float32,
+           d = least(w->dims, experts ? 3 : w->n);
     double share = m->product.share * (experts ? m->product.experts : 1);
 
     if (w->kind == SH_OP_ORTHO)
         return w->flops / (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
+    if (w->kind == SH_OP_GATED_DELTA || w->kind == SH_OP_GATED_DELTA_BWD) /* in float32 whatever act is */
+        return w->flops / (m->peak.float32 * share) / f->products;
     switch (sh_cost_class_of(w->kind)) {
     case SH_COST_PRODUCTS: return w->flops / (peak * share * d / (d + m->product.half)) / f->products;
     case SH_COST_ATTENTION: return attention_seconds(m, f, w, peak);

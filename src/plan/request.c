@@ -1,11 +1,11 @@
 #include "src/plan/request.h"
 
+#include "kernels/cuda/work.h"
 #include "kernels/plug.h"
 #include "kernels/rows.h"
 #include "src/base/number/size.h"
 #include "src/config/family.h"
 #include "src/config/layers.h"
-#include "src/config/read/ffn.h"
 #include "src/model/objective.h"
 #include "src/pass/pipeline/order.h"
 #include "src/plugin/plugin.h"
@@ -303,6 +303,24 @@ static sh_rc check_family_on_gpu(const struct sh_config *cfg)
         if (rows[i].there)
             return sh_fail(SH_E_USAGE, "model.family=%s: %s, but the job runs on GPUs; give training.device=cpu",
                            f->name, rows[i].what);
+    return SH_OK;
+}
+
+/* Generation has a kernel of its own, which takes any size. */
+static sh_rc check_heads_on_gpu(const struct sh_config *cfg)
+{
+    const struct sh_model *m = &cfg->model;
+
+    for (int i = 0; i < m->n_layers; i++) {
+        bool global = sh_family_is_global(m, i);
+        int dim = global ? sh_family_global_dim(m) : m->head_dim;
+
+        if (sh_family_has_mixer(m, i) && !sh_family_has_delta(m, i) && dim > SH_ATTENTION_MAX_DIM)
+            return sh_fail(
+                SH_E_USAGE,
+                "model.%s=%d: attention on GPUs takes heads of at most %d elements; give training.device=cpu",
+                global ? "global_head_dim" : "head_dim", dim, SH_ATTENTION_MAX_DIM);
+    }
     return SH_OK;
 }
 
@@ -695,6 +713,8 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
 
     SH_TRY(check_device(cfg, at, purpose == SH_TO_TRAIN));
     SH_TRY(check_purpose(cfg, purpose, gpu));
+    if (gpu && !generate)
+        SH_TRY(check_heads_on_gpu(cfg));
     SH_TRY(check_top_words(cfg, purpose, gpu));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)

@@ -462,6 +462,11 @@ static void families_on_gpus(void **state)
          "model.family=granitemoehybrid: Mamba-2's state space has a kernel for CPUs only (SCAN), but the "
          "job runs on GPUs; give training.device=cpu"},
         {"model.family=granitemoehybrid model.layer_types=full", NULL},
+        {"model.head_dim=258",
+         "model.head_dim=258: attention on GPUs takes heads of at most 256 elements; give training.device=cpu"},
+        {"model.family=gemma4_text model.layer_types=full model.head_dim=256", NULL},
+        {"model.family=gemma4_text model.layer_types=full model.global_head_dim=258",
+         "model.global_head_dim=258: attention on GPUs takes heads of at most 256 elements; give"},
     };
 
     (void)state;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention/attention.h"
 
 #include "kernels/cuda/cuda.h"
+#include "src/base/log.h"
 
 static bool is_packed(const struct sh_op_call *call)
 {
@@ -18,6 +19,19 @@ static bool tensor_takes(const struct sh_op_call *call, const struct sh_attentio
     return call->attr->attn.cap == 0 && sh_attention_tensor_takes(a);
 }
 
+/* Said once for a head size, since it shows in nothing but time. */
+static void say_if_slow(const struct sh_attention *a)
+{
+    static int said;
+
+    if (a->dtype == SH_BF16 && said != a->dim)
+        sh_log_info(
+            "attention: no kernel for tensor cores takes heads of %d elements here; another kernel of Sherd computes it, "
+            "much slower",
+            a->dim);
+    said = a->dim;
+}
+
 /* What no kernel can do on this GPU is refused before the first step; the text names the limit. */
 sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
 {
@@ -30,7 +44,10 @@ sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
         return SH_OK;
     struct sh_attention a = sh_attention_of(call);
     bool backward = call->kind == SH_OP_ATTENTION_BWD || call->kind == SH_OP_ATTENTION_ROWS_BWD;
-    return tensor_takes(call, &a) ? sh_attention_tensor_check(&a, backward) : sh_attention_any_check(&a, backward);
+    if (tensor_takes(call, &a))
+        return sh_attention_tensor_check(&a, backward);
+    say_if_slow(&a);
+    return sh_attention_any_check(&a, backward);
 }
 
 /* cuDNN first, then tensor cores, then the kernel that takes any shape. The choice depends on shape, type and cap only, so

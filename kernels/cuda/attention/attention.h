@@ -12,6 +12,7 @@
 #ifndef SH_KERNELS_CUDA_ATTENTION_H
 #define SH_KERNELS_CUDA_ATTENTION_H
 
+#include "kernels/cuda/work.h"
 #include "kernels/op.h"
 
 #include <stddef.h>
@@ -72,8 +73,6 @@ static inline struct sh_attention sh_attention_of(const struct sh_op_call *call)
     a.delta = (float *)call->work;
     return a;
 }
-
-enum { SH_ATTENTION_MAX_DIM = 256 };
 
 /* attention.cu: whether it has a kernel for the type and head size, and the two directions. The backward needs
  * delta. */

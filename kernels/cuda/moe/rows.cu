@@ -106,12 +106,12 @@ struct squares {
 
     template <class T> __device__ __forceinline__ float product(float x, float, float weight) const
     {
-        return x * fmaxf(x, 0) * weight;
+        return x < 0 ? 0 : x * x * weight;
     }
 
     template <class T> __device__ __forceinline__ float turn_back(float &x, float &, float d, float weight) const
     {
-        float above = fmaxf(x, 0);
+        float above = x < 0 ? 0 : x;
 
         x = d * weight * 2 * above;
         return d * above * above;

@@ -1,7 +1,5 @@
-/* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks,
- * heads from latent vectors, norms of values, the state-space dual form.
- * src/plan/request.c refuses a run that would
- * need one. */
+/* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks, the state-space dual form.
+ * src/plan/request.c refuses a run that would need one. */
 #include "kernels/cuda/cuda.h"
 
 #define ON_CPUS(kernel)                                                                              \
