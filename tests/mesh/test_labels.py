@@ -183,6 +183,10 @@ def case_values(kind):
     right = {'id2label': {'0': 'LABEL_0'}, 'problem_type': 'regression' if kind == 'regression' else None}
     wrong += [f'{found}' for key, value in right.items() if found.get(key) != value]
     plan = job.sherd('plan', '--model.hf', f'{kind}-folder', f'--objective.name={kind}', '--training.seq_len=16', '--ranks', 1)
+    job.sherd('ckpt', 'import', f'{kind}-folder', '-o', f'{kind}-again')
+    job.sherd('ckpt', 'export', f'{kind}-again', '-o', f'{kind}-back')
+    both = [pathlib.Path(f'{kind}-{name}/model.safetensors').read_bytes() for name in ('folder', 'back')]
+    wrong += [] if both[0] == both[1] else ['an import changes the weights']
     return wrong + ([] if 'score' in json.dumps(found['architectures']) or 'ForSequenceClassification' in found['architectures'][0] and plan else [f'{found}'])
 
 

@@ -2,6 +2,7 @@
 #include "src/cmd/cmd.h"
 
 #include "io/file/outside.h"
+#include "io/foreign/hf/config/config.h"
 #include "io/foreign/hf/export.h"
 #include "io/foreign/hf/import.h"
 #include "io/foreign/hf/state.h"
@@ -357,6 +358,30 @@ out:
     return rc;
 }
 
+/* Where the values of a folder go. */
+struct taker {
+    sh_config_give_value give;
+    void *to;
+};
+
+static sh_rc take(void *to, const char *key, const char *text)
+{
+    const struct taker *t = to;
+
+    SH_TRY(t->give(t->to, key, text));
+    return !strcmp(key, "model.num_labels") && !strcmp(text, "1") ? t->give(t->to, "objective.name", "regression")
+                                                                  : SH_OK;
+}
+
+/* Whether a single value is that of a number or of a reward is not in the folder, and nothing is trained here: the word is
+ * that of transformers, which a run from the checkpoint replaces. */
+static sh_rc read_folder(const struct sh_config *so_far, const char *place, sh_config_give_value give, void *to)
+{
+    struct taker t = {give, to};
+
+    return sh_hf_config_read(so_far, place, take, &t);
+}
+
 /* The folder's own configuration gives the model, by the same key as in a run; no other part of a configuration is
  * needed. */
 static sh_rc import(const struct import *m, const char *ignore)
@@ -372,7 +397,10 @@ static sh_rc import(const struct import *m, const char *ignore)
 
     if (m->options.moments)
         list_keys(&m->state, keys + 2);
-    SH_TRY_OUT(sh_config_load(NULL, n, (const char *const *)keys, &cfg));
+    sh_config_folder_hook(read_folder);
+    rc = sh_config_load(NULL, n, (const char *const *)keys, &cfg);
+    sh_config_folder_hook(sh_hf_config_read);
+    SH_TRY_OUT(rc);
     model = cfg.model;
     SH_TRY_OUT(sh_model_check(&model, &batch));
     p = sh_program_create(SH_F32);
