@@ -188,8 +188,8 @@ def case_check(ranks, model):
     return missed if tried - len(missed) < NAMED * tried else []
 
 
-def check(*words):
-    done = subprocess.run(job.command(0, ['check', 'c.yaml', *words]), capture_output=True, text=True, cwd='right')
+def check(*words, ranks=0):
+    done = subprocess.run(job.command(ranks, ['check', 'c.yaml', *words]), capture_output=True, text=True, cwd='right')
     return done.returncode, done.stdout, done.stderr
 
 
@@ -210,6 +210,12 @@ def case_right():
     for words, kinds in OBJECTIVES.items():
         status, said, error = check('--operations', *words.split())
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or not all(f'\n{kind} ' in said for kind in kinds.split()))
+    stages = ('--parallelism.sharding_strategy=shard_optim', '--model.n_layers=8', '--training.batch_schedule=', '--model.tie_word_embeddings=false',
+              '--parallelism.pipeline_parallel_degree=2', '--parallelism.pipeline_parallel_schedule=Interleaved1F1B')
+    for ranks, layers, *words in [(0, '3 of 3', '--offload.activations=nvme', f'--offload.nvme_path={pathlib.Path.cwd()}', '--model.dim=64', '--training.mixed_precision_param=float32'),
+                                  *[(2, '2 of 8', *stages), (2, '2 of 8', *stages[:-1], '--parallelism.pipeline_parallel_first_stage_less_layers=2')] * job.can_launch()]:
+        status, said, error = check('--operations', *words, ranks=ranks)
+        wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or f'{layers} layers' not in said)
     left = sorted(path.name for path in pathlib.Path('right').iterdir())
     wrong += [f'left behind: {left}'] * (left != ['c.yaml'])
     for words, status, text in (((), 2, '--operations'), (('--operations', '--objective.name=dpo', '--training.seq_len=8'), 2, 'training.seq_len of 10'),

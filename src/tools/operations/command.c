@@ -20,15 +20,19 @@ enum { TOKENS_FILE, TEACHER_FILE };
 static const char *const files[] = {"tokens.bin",    "teacher.top", "reference.bin",
                                     "metrics.jsonl", "config.yaml", "progress.json"};
 
-/* The fewest blocks, of the first ones, that have all the kinds that the model has. */
-static int enough_layers(const struct sh_model *m)
+/* The fewest blocks, of the first ones, that have all the kinds that the model has: one on each stage, and one whose
+ * activations leave memory, as those of the last two do not. */
+static int enough_layers(const struct sh_config *c)
 {
+    const struct sh_model *m = &c->model;
+    int least = LAYERS + (c->offload.activations != SH_OFFLOAD_NONE), n = 0;
     unsigned all = 0, seen = 0;
-    int n = 0;
 
+    if (least < c->parallelism.pipeline_parallel_degree)
+        least = c->parallelism.pipeline_parallel_degree;
     for (int i = 0; i < m->n_layers; i++)
         all |= 1u << sh_layers_kind(m, i);
-    while (n < m->n_layers && (n < LAYERS || seen != all))
+    while (n < m->n_layers && (n < least || seen != all))
         seen |= 1u << sh_layers_kind(m, n++);
     return n;
 }
@@ -46,7 +50,7 @@ static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_conf
         return SH_OK;
     snprintf(text[0], sizeof text[0], "training.seq_len=%d",
              asked->training.seq_len < TOKENS ? asked->training.seq_len : TOKENS);
-    snprintf(text[1], sizeof text[1], "model.n_layers=%d", enough_layers(&asked->model));
+    snprintf(text[1], sizeof text[1], "model.n_layers=%d", enough_layers(asked));
     for (int i = 0; i < 2; i++)
         SH_TRY(sh_cmd_set(&small, text[i]));
     return sh_cmd_config(&small, NULL, cfg);
@@ -74,6 +78,12 @@ static void prepare(struct sh_config *cfg)
     sh_made_up_prepare(cfg);
     cfg->training.local_batch_size = 1;
     cfg->training.global_batch_size = -1;
+    /* Another order of the same operations, which needs neither more micro-steps nor more blocks. */
+    if (cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_INTERLEAVED)
+        cfg->parallelism.pipeline_parallel_schedule = SH_SCHEDULE_1F1B;
+    cfg->parallelism.pipeline_parallel_layers_per_stage = 0;
+    cfg->parallelism.pipeline_parallel_first_stage_less_layers = 0;
+    cfg->parallelism.pipeline_parallel_last_stage_less_layers = 0;
     /* A dynamic scale has not come down yet; that of a single target would overflow inside of an operation. */
     if (cfg->training.loss_scale_init > LOSS_SCALE)
         cfg->training.loss_scale_init = LOSS_SCALE;
