@@ -216,6 +216,11 @@ def case_right():
                                   *[(2, '2 of 8', *stages), (2, '2 of 8', *stages[:-1], '--parallelism.pipeline_parallel_first_stage_less_layers=2')] * job.can_launch()]:
         status, said, error = check('--operations', *words, ranks=ranks)
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or f'{layers} layers' not in said)
+    # Two operations in one: where the first rounds to the other of two neighbours, the second sums what it was given.
+    wide = ('--model.dim=160', '--model.n_heads=10', '--model.n_kv_heads=10', '--model.head_dim=16', '--model.ffn_dim=640', '--training.seq_len=16')
+    job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16'})
+    status, said, error = check('--operations', *wide)
+    wrong += [f'a fused sum: exit {status}: {said}{error}'] * (status != 0 or '\ngelu_bwd_bias ' not in said)
     left = sorted(path.name for path in pathlib.Path('right').iterdir())
     wrong += [f'left behind: {left}'] * (left != ['c.yaml'])
     for words, status, text in (((), 2, '--operations'), (('--operations', '--objective.name=dpo', '--training.seq_len=8'), 2, 'training.seq_len of 10'),
