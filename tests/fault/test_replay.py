@@ -32,6 +32,8 @@ MESHES = [
 SHARED = {'parallelism.sharding_strategy': 'full_shard', 'model.n_heads': 2, 'model.n_kv_heads': 2, 'model.ffn_dim': 32,
           'training.global_batch_size': 12, 'training.local_batch_size': 1}
 TOGETHER = [{**SHARED, 'parallelism.tensor_parallel_degree': 2}, {**SHARED, 'parallelism.context_parallel_degree': 2}]
+# Sums of parts of sequences, which end in padding.
+LEAVES = {'training.reproducible': 'mesh', 'training.row_leaves': 2, 'training.seq_len': 32, 'model.max_seq_len': 32}
 # Sums over ranks, and what an update reads and writes, are not replayed.
 ELSEWHERE = re.compile(r'(update|init) |(accumulate|sumsq|exact_round|cast|copy|unpack)$')
 NODES = {'LD_PRELOAD': job.launcher.preload(pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/nodes.so'),
@@ -121,7 +123,7 @@ def watched(config, **env):
 def case_clean():
     """Nothing is said, and the losses are those of a run without replays."""
     bad = []
-    for mesh in MESHES + TOGETHER:
+    for mesh in [*MESHES, *TOGETHER, LEAVES]:
         ranks = 6 if mesh in TOGETHER else RANKS
         config = {**BASE, **mesh, 'training.dataset_path': wrong.tokens, 'training.steps': REPLAYS, 'checkpoint.interval': 10 * REPLAYS}
         twice = job.losses(job.train('twice', {**config, 'fault.replay_every': 1}, ranks=ranks))

@@ -197,11 +197,21 @@ void sh_replay_close(struct sh_replay *s)
 
 /* ---- a round ---- */
 
+/* How much of an output is compared: a sum of whole gradients of a unit ends in padding, which nothing writes. */
+static int64_t bytes_of(const struct sh_program *p, const struct sh_op *op, int tensor)
+{
+    const struct sh_tensor *t = &p->tensors[tensor];
+    bool whole = op->unit != SH_NONE && (op->kind == SH_OP_ACCUMULATE || op->kind == SH_OP_COPY);
+
+    return whole && sh_tensor_elems(t) > p->units[op->unit].elems ? p->units[op->unit].elems * sh_dtype_bytes(t->dtype)
+                                                                  : sh_tensor_bytes(t);
+}
+
 static void add_output(struct sh_replay *s, int op, int k)
 {
     const struct sh_program *p = s->r->p;
     int tensor = p->ops[op].out[k];
-    int64_t bytes = sh_tensor_bytes(&p->tensors[tensor]);
+    int64_t bytes = bytes_of(p, &p->ops[op], tensor);
     const void *data = sh_exec_data(s->r->exec, tensor);
     long long *sum = &s->now[op - s->section->first_op];
 
