@@ -141,6 +141,7 @@ static void forget(struct sh_check *c)
     memset(c->makes, 0, n * sizeof *c->makes);
     memset(c->sends, 0, n * sizeof *c->sends);
     memset(c->under_way, 0, (size_t)c->section->n_ops * sizeof *c->under_way);
+    c->n_open = 0;
     memset(c->changed, 0, n * sizeof *c->changed);
     memset(c->used, 0, n * sizeof *c->used);
     for (int t = 0; t < c->p->n_tensors; t++)
@@ -185,6 +186,7 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
     c.filled = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.filled);
     c.gathered = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.gathered);
     c.under_way = sh_calloc((size_t)p->n_ops + 1, sizeof *c.under_way);
+    c.open = sh_calloc((size_t)p->n_ops + 1, sizeof *c.open);
     c.makes = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.makes);
     c.sends = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.sends);
     c.home = sh_calloc((size_t)p->n_tensors + 1, sizeof *c.home);
@@ -201,6 +203,7 @@ sh_rc sh_pass_check(const struct sh_build *b, struct sh_program *p)
     free(c.filled);
     free(c.gathered);
     free(c.under_way);
+    free(c.open);
     free(c.makes);
     free(c.sends);
     free(c.home);

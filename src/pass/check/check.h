@@ -13,6 +13,7 @@ struct sh_check {
     int64_t *filled;      /* [tensors] by storage root, of activations: bytes from the first on that have a value */
     bool *gathered;       /* [tensors] by storage root: gathered and not yet released */
     bool *under_way;      /* [operations of the section] a collective or move started and not yet waited for */
+    int *open, n_open;    /* [operations of the section] the first n_open: numbers of those under way, in no order */
     int *makes, *sends;   /* [tensors] by storage root: collectives and moves under way that write it, that read it */
     int *home;            /* [tensors] by storage root: what it was fetched from; SH_NONE: nothing */
     bool *changed;        /* [tensors] by storage root: fetched, and written since it was last put back */

@@ -98,10 +98,10 @@ static bool is_used(const struct sh_check *c, int t, bool made)
 {
     if (!(made ? c->makes : c->sends)[sh_tensor_root(c->p, t)])
         return false;
-    for (int i = 0; i < c->section->n_ops; i++) {
-        const struct sh_op *op = sh_check_op(c, i);
+    for (int i = 0; i < c->n_open; i++) {
+        const struct sh_op *op = sh_check_op(c, c->open[i]);
 
-        if (c->under_way[i] && has(c, made ? op->out : op->in, made ? SH_OP_MAX_OUT : SH_OP_MAX_IN, t))
+        if (c->under_way[c->open[i]] && has(c, made ? op->out : op->in, made ? SH_OP_MAX_OUT : SH_OP_MAX_IN, t))
             return true;
     }
     return false;
@@ -142,6 +142,9 @@ static bool end_collective(struct sh_check *c, int collective)
     if (!c->under_way[collective])
         return false;
     c->under_way[collective] = false;
+    for (int i = 0; i < c->n_open; i++)
+        if (c->open[i] == collective)
+            c->open[i] = c->open[--c->n_open];
     count(c, sh_check_op(c, collective), -1);
     return true;
 }
@@ -226,6 +229,7 @@ static sh_rc take_effect(struct sh_check *c, int i)
         SH_TRY(start_move(c, i));
     if (sh_op_starts(sh_op_info(op->kind))) {
         c->under_way[i] = true;
+        c->open[c->n_open++] = i;
         count(c, op, 1);
         return SH_OK; /* its result exists only after the wait */
     }
