@@ -174,8 +174,6 @@ again() {
     if [ -n "${SHERD_CHAIN:-}" ]; then
         say "$after; the next job of the chain continues"
     elif scontrol requeue "$job"; then
-        # shellcheck disable=SC2034 # keep-going.sbatch ends a job without a script that is not queued again
-        queued=yes
         say "$after; queued again"
     else
         say "$after; Slurm refused the requeue: unless it has requeued the job itself, use jobscripts/submit-chain"

@@ -5,7 +5,6 @@
 #include "src/base/thread.h"
 #include "src/base/time.h"
 #include "src/near/keep.h"
-#include "src/near/next.h"
 #include "src/near/wire.h"
 
 #include <errno.h>
@@ -17,18 +16,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BEAT_MS = 200, TRY_SECONDS = 30, SILENT_SECONDS = 10, GONE_SECONDS = 60, REACH_SECONDS = 5, FIELD = 256 };
+enum { BEAT_MS = 200, TRY_SECONDS = 30, GONE_SECONDS = 60, REACH_SECONDS = 5, FIELD = 256 };
 
 struct address {
     char host[FIELD], port[16], token[32];
-};
-
-struct pulse {
-    struct address at;
-    int fd;
-    int64_t heard;
-    bool there;                    /* the watch has not hung up */
-    bool said_silent, has_accused; /* to the script of this node; to this watch */
 };
 
 static bool parse(const char *text, struct address *a)
@@ -105,133 +96,67 @@ static bool is_left_out(const struct address *a)
 }
 
 /* Before the next sign of life, so that whoever asks the watch whether all live has heard it. */
-static void accuse(struct pulse *p)
+static void accuse(int fd, bool *said)
 {
     char text[FIELD];
 
-    if (p->has_accused || sh_keep_accused() < 0)
+    if (*said || sh_keep_accused() < 0)
         return;
     snprintf(text, sizeof text, "U%lld\n", (long long)sh_keep_accused());
-    say(p->fd, text);
-    p->has_accused = true;
-}
-
-static bool join(struct pulse *p)
-{
-    char text[2 * FIELD];
-
-    p->fd = reach_soon(&p->at);
-    p->there = p->fd >= 0;
-    p->has_accused = p->said_silent = false;
-    p->heard = sh_now_ns();
-    if (!p->there)
-        return false;
-    snprintf(text, sizeof text, "%s %s\n", p->at.token, sh_wire_node());
-    say(p->fd, text);
-    return true;
-}
-
-/* For the script around this keeper. */
-static void print(const char *line)
-{
-    puts(line);
-    fflush(stdout);
-}
-
-/* The script goes on elsewhere, with a watch of its own. */
-static void turn_to_next(struct pulse *p)
-{
-    char text[2 * FIELD];
-
-    if (!sh_next_take(text) || !parse(text, &p->at))
-        return;
-    if (p->fd >= 0)
-        close(p->fd);
-    join(p);
-    snprintf(text, sizeof text, "follows %s:%s:%s", p->at.host, p->at.port, p->at.token);
-    print(text);
-}
-
-/* false: the watch goes on without this node. */
-static bool listen_to_watch(struct pulse *p)
-{
-    char last = 0;
-    bool any, there = hear(p->fd, &last, &any);
-
-    if (any) {
-        p->heard = sh_now_ns();
-        p->said_silent = false;
-    }
-    if (last == 'Q')
-        _exit(SH_OK);
-    p->there = there;
-    return there || !is_left_out(&p->at);
-}
-
-/* Whether the watch has not been silent for too long. */
-static bool is_patient(struct pulse *p)
-{
-    double silent = sh_seconds_since(p->heard);
-
-    if (silent >= SILENT_SECONDS && !p->said_silent) {
-        p->said_silent = true;
-        print("silent");
-    }
-    return silent < GONE_SECONDS;
-}
-
-static void leave(const struct pulse *p, bool left_out)
-{
-    char text[2 * FIELD];
-
-    if (left_out)
-        sh_log_warn("%s was silent for too long: the job goes on without it, and its ranks and its keeper end",
-                    sh_wire_node());
-    snprintf(text, sizeof text, "%s has heard nothing of the watch on %s for %d s", sh_wire_node(), p->at.host,
-             GONE_SECONDS);
-    sh_keep_leave(left_out ? NULL : text);
+    say(fd, text);
+    *said = true;
 }
 
 static void *beat(void *arg)
 {
-    struct pulse *p = arg;
-    bool listens = true;
+    struct address *a = arg;
+    char text[2 * FIELD], last = 0;
+    int64_t heard;
+    bool any, there = true, accused = false;
+    int fd = reach_soon(a);
 
-    if (!join(p)) {
+    if (fd < 0) {
         sh_log_warn("the watch at %s:%s cannot be reached from %s: only Slurm will notice if this node is lost",
-                    p->at.host, p->at.port, sh_wire_node());
-        free(p);
+                    a->host, a->port, sh_wire_node());
+        free(a);
         return NULL;
     }
-    sh_next_begin();
-    while (listens && is_patient(p)) {
+    snprintf(text, sizeof text, "%s %s\n", a->token, sh_wire_node());
+    say(fd, text);
+    heard = sh_now_ns();
+    while (last != 'Q' && sh_seconds_since(heard) < GONE_SECONDS) {
         poll(NULL, 0, BEAT_MS);
-        turn_to_next(p);
-        accuse(p);
-        say(p->fd, ".");
-        if (p->there)
-            listens = listen_to_watch(p);
+        accuse(fd, &accused);
+        say(fd, ".");
+        if (there && !hear(fd, &last, &any)) {
+            there = false;
+            if (last != 'Q' && is_left_out(a)) {
+                sh_log_warn("%s was silent for too long: the job goes on without it, and its ranks and its keeper end",
+                            sh_wire_node());
+                sh_keep_leave(NULL);
+                free(a);
+                return NULL;
+            }
+        }
+        if (there && any)
+            heard = sh_now_ns();
     }
-    leave(p, !listens);
-    free(p);
+    if (last == 'Q')
+        _exit(SH_OK);
+    snprintf(text, sizeof text, "%s has heard nothing of the watch on %s for %d s", sh_wire_node(), a->host,
+             GONE_SECONDS);
+    sh_keep_leave(text);
+    free(a);
     return NULL;
-}
-
-sh_rc sh_pulse_check(const char *address)
-{
-    struct address at;
-
-    if (parse(address, &at))
-        return SH_OK;
-    return sh_fail(SH_E_USAGE, "the address of a watch is HOST:PORT:TOKEN, which `sherd keep --watch` prints");
 }
 
 sh_rc sh_pulse_start(const char *address)
 {
-    struct pulse *p;
+    struct address *a = sh_calloc(1, sizeof *a);
 
-    SH_TRY(sh_pulse_check(address));
-    p = sh_calloc(1, sizeof *p);
-    parse(address, &p->at);
-    return sh_thread_start(NULL, "tell the watch that the node lives", beat, p, 0);
+    if (!parse(address, a)) {
+        free(a);
+        return sh_fail(SH_E_USAGE, SH_PULSE_VARIABLE " is not HOST:PORT:TOKEN, which `sherd keep --watch` prints");
+    }
+    return sh_thread_start(NULL, "tell the watch that the node lives", beat, a, 0);
 }

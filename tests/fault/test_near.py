@@ -473,41 +473,9 @@ def watched():
             keeper.__exit__()
         watch.kill()
         watch.stdout.close()
-    follow = {address: subprocess.run([os.environ['SHERD'], 'keep', 'c.yaml', '--follow', address], cwd=folder, capture_output=True, env=job.environment(0),
-                                      timeout=job.SECONDS).returncode for address in ('no', address)}
-    wrong += [] if list(follow.values()) == [2, 5] else [f'without a keeper --follow ends with {follow}']
-    wrong += turned()
     with Keeper(folder, SHERD_WATCH='no') as keeper:
         wrong += [] if 'HOST:PORT:TOKEN' in keeper.first and keeper.process.wait(60) == 2 else ['a wrong address is taken']
     return wrong + leftovers()
-
-
-def turned():
-    """A keeper whose watch is silent says so, and turns to another one when it is told; then it ends with that one."""
-    folder = job.prepare('turned', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
-    watches = [subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, text=True, env=job.environment(0)) for _ in range(2)]
-    first, second = (watch.stdout.readline().split()[1] for watch in watches)
-    keeper = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True, env=job.environment(0) | {'SHERD_WATCH': first})
-    wrong = []
-    try:
-        time.sleep(job.stretch(0.5))
-        watches[0].send_signal(signal.SIGSTOP)
-        wrong += [] if keeper.stdout.readline() == 'silent\n' else ['the silent watch is not said']
-        job.sherd('keep', 'c.yaml', '--follow', second, folder=folder)
-        wrong += [] if keeper.stdout.readline() == f'follows {second}\n' else ['the keeper does not say whom it follows']
-        watches[0].kill()
-        time.sleep(job.stretch(0.5))
-        wrong += [] if keeper.poll() is None else ['the keeper ends with the watch that it has left']
-        watches[1].terminate()
-        wrong += [] if keeper.wait(60) == 0 else ['the keeper does not end with its watch']
-    finally:
-        for process in keeper, *watches:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-    return wrong
 
 
 def keeper_dies():
