@@ -140,7 +140,7 @@ template <class T> struct squared_relu_bwd {
         sh_load(d, dy + i);
         sh_load(v, x + i);
         for (int k = 0; k < N; k++)
-            d[k] *= 2 * (v[k] < 0 ? 0 : v[k]);
+            d[k] *= 2 * fmaxf(v[k], 0);
         sh_store(dx + i, d);
     }
 };

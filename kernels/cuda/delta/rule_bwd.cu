@@ -68,11 +68,8 @@ __device__ __forceinline__ double dot(const float *a, const float *b, int64_t n)
 {
     double sum = 0;
 
-    for (int64_t first = 0; first < n; first += 32) {
-        int64_t i = first + threadIdx.x % 32;
-
-        sum += i < n ? (double)(a[i] * b[i]) : 0.0;
-    }
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        sum += (double)(a[i] * b[i]);
     return sh_warp_reduce(sum, sh_add());
 }
 
@@ -251,10 +248,8 @@ template <class T> struct chunk {
         by_warps([&](int i) {
             double of_b = dot(X + i * V, W + i * V, V), row = 0, scores = 0;
 
-            for (int first = 0; first <= i; first += 32) {
-                int j = first + threadIdx.x % 32;
-
-                row += j <= i ? both(i, j) : 0.0;
+            for (int j = threadIdx.x % 32; j <= i; j += 32) {
+                row += both(i, j);
                 scores -= j < i ? (double)dA[i * CHUNK + j] * (double)A[i * CHUNK + j] : 0.0;
             }
             row = sh_warp_reduce(row, sh_add());
