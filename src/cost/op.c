@@ -168,7 +168,7 @@ struct work {
     double narrowest; /* ORTHO: the largest of the matrices' shorter sides */
     /* Of attention: the share of pairs of a query and an earlier key that a window or documents leave, and its kernel */
     double seen;
-    bool own, any_order, plain; /* Sherd's own; sums in any order; without tensor cores */
+    bool own, any_order, plain; /* Sherd's own; sums in any order; on a GPU, without tensor cores */
 };
 
 /* Only these two have logits in chunks; the others of the class have none. */
@@ -303,17 +303,22 @@ static double attention_seconds(const struct sh_machine *m, const struct sh_cost
            square / (m->memory.bytes_per_second * m->memory.share * f->memory);
 }
 
+static bool has_state(enum sh_op_kind kind)
+{
+    return kind == SH_OP_GATED_DELTA || kind == SH_OP_GATED_DELTA_BWD || kind == SH_OP_SCAN || kind == SH_OP_SCAN_BWD;
+}
+
 /* The seconds of the arithmetic. */
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
     bool experts = is_experts(w->kind);
-    double peak = w->act == SH_BF16 && !w->plain ? m->peak.bfloat16 : m->peak.float32,
-           d = least(w->dims, experts ? 3 : w->n);
+    bool narrow = w->act == SH_BF16 && !(w->plain && sh_machine_is_gpu(m));
+    double peak = narrow ? m->peak.bfloat16 : m->peak.float32, d = least(w->dims, experts ? 3 : w->n);
     double share = m->product.share * (experts ? m->product.experts : 1);
 
     if (w->kind == SH_OP_ORTHO)
         return w->flops / (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
-    if (w->kind == SH_OP_GATED_DELTA || w->kind == SH_OP_GATED_DELTA_BWD) /* in float32 whatever act is */
+    if (has_state(w->kind)) /* in float32 whatever act is */
         return w->flops / (m->peak.float32 * share) / f->products;
     switch (sh_cost_class_of(w->kind)) {
     case SH_COST_PRODUCTS: return w->flops / (peak * share * d / (d + m->product.half)) / f->products;

@@ -180,6 +180,13 @@ def without_cublaslt(what, shapes, model, precision):
     return wrong + ([] if len(lines) == shapes == len(set(lines)) else [f'expected {shapes} shapes, once each:', *lines])
 
 
+def slow_heads():
+    """Attention without tensor cores: a line for each size of heads, once."""
+    job.prepare('slow', {'job.dump_folder': 'out', **config('llama', **CUDA, **{'training.mixed_precision_param': 'bfloat16', 'model.head_dim': 40})})
+    lines = re.findall(r'^attention with heads of .*$', job.launch('train', 'c.yaml', ranks=1, folder='slow')[1], re.M)
+    return [] if len(lines) == 1 and lines[0].startswith('attention with heads of 40 elements: no kernel for tensor cores') else lines or ['no line']
+
+
 def query_fails():
     """Other than "not supported": an error, with the name of the operation."""
     with environment(SHERD_EMULATED_LT_REFUSE='3 error'):
@@ -410,6 +417,7 @@ def main():
         ('queues of the hardware', connections),
         ('collectives by NCCL, measured', bench),
         ('what no kernel can do is refused by its name', too_large),
+        ('attention without tensor cores is said', slow_heads),
         ('biases that cuBLASLt cannot add', without_cublaslt, 'bias status', 4, 'gpt2', 'bfloat16'),
         ('products that it has no kernel for, with biases', without_cublaslt, 'all none', 19, 'gpt2', 'float32'),
         ('products that it has no kernel for, without', without_cublaslt, 'all unusable', 18, 'llama', 'bfloat16'),

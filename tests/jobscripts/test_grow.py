@@ -56,6 +56,7 @@ train*)
     done
     trap 'while [ -e "$STAGE/saves" ]; do sleep 0.05; done; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 75)"' USR1
     step=$(cat "$STAGE/step" 2>/dev/null || echo 0)
+    echo "${SHERD_LOST_NODES% }" >>"$STAGE/lost"
     echo "$NODES" >>"$STAGE/starts"
     while [ -e "$STAGE/alive" ]; do
         step=$((step + 1))
@@ -251,7 +252,7 @@ def case_broken():
 
 
 def case_twice():
-    """A node that is lost again is not taken back a second time."""
+    """A node that is lost again is not taken back a second time. Ranks hear each time of the nodes without a part."""
     with Stage('twice', '--job.grow_seconds=1') as stage:
         stage.shrink()
         stage.answers('n3', 'back')
@@ -261,7 +262,9 @@ def case_twice():
         stage.answers('n3', 'back')
         probes = len(stage.lines('probes'))
         time.sleep(3)
-        return expect(stage.starts()[3:], ['n1,n2,n4'], stage) + expect(stage.lines('probes')[probes:], [], stage)
+        lost = (stage.stage / 'lost').read_text().splitlines()
+        return (expect(stage.starts()[3:], ['n1,n2,n4'], stage) + expect(stage.lines('probes')[probes:], [], stage) +
+                expect(lost, ['', 'n3', '', 'n3'], stage))
 
 
 def case_asked():

@@ -107,7 +107,7 @@ static void taken_over(const char *folder, unsigned long long expected)
     if (test_rank == 0)
         CHECK(sh_ckpt_lock(folder, &lock) == SH_OK && sh_ckpt_lock_check(lock, folder) == SH_OK && unlink(file) == 0);
     options.lock = lock;
-    check_fails(sh_ckpt_save(folder, &set, &meta, &options, &bytes), SH_E_COMM, ".lock is no longer this run's");
+    check_fails(sh_ckpt_save(folder, &set, &meta, &options, &bytes), SH_E_COMM, ".lock has been replaced or removed");
     sh_ckpt_unlock(lock);
     free_set(&set);
     CHECK(file_hash(path, &found) == expected && files_in_folder() == 1);

@@ -201,27 +201,72 @@ static void points_correct_the_formula(void **state)
     sh_machine_close(&m);
 }
 
-/* The seconds of attention of an 8B model on an H100 without the launch. */
-static double attention(enum sh_op_kind kind, bool any_order, int window, bool docs, int document_tokens)
+/* The seconds of attention of an 8B model without the launch. */
+static double attention_on(const char *machine, enum sh_op_kind kind, const struct sh_op_attr *attr, bool docs)
 {
-    enum { T = 8192, H = 32, K = 8, D = 128, QKV = (H + 2 * K) * D };
-    struct sh_op_attr attr = {.attn = {.heads = H,
-                                       .kv_heads = K,
-                                       .head_dim = D,
-                                       .any_order = any_order,
-                                       .window = window,
-                                       .document_tokens = document_tokens}};
+    const int64_t T = 8192, H = attr->attn.heads, D = attr->attn.head_dim, QKV = (H + 2 * attr->attn.kv_heads) * D;
     struct sh_operand qkv = {.dtype = SH_BF16, .ndim = 3, .dim = {1, T, QKV}},
                       o = {.dtype = SH_BF16, .ndim = 3, .dim = {1, T, H * D}},
                       lse = {.dtype = SH_F32, .ndim = 3, .dim = {1, H, T}},
                       starts = {.dtype = SH_I32, .ndim = docs ? 2 : 0, .dim = {1, T}};
-    struct sh_op_call forward = {.kind = kind, .attr = &attr, .in = {qkv, starts}, .out = {o, lse}},
-                      backward = {.kind = kind, .attr = &attr, .in = {o, qkv, o, lse, starts}, .out = {qkv}};
+    struct sh_op_call forward = {.kind = kind, .attr = attr, .in = {qkv, starts}, .out = {o, lse}},
+                      backward = {.kind = kind, .attr = attr, .in = {o, qkv, o, lse, starts}, .out = {qkv}};
     struct sh_machine m;
 
-    assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
+    assert_int_equal(sh_machine_preset(machine, &m), SH_OK);
     m.device.launch_seconds = 0;
     return sh_price_op(&m, &sh_cost_as_is, kind == SH_OP_ATTENTION ? &forward : &backward, SH_BF16).seconds;
+}
+
+static double attention(enum sh_op_kind kind, bool any_order, int window, bool docs, int document_tokens)
+{
+    struct sh_op_attr attr = {.attn = {.heads = 32,
+                                       .kv_heads = 8,
+                                       .head_dim = 128,
+                                       .any_order = any_order,
+                                       .window = window,
+                                       .document_tokens = document_tokens}};
+
+    return attention_on("h100-80", kind, &attr, docs);
+}
+
+/* Heads of other sizes, and caps of scores, have a kernel in float32 on GPUs; on CPUs all have the same. */
+static void attention_without_tensor_cores(void **state)
+{
+    static const char *const machines[] = {"cpu", "h100-80"};
+
+    (void)state;
+    for (int gpu = 0; gpu < 2; gpu++) {
+        struct sh_op_attr attr = {.attn = {.heads = 32, .kv_heads = 8, .head_dim = 128}};
+        double tiles = attention_on(machines[gpu], SH_OP_ATTENTION, &attr, true), slower = gpu ? 989.0 / 67 : 1;
+
+        attr.attn.cap = 50;
+        assert_true(fabs(attention_on(machines[gpu], SH_OP_ATTENTION, &attr, true) / tiles - slower) < 1e-9);
+        attr.attn.cap = 0;
+        attr.attn.head_dim = 192;
+        assert_true(fabs(attention_on(machines[gpu], SH_OP_ATTENTION, &attr, true) / tiles - 1.5 * slower) < 1e-9);
+    }
+}
+
+/* Of its arithmetic in float32, whatever the activations are. */
+static void the_delta_rule_costs_its_products(void **state)
+{
+    enum { T = 8192, K = 16, V = 32, D = 128 };
+    struct sh_op_attr attr = {.delta = {.heads = V, .key_heads = K, .key_dim = D, .value_dim = D}};
+    struct sh_op_call call = {.kind = SH_OP_GATED_DELTA,
+                              .attr = &attr,
+                              .in = {{.dtype = SH_BF16, .ndim = 3, .dim = {1, T, (2 * K + V) * D}},
+                                     {.dtype = SH_BF16, .ndim = 3, .dim = {1, T, 2 * V}}},
+                              .out = {{.dtype = SH_BF16, .ndim = 3, .dim = {1, T, V * D}}}};
+    struct sh_machine m;
+
+    (void)state;
+    assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
+    m.device.launch_seconds = 0;
+    assert_true(
+        fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_BF16).seconds / (sh_op_cost(&call).flops / (0.645 * 67e12)) -
+             1) < 1e-9);
+    assert_true(sh_op_cost(&call).flops > 0);
 }
 
 /* cuDNN's forward and its backward in any order; one order and its [T,T]; the own kernels with documents and windows,
@@ -485,6 +530,8 @@ int main(void)
         cmocka_unit_test(wrong_files_are_refused),
         cmocka_unit_test(points_correct_the_formula),
         cmocka_unit_test(attention_costs_what_its_kernel_does),
+        cmocka_unit_test(attention_without_tensor_cores),
+        cmocka_unit_test(the_delta_rule_costs_its_products),
         cmocka_unit_test(points_are_met),
         cmocka_unit_test(experts_cost_more_than_one),
         cmocka_unit_test(orthogonal_factors_are_products),

@@ -211,7 +211,7 @@ sh_rc sh_ckpt_lock_check(const struct sh_ckpt_lock *lock, const char *folder)
     if (same)
         return SH_OK;
     return sh_fail(SH_E_COMM,
-                   "%s/.lock is no longer this run's: its job has taken this node for lost, and goes on without it",
+                   "%s/.lock has been replaced or removed: another start of this job may have taken this node for lost",
                    folder);
 }
 

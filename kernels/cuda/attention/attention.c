@@ -20,16 +20,16 @@ static bool tensor_takes(const struct sh_op_call *call, const struct sh_attentio
 }
 
 /* Said once for a head size, since it shows in nothing but time. */
-static void say_if_slow(const struct sh_attention *a)
+static void say_if_slow(const struct sh_op_call *call, const struct sh_attention *a)
 {
-    static int said;
+    static bool said[SH_ATTENTION_MAX_DIM + 1];
 
-    if (a->dtype == SH_BF16 && said != a->dim)
+    if (a->dtype == SH_BF16 && !said[a->dim])
         sh_log_info(
-            "attention: no kernel for tensor cores takes heads of %d elements here; another kernel of Sherd computes it, "
-            "much slower",
-            a->dim);
-    said = a->dim;
+            "attention with heads of %d elements%s: no kernel for tensor cores takes it; another kernel of Sherd "
+            "computes it, much slower",
+            a->dim, call->attr->attn.cap != 0 ? " and a cap of scores" : "");
+    said[a->dim] = true;
 }
 
 /* What no kernel can do on this GPU is refused before the first step; the text names the limit. */
@@ -46,7 +46,7 @@ sh_rc sh_cuda_attention_prepare(const struct sh_op_call *call)
     bool backward = call->kind == SH_OP_ATTENTION_BWD || call->kind == SH_OP_ATTENTION_ROWS_BWD;
     if (tensor_takes(call, &a))
         return sh_attention_tensor_check(&a, backward);
-    say_if_slow(&a);
+    say_if_slow(call, &a);
     return sh_attention_any_check(&a, backward);
 }
 

@@ -80,7 +80,7 @@ bool sh_run_owes_hf(const struct sh_run *r)
  * take what rank 0 sees. */
 sh_rc sh_run_save_hf(struct sh_run *r)
 {
-    char *folder = folder_of(r, r->step);
+    char *folder = folder_of(r, r->step), *checkpoints = sh_run_checkpoint_folder(r);
     int64_t begin = sh_now_ns();
     bool owes = r->mesh->rank == 0 && sh_run_owes_hf(r);
     sh_rc rc;
@@ -88,6 +88,7 @@ sh_rc sh_run_save_hf(struct sh_run *r)
     SH_TRY_OUT(sh_mesh_bcast(&owes, sizeof owes, 0));
     if (!owes)
         goto out;
+    SH_TRY_OUT(sh_agree(sh_ckpt_lock_check(r->lock, checkpoints)));
     rc = export(r, folder);
     if (rc == SH_OK)
         sh_log_info("step %lld  saved %s for transformers (%.2f s)", (long long)r->step, folder,
@@ -96,5 +97,6 @@ sh_rc sh_run_save_hf(struct sh_run *r)
         rc = sh_fail_prefix(rc, "the checkpoint is saved, but not in transformers' format: ");
 out:
     free(folder);
+    free(checkpoints);
     return rc;
 }
