@@ -193,6 +193,7 @@ static void append(char *text, size_t size, const char *format, ...)
 const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT])
 {
     int away = b->offload.optimizer_16, act = b->offload.act_blocks;
+    char blocks[SH_STR_SHORT];
 
     text[0] = '\0';
     if (away == 16)
@@ -204,8 +205,8 @@ const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT
     if (b->offload.parameters)
         append(text, SH_HOMES_TEXT, ", parameters");
     if (act)
-        append(text, SH_HOMES_TEXT, ", activations of %d block%s",
-               act < b->model.n_layers - 2 ? act : b->model.n_layers - 2, act == 1 ? "" : "s");
+        append(text, SH_HOMES_TEXT, ", activations of %s",
+               sh_str_plural(act < b->model.n_layers - 2 ? act : b->model.n_layers - 2, "block", blocks));
     if (text[0])
         append(text, SH_HOMES_TEXT, b->snapshot_on_host ? " in host memory" : " in a file");
     return text;

@@ -118,6 +118,7 @@ static void print_size(const struct sh_operations *c, const struct sh_config *as
 /* Local. Each rank that has a wrong operation says so. */
 static sh_rc judge(const struct sh_operations *c)
 {
+    char wrong[SH_STR_SHORT];
     int64_t shown = c->wrong < SH_OPERATIONS_LISTED ? c->wrong : SH_OPERATIONS_LISTED;
 
     SH_TRY(c->rc);
@@ -126,9 +127,8 @@ static sh_rc judge(const struct sh_operations *c)
     if (!c->wrong)
         return SH_OK;
     return sh_fail(SH_E_NUMERIC,
-                   "rank %d on %s: %lld of the operations are wrong; its processor or a library is to blame, "
-                   "or a kernel of Sherd",
-                   c->r->mesh->rank, c->r->mesh->host, (long long)c->wrong);
+                   "rank %d on %s got %s wrong; its processor or a library is to blame, or a kernel of Sherd",
+                   c->r->mesh->rank, c->r->mesh->host, sh_str_plural(c->wrong, "operation", wrong));
 }
 
 static sh_rc check(const struct sh_config *asked, const struct sh_config *cfg)

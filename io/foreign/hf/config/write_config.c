@@ -529,7 +529,7 @@ static sh_rc can_write_router(const struct sh_model *m, const struct sh_hf_famil
     } rows[] = {
         {m->router != SH_ROUTER_SOFTMAX && !scored, "router", "has softmax over all experts"},
         {m->router != SH_ROUTER_SIGMOID && scored, "router", "has a sigmoid of each expert"},
-        {!m->router_bias && scored, "router_bias", "has biases for the choice of experts"},
+        {!m->router_bias && scored, "router_bias", "always has biases for the choice of experts"},
         {m->moe_every > 1 && f->latent, "moe_every", "has experts in all blocks after the first ones"},
         {f->latent && (m->shared_ffn_dim == 0 || m->shared_ffn_dim % m->expert_ffn_dim != 0), "shared_ffn_dim",
          "has shared experts as wide as the others"},
