@@ -47,18 +47,26 @@ static void add(struct sum *s, int unit, int k, struct sh_range range, const flo
     }
 }
 
+/* A state that elements lack is 0, as in files: with a copy for saves, or with states in a file, they have it. */
 static void look(const struct sh_map_stretch *stretch, void *arg)
 {
     struct sum *s = arg;
 
-    for (int k = 0; k < s->r->map->n_states; k++)
-        for (struct sh_range at = stretch->range; at.begin < stretch->range.end && !sh_floats_none(stretch->state[k]);
-             at.begin = at.end) {
+    for (int k = 0; k < s->r->map->n_states; k++) {
+        bool none = sh_floats_none(stretch->state[k]);
+
+        if (none && !sh_map_lacks(s->r->p, stretch->unit, k, stretch->range.begin))
+            continue;
+        for (struct sh_range at = stretch->range; at.begin < stretch->range.end; at.begin = at.end) {
             at.end = at.begin + PIECE < stretch->range.end ? at.begin + PIECE : stretch->range.end;
-            sh_exec_get_floats(s->r->exec, s->piece, sh_floats_at(stretch->state[k], at.begin - stretch->range.begin),
-                               at.end - at.begin);
+            if (none)
+                memset(s->piece, 0, PIECE * sizeof *s->piece);
+            else
+                sh_exec_get_floats(s->r->exec, s->piece,
+                                   sh_floats_at(stretch->state[k], at.begin - stretch->range.begin), at.end - at.begin);
             add(s, stretch->unit, k, at, s->piece);
         }
+    }
 }
 
 /* Replicas share the state as they share the writing of a checkpoint. */
