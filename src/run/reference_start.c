@@ -165,7 +165,7 @@ sh_rc sh_reference_start(struct sh_run *r, struct sh_feed *f, const char *name)
     if (!f->reference || !f->reference->needed)
         return SH_OK;
     SH_TRY(sh_agree(sh_data_text(f->data, data)));
-    path = sh_path_join(r->folder, name);
+    path = sh_path_join(r->goes_on && r->step > 0 ? r->beside : r->folder, name);
     rc = r->step > 0 ? load(r, f->reference, data, path) : make(r, f, data, path);
     free(path);
     return rc;

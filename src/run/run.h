@@ -58,8 +58,11 @@ struct sh_run {
     const char *of_state;        /* loads take this state of a checkpoint for the parameters; NULL: the parameters */
     bool has_mean;               /* the mean of the parameters was loaded with them */
     bool passing;                /* whoever opened the run deletes its folder: nobody is sent there */
-    bool unsaved;                /* the state came from memory: no file of this step is known to be there */
-    struct sh_ckpt_lock *lock;   /* of the checkpoint folder while training; rank 0 only, else NULL */
+    const char *goes_on;       /* the checkpoint from which it goes on as its own run would, whatever the configuration
+                                    names; NULL: none */
+    const char *beside;        /* with goes_on: the folder of that run, in which the reference of answers lies */
+    bool unsaved;              /* the state came from memory: no file of this step is known to be there */
+    struct sh_ckpt_lock *lock; /* of the checkpoint folder while training; rank 0 only, else NULL */
 };
 
 /* Set up mesh, plan, memory and channels, and run the self-test. Refuses what cannot work before anything is

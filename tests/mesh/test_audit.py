@@ -8,6 +8,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
+import pairs
 import tiny
 
 BASE = {**tiny.MODELS['llama'], 'training.reproducible': 'mesh', 'training.steps': 6, 'training.global_batch_size': 8,
@@ -52,6 +53,19 @@ def case_lacking():
         job.train(f'muon-{save}', {'training.dataset_path': str(tokens), **BASE, 'optimizer.name': 'muon', 'checkpoint.async_mode': save})
         digests[save] = [claim['digest'] for claim in lines(f'muon-{save}')[1:]]
     return [] if digests['disabled'] == digests['async'] else [f'{digests}']
+
+
+def case_beside():
+    """What the checkpoint does not hold is found: the base of adapters, which is a checkpoint too, and the reference of answers."""
+    answers = pairs.write('pairs.bin', pairs.draw_pairs(1, 60, BASE['model.vocab_size']), BASE['model.vocab_size'])
+    rows = {'adapters': (tokens, {'lora.rank': 2, 'checkpoint.initial_load_path': str(pathlib.Path('run/out').absolute())}),
+            'answers': (answers, {'objective.name': 'dpo', 'data.excess_length_strategy': 'drop'})}
+    wrong = []
+    for name, (data, keys) in rows.items():
+        job.train(name, {**BASE, **keys, 'training.dataset_path': str(data)})
+        status, said, error = audit(at=checkpoint(name), data=data)
+        wrong += [f'{name}: exit {status}: {said}{error}'] * (status != 0 or said.count(': equal') != 4)
+    return wrong
 
 
 def found_at(step, *words, **how):
@@ -103,7 +117,7 @@ if __name__ == '__main__':
     RANKS = 4 * job.can_launch() or 1
     job.train('run', {'training.dataset_path': str(tokens), **BASE}, RANKS * job.can_launch())
     job.train('other', {'training.dataset_path': str(tokens), **BASE, 'debug.seed': 1, 'metrics.state_digest_every': 2})
-    cases = [('claims', case_claims), ('one rank', case_equal, 0), ('changes', case_changed), ('states that are not there', case_lacking), ('refusals', case_refused)]
+    cases = [('claims', case_claims), ('one rank', case_equal, 0), ('changes', case_changed), ('states that are not there', case_lacking), ('what lies beside', case_beside), ('refusals', case_refused)]
     if job.can_launch():
         cases.append(('two ranks, another strategy', case_equal, 2, '--parallelism.sharding_strategy=no_shard'))
     sys.exit(job.run_cases(cases))

@@ -287,7 +287,9 @@ sh_rc sh_run_load_start(struct sh_run *r, bool own, bool near)
     sh_rc rc = SH_OK;
 
     r->unsaved = r->has_mean = false;
-    if (own)
+    if (r->goes_on)
+        path = sh_strdup(r->goes_on);
+    else if (own)
         rc = find(r, folder, INT64_MAX, &path);
     if (rc == SH_OK && near)
         rc = load_near(r, path, &loaded);

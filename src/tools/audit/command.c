@@ -17,10 +17,11 @@
 #include <string.h>
 
 /* Files in the folder of the audit, all of which are deleted. */
-static const char *const files[] = {SH_CLAIMS_FILE, "metrics.jsonl", "config.yaml", "progress.json"};
+static const char *const files[] = {SH_CLAIMS_FILE, "reference.bin", "metrics.jsonl", "config.yaml", "progress.json"};
 
 struct audit {
     char *checkpoint, *path; /* path: of the claims */
+    char *folder;            /* of the run, unless only its checkpoint was moved */
     json_t *claimed, *found; /* lines of the two files of claims */
     int64_t from, to;        /* steps */
     struct sh_config cfg;
@@ -102,13 +103,12 @@ static const char *differing(const json_t *a, const json_t *b)
 
 /* ---- before the steps ---- */
 
-/* The claims of a run lie beside its folder of checkpoints. */
-static char *usual_path(const char *checkpoint)
+/* The folder of a run is the one above that of its checkpoints; its claims and its reference lie there. */
+static char *usual_folder(const char *checkpoint)
 {
     const char *slash = strrchr(checkpoint, '/');
 
-    return slash ? sh_strfmt("%.*s/../%s", (int)(slash - checkpoint), checkpoint, SH_CLAIMS_FILE)
-                 : sh_strfmt("../%s", SH_CLAIMS_FILE);
+    return slash ? sh_strfmt("%.*s/..", (int)(slash - checkpoint), checkpoint) : sh_strdup("..");
 }
 
 /* The run's own configuration, and no work besides its steps. The schedule's end stays where it was.
@@ -129,9 +129,11 @@ static sh_rc prepare(struct audit *a, const json_t *head)
     cfg->metrics.progress = false;
     cfg->checkpoint.enable = false;
     cfg->checkpoint.resume = SH_RESUME_NEVER;
-    cfg->checkpoint.initial_load_model_only = false;
     cfg->checkpoint.last_save_in_hf = false;
-    snprintf(cfg->checkpoint.initial_load_path, sizeof cfg->checkpoint.initial_load_path, "%s", a->checkpoint);
+    if (!cfg->lora.rank) { /* else it is the base */
+        cfg->checkpoint.initial_load_model_only = false;
+        cfg->checkpoint.initial_load_path[0] = '\0';
+    }
     cfg->validation.enable = false;
     return SH_OK;
 }
@@ -151,7 +153,8 @@ static sh_rc open_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args
         return sh_fail(SH_E_USAGE, "sherd audit: up to which step? --step N");
     SH_TRY(sh_cmd_whole(cmd, args, "--step", 1, INT64_MAX, 0, &a->to));
     SH_TRY(sh_newest_find(args->positional[0], &a->checkpoint));
-    a->path = claims ? sh_strdup(claims) : usual_path(a->checkpoint);
+    a->folder = usual_folder(a->checkpoint);
+    a->path = claims ? sh_strdup(claims) : sh_path_join(a->folder, SH_CLAIMS_FILE);
     SH_TRY(read_claims(a->path, &a->claimed));
     SH_TRY(sh_ckpt_read_meta(a->checkpoint, &meta));
     a->from = meta.step;
@@ -213,6 +216,8 @@ static sh_rc audit(struct audit *a)
 
     if (rc == SH_OK) {
         r->passing = true;
+        r->goes_on = a->checkpoint;
+        r->beside = a->folder;
         rc = sh_run_train(r);
     }
     if (rc == SH_OK)
@@ -243,6 +248,7 @@ sh_rc sh_cmd_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     json_decref(a->claimed);
     json_decref(a->found);
     free(a->checkpoint);
+    free(a->folder);
     free(a->path);
     free(a);
     return rc;
