@@ -164,19 +164,32 @@ static double inside_of(const struct sh_op_call *call)
     return sh_bound_inside(call->kind) * sh_bound_eps(narrowest(call));
 }
 
-/* The reference's largest number stands for the size of what was added up, which may be twice that. */
-static struct sh_bound bound_of(const struct sh_op_call *call, const struct sh_operand *reference)
+/* The size of what was added up: the reference's largest number stands for it, except for a loss whose weights have both
+ * signs, as those of answers to learn and to avoid; a row's loss is about that of any word. */
+static double size_of(const struct sh_op_call *call, const struct sh_operand *reference)
 {
-    struct sh_bound b = sh_bound_sum(reference->dtype, terms_of(call, reference));
-    double largest = 0;
+    const struct sh_operand *weight = &call->in[3];
+    double largest = 0, sum = 0;
 
     for (int64_t i = 0; i < sh_operand_elems(reference); i++) {
         double x = fabs(sh_operand_get(reference, i));
 
         largest = isfinite(x) ? fmax(largest, x) : largest;
     }
+    if (call->kind != SH_OP_HEAD_LOSS_GRAD || reference != &call->out[0] || !weight->data)
+        return largest;
+    for (int64_t i = 0; i < sh_operand_elems(weight); i++)
+        sum += fabs(sh_operand_get(weight, i)) * log((double)call->in[1].dim[0]);
+    return fmax(largest, sum);
+}
+
+/* What was added up may be twice its size. */
+static struct sh_bound bound_of(const struct sh_op_call *call, const struct sh_operand *reference)
+{
+    struct sh_bound b = sh_bound_sum(reference->dtype, terms_of(call, reference));
+
     b.atol += inside_of(call);
-    b.atol = b.atol * largest + (reference->dtype == SH_F16 ? 0x1p-23 : FLT_MIN);
+    b.atol = b.atol * size_of(call, reference) + (reference->dtype == SH_F16 ? 0x1p-23 : FLT_MIN);
     return b;
 }
 
