@@ -61,6 +61,6 @@ def case(name):
 
 
 plugin = str(pathlib.Path('sleepy.so').absolute())
-subprocess.run(['cc', '-O1', '-shared', '-fPIC', f'-I{TOP}/include', '-o', plugin, TOP / 'tests/mesh/sleepy.c'], check=True)
+subprocess.run(['cc', '-O1', '-shared', '-fPIC', f'-DELEMS={CONFIG["training.seq_len"] * CONFIG["model.ffn_dim"]}', f'-I{TOP}/include', '-o', plugin, TOP / 'tests/mesh/sleepy.c'], check=True)
 tokens = tiny.write_tokens()
 sys.exit(job.run_cases([(name, case, name) for name in CASES]))
