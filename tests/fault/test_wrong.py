@@ -189,7 +189,7 @@ def case_check(ranks, model):
 
 
 def check(*words, ranks=0):
-    done = subprocess.run(job.command(ranks, ['check', 'c.yaml', *words]), capture_output=True, text=True, cwd='right')
+    done = subprocess.run(job.command(ranks, ['check', 'c.yaml', *words]), capture_output=True, text=True, cwd='right', env=job.environment(ranks))
     return done.returncode, done.stdout, done.stderr
 
 

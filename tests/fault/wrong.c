@@ -27,12 +27,14 @@ sh_rc __wrap_sh_rows_run(sh_kernel kernel, const struct sh_op_call *call);
 sh_rc __real_sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
 sh_rc __wrap_sh_comm_start(struct sh_comm *c, const struct sh_coll *coll, int64_t *ticket);
 
+/* In one write: a launcher mixes the lines of several ranks where they are written in pieces. */
 static void say_counts(const char *what, const long *before, long all)
 {
-    fprintf(stderr, "%s", what);
-    for (int i = 0; i <= STEPS; i++)
-        fprintf(stderr, " %ld", before[i]);
-    fprintf(stderr, " %ld\n", all);
+    char text[(STEPS + 2) * 21] = "";
+
+    for (int i = 0, n = 0; i <= STEPS; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, " %ld", before[i]);
+    fprintf(stderr, "%s%s %ld\n", what, text, all);
 }
 
 static void say_calls(void)
