@@ -175,9 +175,20 @@ static void test_diff(void **state)
 static void test_examples(void **state)
 {
     (void)state;
-    static const char *const names[] = {"debug",       "gpt2-124m",    "gpt2-1558m",         "llama3.2-1b",
-                                        "llama3.1-8b", "llama3.1-70b", "llama3.1-405b",      "quickstart",
-                                        "gpt-oss-20b", "deepseek-v3",  "granite-4.0-h-micro"};
+    static const char *const names[] = {"debug",
+                                        "gpt2-124m",
+                                        "gpt2-1558m",
+                                        "llama3.2-1b",
+                                        "llama3.1-8b",
+                                        "llama3.1-70b",
+                                        "llama3.1-405b",
+                                        "quickstart",
+                                        "gpt-oss-20b",
+                                        "deepseek-v3",
+                                        "granite-4.0-h-micro",
+                                        "granite-4.0-h-tiny",
+                                        "granite-4.0-h-small",
+                                        "qwen3.5-9b"};
     const char *top = getenv("SHERD_SRCDIR");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[1024];
