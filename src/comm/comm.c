@@ -205,7 +205,7 @@ static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
     SH_REQUIRE((unsigned)coll->stream < (unsigned)c->opt.n_streams && is_named(c, coll));
     SH_REQUIRE((unsigned)coll->dtype < SH_DTYPES && coll->count >= 0);
     SH_REQUIRE(moves || coll->dtype == SH_F32 || coll->dtype == SH_F64 || coll->dtype == SH_BF16);
-    SH_REQUIRE(!message || (c->ops == &sh_comm_mpi && !coll->queue));
+    SH_REQUIRE(!message || c->ops != &sh_comm_self);
     SH_REQUIRE(!message || coll->peer != sh_group_index(&c->mesh->shape, coll->group));
     SH_REQUIRE(!message || (coll->peer >= 0 && coll->peer < sh_group_size(&c->mesh->shape, coll->group)));
     SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);

@@ -116,6 +116,8 @@ static struct stretches stretches_of(const struct sh_comm *c, const struct sh_co
         return (struct stretches){
             .all = (size + 1) * part, .in_bytes = size * part, .out = size * part, .out_bytes = part};
     case SH_OP_ALL_TO_ALL: return stretches_of_exchange(coll, size);
+    case SH_OP_SEND: return (struct stretches){.all = part, .in_bytes = part};
+    case SH_OP_RECEIVE: return (struct stretches){.all = part, .out_bytes = part};
     default: return (struct stretches){.all = part, .in_bytes = part, .out_bytes = part};
     }
 }

@@ -26,7 +26,7 @@
 #include "src/base/err.h"
 #include "src/config/words.h"
 
-enum { SH_AXES_MAX = 8, SH_GROUP_NAME = 64 };
+enum { SH_AXES_MAX = 8, SH_GROUPS = 1 << SH_AXES_MAX, SH_GROUP_NAME = 64 };
 enum {
     SH_AXIS_TENSOR,
     SH_AXIS_CONTEXT,

@@ -336,12 +336,6 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
     };
     const bool gpu = at->gpu;
 
-    if (gpu && !at->on_paper && cfg->parallelism.pipeline_parallel_degree > 1)
-        return sh_fail(
-            SH_E_USAGE,
-            "parallelism.pipeline_parallel_degree=%d: messages between stages are for CPUs so far, but the job "
-            "runs on GPUs; leave it out, or give training.device=cpu",
-            cfg->parallelism.pipeline_parallel_degree);
     if (gpu)
         SH_TRY(check_family_on_gpu(cfg));
     if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)

@@ -101,8 +101,8 @@ static int64_t room_of_group(const struct sh_topology *at, const struct sh_topol
 }
 
 /* The communicators of training: gathers and reductions of the shards, gathers within the inner groups, sums over
- * replicas and over the world, exchanges of ranks that share sequences. On one stream, groups of the same ranks share
- * one. */
+ * replicas and over the world, exchanges of ranks that share sequences, and messages of stages: these connect pairs of
+ * ranks and no rings, so one stands for all. On one stream, groups of the same ranks share one. */
 int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topology_gpu *gpu,
                               const struct sh_mesh_shape *mesh)
 {
@@ -113,6 +113,7 @@ int64_t sh_topology_nccl_room(const struct sh_topology *at, const struct sh_topo
     if (sh_group_size(mesh, mesh->replicate) < sh_mesh_ranks(mesh))
         sum += room_of_group(at, gpu, mesh, mesh->replicate);
     sum += room_of_group(at, gpu, mesh, mesh->context) + room_of_group(at, gpu, mesh, mesh->tensor);
+    sum += room_of_group(at, gpu, mesh, mesh->pipeline);
     return sum > least_of_nccl ? sum : least_of_nccl;
 }
 

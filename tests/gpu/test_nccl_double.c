@@ -146,9 +146,27 @@ static void lengths_differ(int rank, ncclUniqueId id)
     cudaDeviceSynchronize();
 }
 
-static void alone(int rank, ncclUniqueId id)
+/* In no group. Both ranks receive on one stream before they send on another: a message that waits holds up no other
+ * stream. */
+static void messages_wait(int rank, ncclUniqueId id)
 {
-    ncclSend(floats(), 1, ncclFloat32, 1 - rank, connect_all(rank, id, 1), NULL);
+    ncclComm_t comm = connect_all(rank, id, 1), child;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    cudaStream_t stream;
+    float *x = floats();
+
+    x[0] = (float)(rank + 1);
+    if (ncclCommSplit(comm, 0, rank, &child, &config) != ncclSuccess)
+        _exit(4);
+    if (cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0) != cudaSuccess)
+        _exit(5);
+    if (ncclRecv(x + 1, 1, ncclFloat32, 1 - rank, rank ? child : comm, rank ? stream : NULL) != ncclSuccess ||
+        ncclSend(x, 1, ncclFloat32, 1 - rank, rank ? comm : child, rank ? NULL : stream) != ncclSuccess)
+        _exit(6);
+    cudaStreamSynchronize(stream);
+    cudaStreamSynchronize(NULL);
+    if (x[1] != (float)(2 - rank))
+        _exit(7);
 }
 
 static void *ask_often(void *comm)
@@ -215,7 +233,7 @@ static void test_double(void **state)
         {order_differs, "all-gather of 1 (type"},
         {messages_cross, NULL},
         {lengths_differ, "rank 0 sends 12 bytes to rank 1, which expects 8"},
-        {alone, "a message is in no group"},
+        {messages_wait, NULL},
         {two_threads, "two threads are in communicator 'test'"},
     };
     char text[1024];

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from trains import CUDA, MESHES, MODELS, SPREAD, config, job, tiny
+from trains import CUDA, DEEP, MESHES, MODELS, SPREAD, STAGED, config, job, tiny
 
 LONG = bool(os.environ.get('SHERD_LONG'))
 HANG_SECONDS = 3    # comm.train_timeout_seconds, if that is what ends the job
@@ -42,6 +42,9 @@ QUICK = [
     ('ncclSend', '1', 20, 'error', 'experts', r'rank 1: error: NCCL: forward layers.\d all_to_all wave \d: unhandled'),
     ('ncclRecv', '0', 12, 'async', 'experts', 'rank 0: error: NCCL: sherd dispatch expert: remote process'),
     ('ncclGroupEnd', '1', 9, 'hang', 'experts', 'is not complete after LIMIT s'),
+    ('ncclSend', '0', 4, 'error', 'stages', r'rank 0: error: NCCL: forward .*send.*: unhandled'),
+    ('ncclRecv', '1', 4, 'hang', 'stages', 'is not complete after LIMIT s'),
+    ('ncclRecv', '0', 3, 'async', 'stages', 'rank 0: error: NCCL: sherd .* pipeline: remote process'),
     ('ncclCommGetAsyncError', '*', 3, 'error', '1x2', 'asking a communicator for its state: unhandled system error'),
     ('ncclCommFinalize', '1', 1, 'error', '1x2', 'rank 1: error: NCCL: closing a communicator: unhandled'),
     ('ncclCommFinalize', '0', 2, 'hang', '1x2', 'closing a communicator is not complete after LIMIT s'),
@@ -109,7 +112,8 @@ def start_seconds():
 def fails(call, rank, count, what, mesh, says):
     ranks, axes = MESHES[mesh]
     limit = job.stretch(HANG_SECONDS if what == 'hang' else PATIENT_SECONDS)
-    fault = {'SHERD_EMULATED_NCCL_FAIL': f'{call} {rank} {count} {what}'}
+    fault = {'SHERD_EMULATED_NCCL_FAIL': f'{call} {rank} {count} {what}',
+             'SHERD_EMULATED_STAGES': str(axes.get('parallelism.pipeline_parallel_degree', 1))}
     done, lines, seconds = run('failing', ranks, limit, fault, **axes)
     wrong = []
     if done.returncode != 5 or len(lines) != 1 or not re.search(says.replace('LIMIT', str(limit)), lines[0]):
@@ -137,6 +141,7 @@ def too_old(backend):
 def main():
     job.need_emulated_gpus()
     MESHES['experts'] = (2, {**MODELS['experts'], **SPREAD['two'][1], 'training.global_batch_size': 4, 'training.steps': 2})
+    MESHES['stages'] = (2, {**STAGED['two stages'][1], **DEEP})
     MESHES['1x6'] = (6, {'parallelism.sharding_strategy': 'full_shard', 'training.global_batch_size': 6})
     tiny.write_tokens()
     cases = [(f'{call} {count} on rank {rank} of {mesh}: {what}', fails, call, rank, count, what, mesh, says)

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, run, same_bits,
+from trains import (BOUND, CPU, CUDA, CUT_DEEP, DEEP, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, on_mesh, run, same_bits,
                     tiny, traces, validation)
 
 MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
@@ -55,14 +55,11 @@ def continued(model, **more):
     return [] if len(texts[0]) > 20 and texts[0] == texts[1] else [f'{text}' for text in texts]
 
 
-def forgotten(wait, backend, word):
+def forgotten(wait, backend, word, mesh='1x2', **more):
     """Drop one of the waits of a queue for an event. Which wait has which number follows from the schedule of this
     model; a changed schedule shows here as another message."""
-    os.environ['SHERD_EMULATED_DROP'] = str(wait)
-    try:
-        return refused('forgotten', 2, word, **{'training.steps': 2, 'comm.backend': backend})
-    finally:
-        del os.environ['SHERD_EMULATED_DROP']
+    with on_mesh(mesh) as (ranks, axes), environment(SHERD_EMULATED_DROP=str(wait)):
+        return refused('forgotten', ranks, word, **axes, **{'training.steps': 2, 'comm.backend': backend}, **more)
 
 
 def tree_by_nccl():
@@ -73,7 +70,8 @@ def tree_by_nccl():
 def planned(mesh, **more):
     """The arena is all that is allocated on a GPU, to the byte: an emulated GPU has no context and no NCCL buffers."""
     step = run('planned', 'llama', CUDA, mesh, **more)[-1]
-    text = job.sherd('plan', 'planned/c.yaml', '--ranks', MESHES[mesh][0])
+    with on_mesh(mesh) as (ranks, _):
+        text = job.sherd('plan', 'planned/c.yaml', '--ranks', ranks)
     arena = int(re.search(r'arena: all that is allocated on it +(\d+)', text)[1])
     found = {'arena_bytes': step['arena_bytes'], 'gpu_used_bytes': step['gpu_used_bytes']}
     return [f'{name} is {size}, planned {arena}' for name, size in found.items() if size != arena]
@@ -354,6 +352,12 @@ def main():
               ('llama', '1x1', 'bfloat16', NORMUON), ('llama', '1x4', 'float32', MUON), ('gpt2', '1x2', 'float32', {**NORMUON, 'optimizer.muon_split': 'heads'}),
               ('llama', '1x2', 'float32', {**NORMUON, **mpi, 'optimizer.groups': 'pattern=down optimizer=adamw'}),
               ('experts', '2x2', 'float32', NORMUON),
+              ('llama', 'two stages', 'float32', {**DEEP, **mpi}), ('llama', 'two stages, each two ranks', 'float32', DEEP),
+              ('gpt2', 'two late stages', 'bfloat16', {**DEEP, 'model.tie_word_embeddings': False, 'activation_checkpoint.mode': 'full'}),
+              ('llama', 'chunks of two stages', 'float32', DEEP), ('llama', 'three stages', 'float32', {**DEEP, **MUON}),
+              ('llama', 'chunks of three stages', 'float32', {**DEEP, 'model.n_layers': 6, 'training.global_batch_size': 12}), ('llama', 'four stages', 'bfloat16', DEEP),
+              ('experts', 'two stages of experts', 'float32', DEEP), ('llama', 'two stages of matrices', 'float32', CUT_DEEP),
+              ('llama', 'two stages of halves', 'float32', {**DEEP, 'model.n_heads': 4}),
               ('experts', '2x2', 'bfloat16', {**MUON, **EVEN, 'optimizer.muon_split': 'none', 'optimizer.muon_ranks': 1})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
@@ -371,6 +375,8 @@ def main():
         *[(f'{name}, with rows on their owners and an average', functools.partial(checkpoints, steps=4, **NORMUON, **mean), *way, 'async')
           for mean in [{**validation(), 'optimizer.ema_decay': 0.7, 'validation.ema': True}] for name, *way in (
               ('from GPUs to the CPU', (CUDA, '2x2'), (CPU, '1x1')), ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x2')))],
+        *[(f'a checkpoint of {first[1]} goes on on {second[1]}', functools.partial(checkpoints, **DEEP, **validation()), first, second, 'async')
+          for first, second in (((CUDA, 'two stages, each two ranks'), (CPU, '1x1')), ((CPU, '1x1'), (CUDA, 'two late stages')))],
         ('a bit of a copy that changes on the host fails its save', flipped),
         ('the same of states whose home is there', functools.partial(flipped, **{'offload.optimizer': 'cpu'})),
         *[(f'{name} on {ranks} ranks{"".join(f", {key}={value}" for key, value in more.items())}', strategy, name, ranks, more)
@@ -397,8 +403,13 @@ def main():
         ('a gather that waits for nothing is found', forgotten, 8, 'nccl', "'ncclAllGather' writes memory"),
         ('a reduction that waits for nothing is found', forgotten, 11, 'nccl', "'ncclReduceScatter' reads memory"),
         ('a copy to the host that waits for nothing is found', forgotten, 8, 'mpi', "'copy' reads memory"),
+        *[(f'a message {what} waits for nothing is found', functools.partial(forgotten, **DEEP), wait, 'nccl', word, 'two stages')
+          for what, wait, word in (('that', 2, "'ncclSend' reads memory that 'forward layers.1 add, micro-step 0' writes"),
+                                   ('whose reader', 3, "'forward layers.2 norm, micro-step 0' reads memory that 'ncclRecv' writes"),
+                                   ('into which the next one writes, and which', 7, "'ncclRecv' writes memory that 'ncclSend' reads"))],
         ('sums in a tree are not for NCCL', tree_by_nccl),
         ('memory as planned, on one GPU', planned, '1x1'),
+        ('memory as planned, in a stage', functools.partial(planned, 'two stages', **DEEP)),
         ('memory as planned, with matrices at their owners', functools.partial(planned, '1x2', **NORMUON)),
         ('memory as planned, with checkpoints in the background', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),

@@ -1,6 +1,8 @@
 """Training on GPUs compared with training on the CPU, shared by the tests on emulated GPUs and on real ones. Each
 function trains in folders of the current one, and returns complaints (see tests/gold/job.py)."""
+import contextlib
 import json
+import os
 import pathlib
 import shutil
 import sys
@@ -37,12 +39,41 @@ SPREAD = {
 CUT = {'parallelism.sharding_strategy': 'full_shard', 'parallelism.context_parallel_degree': 2}
 PARTS = {'halves': (2, CUT), 'gathered halves': (2, {**CUT, 'parallelism.context_parallel_method': 'gather'})}
 
+# With layers on several ranks. Four blocks and eight micro-steps are enough for each schedule.
+PIPED = {'parallelism.pipeline_parallel_degree': 2, 'parallelism.sharding_strategy': 'shard_optim'}
+STAGED = {
+    'two stages': (2, PIPED),
+    'two stages, each two ranks': (4, {**PIPED, 'offload.optimizer': 'cpu'}),
+    'two late stages': (4, {**PIPED, 'parallelism.sharding_strategy': 'shard_grad_op', 'parallelism.pipeline_parallel_schedule': 'ZBH1'}),
+    'chunks of two stages': (2, {**PIPED, 'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}),
+    'three stages': (3, {**PIPED, 'parallelism.pipeline_parallel_degree': 3}),
+    'chunks of three stages': (3, {**PIPED, 'parallelism.pipeline_parallel_degree': 3, 'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}),
+    'four stages': (4, {**PIPED, 'parallelism.pipeline_parallel_degree': 4}),
+    'two stages of experts': (4, {**PIPED, 'parallelism.expert_parallel_degree': 2}),
+    'two stages of matrices': (4, {**PIPED, 'parallelism.tensor_parallel_degree': 2}),
+    'two stages of halves': (4, {**PIPED, 'parallelism.context_parallel_degree': 2}),
+}
+DEEP = {'model.n_layers': 4, 'training.global_batch_size': 8, 'training.local_batch_size': 1}
+# A gradient norm of matrices and of stages wants vectors of whole groups of 64.
+CUT_DEEP = {**DEEP, 'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2, 'model.head_dim': 64, 'model.ffn_dim': 128, 'training.seq_len': 8}
+
 
 def config(model, **more):
     found = {**MODELS[model], 'training.dataset_path': str(pathlib.Path('tokens.bin').absolute()),
              'training.global_batch_size': 4, 'model.n_layers': 2, 'training.steps': STEPS,
              'lr_scheduler.total_steps': STEPS, 'lr_scheduler.warmup_steps': 1, 'metrics.log_freq': 1, **more}
     return {key: value for key, value in found.items() if value is not None}
+
+
+@contextlib.contextmanager
+def on_mesh(mesh):
+    """(ranks, keys). Meanwhile the double of NCCL, which compares what the ranks of a stage call, knows how many stages there are."""
+    ranks, axes = {**MESHES, **SPREAD, **PARTS, **STAGED}[mesh]
+    os.environ['SHERD_EMULATED_STAGES'] = str(axes.get('parallelism.pipeline_parallel_degree', 1))
+    try:
+        yield ranks, axes
+    finally:
+        del os.environ['SHERD_EMULATED_STAGES']
 
 
 def train(folder, settings, ranks):
@@ -63,8 +94,8 @@ def known(settings, ranks):
 
 
 def run(name, model, device, mesh='1x1', **more):
-    ranks, axes = {**MESHES, **SPREAD, **PARTS}[mesh]
-    return job.train(name, config(model, **device, **axes, **more), ranks)
+    with on_mesh(mesh) as (ranks, axes):
+        return job.train(name, config(model, **device, **axes, **more), ranks)
 
 
 def on_cpu(model, **more):
@@ -113,10 +144,10 @@ def documents(model):
 
 def go_on(folder, device, mesh, steps, **more):
     """Resume in the folder of an earlier run."""
-    ranks, axes = MESHES[mesh]
-    (pathlib.Path(folder) / 'c.yaml').write_text(
-        job.yaml({'job.dump_folder': 'out', **config('llama', **device, **axes, **more), 'training.steps': steps}))
-    job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
+    with on_mesh(mesh) as (ranks, axes):
+        (pathlib.Path(folder) / 'c.yaml').write_text(
+            job.yaml({'job.dump_folder': 'out', **config('llama', **device, **axes, **more), 'training.steps': steps}))
+        job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
 
 
 def validation():

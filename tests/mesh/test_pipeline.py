@@ -145,7 +145,6 @@ REFUSED = {
     'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
     'homes by a budget': ({'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}, 'choose homes by offload.optimizer'),
     'gradients': ({'offload.gradients': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload.gradients'),
-    'gpus': ({'training.device': 'cuda'}, 'training.device=cpu', 'plan', 'c.yaml', '--ranks', 4),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
     'another schedule': ({SCHEDULE: 'ZBVZeroBubble'}, 'the nearest one is ZBH1'),

@@ -149,9 +149,9 @@ static struct sh_channel *find_channel(const struct sh_mpi *m, const struct sh_c
 static void start(struct sh_comm *c, int64_t ticket)
 {
     struct sh_mpi *m = c->backend;
-    const struct sh_coll *coll = &sh_comm_item(c, ticket)->coll;
-    struct sh_channel *ch = find_channel(m, coll);
-    if (c->blocks && sh_channel_is_message(coll)) {
+    const struct sh_comm_item *item = sh_comm_item(c, ticket);
+    struct sh_channel *ch = find_channel(m, &item->coll);
+    if (c->blocks && !item->events && sh_channel_is_message(&item->coll)) {
         sh_mpi_start_message(m, ch, ticket);
         return;
     }

@@ -171,19 +171,20 @@ static ncclComm_t find_made(const struct sh_comm *c, int stream, sh_group group)
 
 /* Collective over the world: each rank names the group that it belongs to by that group's first member. The name must
  * outlive the communicator. */
-static ncclComm_t make_comm(struct sh_comm *c, int stream, const struct sh_group_use *use)
+static ncclComm_t make_comm(struct sh_comm *c, int stream, sh_group group)
 {
     const struct sh_mesh_shape *m = &c->mesh->shape;
     struct made *made = &state.made[state.n_made];
+    char name[SH_GROUP_NAME];
     ncclConfig_t config;
     ncclResult_t rc;
 
-    snprintf(made->name, sizeof made->name, "sherd %s %s", c->opt.streams[stream].name, use->name);
+    snprintf(made->name, sizeof made->name, "sherd %s %s", c->opt.streams[stream].name, sh_group_name(m, group, name));
     configure(c, made->name, &config);
     made->stream = stream;
-    made->group = use->axes;
+    made->group = group;
     enter(made->name);
-    rc = sh_nccl.ncclCommSplit(state.world, sh_group_member(m, use->axes, 0), sh_group_index(m, use->axes), &made->comm,
+    rc = sh_nccl.ncclCommSplit(state.world, sh_group_member(m, group, 0), sh_group_index(m, group), &made->comm,
                                &config);
     state.n_made += rc == ncclSuccess;
     leave();
@@ -192,31 +193,44 @@ static ncclComm_t make_comm(struct sh_comm *c, int stream, const struct sh_group
 }
 
 /* A group of one rank needs no communicator; its collectives are copies. */
-static void add_use(struct sh_comm *c, int stream, const struct sh_group_use *use)
+static void add_use(struct sh_comm *c, int stream, sh_group group)
 {
-    struct used u = {.stream = stream, .group = use->axes};
+    struct used u = {.stream = stream, .group = group};
 
-    if (sh_group_size(&c->mesh->shape, use->axes) == 1)
+    if (sh_group_size(&c->mesh->shape, group) == 1)
         return;
-    u.comm = find_made(c, stream, use->axes);
+    u.comm = find_made(c, stream, group);
     if (!u.comm)
-        u.comm = make_comm(c, stream, use);
+        u.comm = make_comm(c, stream, group);
     state.used[state.n_used++] = u;
 }
 
-/* In the same order on all ranks, since splitting is collective. */
-static void make_comms(struct sh_comm *c)
+/* Collective. Stages have different programs, and splitting is collective over all of them: so each makes what any of
+ * them needs.
+ *   wanted  out  [SH_GROUPS * SH_STREAMS_MAX] 1 for a group and a stream that carries its collectives, else 0 */
+static sh_rc agree_on_uses(const struct sh_comm *c, double *wanted)
 {
-    size_t most = (size_t)(c->opt.n_groups * c->opt.n_streams) + 1;
-
-    state.used = sh_calloc(most, sizeof *state.used);
-    state.made = sh_calloc(most, sizeof *state.made);
-    state.to = sh_calloc((size_t)c->mesh->world, sizeof *state.to);
-    state.from = sh_calloc((size_t)c->mesh->world, sizeof *state.from);
     for (int g = 0; g < c->opt.n_groups; g++)
         for (int s = 0; s < c->opt.n_streams; s++)
             if (c->opt.groups[g].streams >> s & 1)
-                add_use(c, s, &c->opt.groups[g]);
+                wanted[c->opt.groups[g].axes * SH_STREAMS_MAX + (unsigned)s] = 1;
+    return sh_mesh_max(wanted, SH_GROUPS * SH_STREAMS_MAX);
+}
+
+/* In the same order on all ranks, since splitting is collective. */
+static void make_comms(struct sh_comm *c, const double *wanted)
+{
+    size_t n = 1;
+
+    for (int i = 0; i < SH_GROUPS * SH_STREAMS_MAX; i++)
+        n += wanted[i] > 0;
+    state.used = sh_calloc(n, sizeof *state.used);
+    state.made = sh_calloc(n, sizeof *state.made);
+    state.to = sh_calloc((size_t)c->mesh->world, sizeof *state.to);
+    state.from = sh_calloc((size_t)c->mesh->world, sizeof *state.from);
+    for (int i = 0; i < SH_GROUPS * SH_STREAMS_MAX; i++)
+        if (wanted[i] > 0)
+            add_use(c, i % SH_STREAMS_MAX, (sh_group)i / SH_STREAMS_MAX);
 }
 
 /* NULL: the group has one rank. */
@@ -271,12 +285,12 @@ static struct sh_coll least_use(const struct made *made)
 static void use_made(struct sh_comm *c, const struct made *made, const struct sh_coll *uses, int n, char *memory)
 {
     struct sh_coll least = least_use(made);
-    int used = 0;
+    bool used = made->group == c->mesh->shape.pipeline; /* which carries messages only, and only between neighbours */
 
     for (int i = 0; i < n; i++)
         if (uses[i].count && find_comm(&uses[i]) == made->comm) {
             use_once(c, made, &uses[i], memory);
-            used++;
+            used = true;
         }
     if (!used)
         use_once(c, made, &least, memory);
@@ -319,6 +333,21 @@ static sh_rc use_all_once(struct sh_comm *c)
     return rc;
 }
 
+/* Collective. MPI is lent to the progress thread from then on. */
+static sh_rc connect_groups(struct sh_comm *c)
+{
+    double *wanted = sh_calloc(SH_GROUPS * SH_STREAMS_MAX, sizeof *wanted);
+    sh_rc rc = agree_on_uses(c, wanted);
+
+    sh_mpi_lend(c->backend);
+    if (rc == SH_OK)
+        rc = make_world(c);
+    if (rc == SH_OK)
+        make_comms(c, wanted);
+    free(wanted);
+    return rc;
+}
+
 /* Collective. MPI is lent to the progress thread meanwhile, and taken back at the end. */
 static sh_rc connect(struct sh_comm *c)
 {
@@ -329,8 +358,7 @@ static sh_rc connect(struct sh_comm *c)
     for (int s = 0; s < c->opt.n_streams; s++)
         if (c->opt.streams[s].runs == SH_RUNS_COLLECTIVES)
             state.queue[s] = c->opt.device->queue_create(true);
-    SH_TRY(make_world(c));
-    make_comms(c);
+    SH_TRY(connect_groups(c));
     SH_TRY(use_all_once(c));
     sh_mesh_own_mpi(); /* MPI belonged to the caller before */
     SH_TRY(sh_nccl_version(&version));
@@ -356,7 +384,6 @@ static sh_rc create(struct sh_comm *c)
         pose_as_hosts(c);
     state = (struct nccl){0};
     SH_TRY(sh_comm_mpi.create(c));
-    sh_mpi_lend(c->backend);
     rc = connect(c);
     if (rc == SH_OK)
         return SH_OK;
@@ -436,6 +463,15 @@ static ncclResult_t exchange(const struct sh_comm *c, const struct sh_coll *coll
     return rc == ncclSuccess ? end : rc;
 }
 
+/* The part of one of the two ranks that a message has. */
+static ncclResult_t pass(const struct sh_coll *coll, ncclComm_t comm, void *queue)
+{
+    size_t bytes = (size_t)(coll->count * sh_dtype_bytes(coll->dtype));
+
+    return coll->kind == SH_OP_SEND ? sh_nccl.ncclSend(coll->send, bytes, ncclUint8, coll->peer, comm, queue)
+                                    : sh_nccl.ncclRecv(coll->recv, bytes, ncclUint8, coll->peer, comm, queue);
+}
+
 /* Only enqueues. There are no sums over int types. */
 static ncclResult_t enqueue(const struct sh_comm *c, const struct sh_coll *coll, ncclComm_t comm, void *queue)
 {
@@ -450,6 +486,8 @@ static ncclResult_t enqueue(const struct sh_comm *c, const struct sh_coll *coll,
     case SH_OP_REDUCE_SCATTER:
         return sh_nccl.ncclReduceScatter(coll->send, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
     case SH_OP_ALL_TO_ALL: return exchange(c, coll, comm, queue);
+    case SH_OP_SEND:
+    case SH_OP_RECEIVE: return pass(coll, comm, queue);
     default: return sh_nccl.ncclAllReduce(coll->recv, coll->recv, n, types[coll->dtype], ncclSum, comm, queue);
     }
 }

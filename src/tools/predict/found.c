@@ -114,7 +114,7 @@ static void say_words(const struct sh_search_found *found, int n)
         {exchanged_in_tiles, "exchanged in N tiles: parallelism.tensor_parallel_tiles, beside products"},
         {over_stages,
          "N stages: parallelism.pipeline_parallel_degree; by ZBH1, interleaved: _schedule; the last K less:\n"
-         "_last_stage_less_layers. Runs refuse stages on GPUs so far"},
+         "_last_stage_less_layers"},
         {over_context, "sequences over N: parallelism.context_parallel_degree, ranks that share a sequence"},
     };
 

@@ -98,8 +98,6 @@ void sh_predict_say_stages(const struct sh_predict *l)
            100 * sh_pipe_bubble(&pipe));
     if (l->each)
         printf("  waits for other stages, as predicted: %.1f %% of the time that they work\n", 100 * bubble_of(l));
-    if (l->at.gpu)
-        puts("  planned on paper: a run refuses stages on GPUs so far");
     printf("  a message has the rows of a micro-step, or their gradients: %s\n",
            sh_str_bytes(message_bytes(l->stages.p[0]), bytes));
 }

@@ -77,12 +77,12 @@ static cudaStream_t known(void *stream)
 
 void sh_emulated_put(void *stream, void (*work)(void *arg), void *arg)
 {
-    sh_stream_put(known(stream)->work, work, arg, false);
+    sh_stream_put(known(stream)->work, work, arg);
 }
 
 void sh_emulated_put_in_order(void *stream, void (*work)(void *arg), void *arg)
 {
-    sh_stream_put(known(stream)->work, work, arg, sh_emulated_number("NCCL_LAUNCH_ORDER_IMPLICIT") == 1);
+    sh_stream_put_beside(known(stream)->work, work, arg, sh_emulated_number("NCCL_LAUNCH_ORDER_IMPLICIT") == 1);
 }
 
 static _Atomic bool faulted;

@@ -7,7 +7,8 @@
  *     their calls, on whatever stream and communicator.
  *   - Anything on which NCCL would hang or go wrong stops the process: ranks whose calls differ in kind, count, type,
  *     stream, communicator or order, messages whose lengths differ, and a NULL communicator in ncclCommGetAsyncError.
- *   - Sends and receives are grouped; a group is one piece of work. Here it has one communicator and one stream.
+ *   - A group of sends and receives is one piece of work, and so is one outside of a group. Here a group has one
+ *     communicator and one stream.
  *   - Any call fails, hangs or is slow on request, and the first large collectives take memory (emulated.h). */
 #include "src/base/err.h"
 #include "src/base/mem.h"
@@ -292,6 +293,16 @@ static ncclResult_t enqueue(void *arg)
     return ncclSuccess;
 }
 
+/* Stages call other collectives, so only those of a rank's own stage are compared: SHERD_EMULATED_STAGES says how many
+ * there are. */
+static void compare(const struct ncclComm *world, const struct sh_meet_call *call)
+{
+    int stages = (int)sh_emulated_number("SHERD_EMULATED_STAGES"), size = world->size / (stages ? stages : 1);
+    int first = world->rank / size * size;
+
+    sh_meet_compare(world->m, world->rank, first, first + size, call);
+}
+
 static void declare(const struct collective *x, const char *label)
 {
     int64_t part = (int64_t)x->call.count * sh_meet_type_bytes(x->call.type), all = part * x->c->size;
@@ -329,7 +340,7 @@ static ncclResult_t collect(const char *name, enum sh_meet_kind kind, const void
     x->call =
         (struct sh_meet_call){.kind = kind, .type = type, .count = count, .stream = sh_emulated_stream_number(stream)};
     memcpy(x->call.comm, c->name, sizeof x->call.comm);
-    sh_meet_compare(c->world->m, c->world->rank, c->world->size, &x->call);
+    compare(c->world, &x->call);
     declare(x, name);
     rc = take_memory(c, &x->call);
     if (rc == ncclSuccess)
@@ -385,37 +396,6 @@ ncclResult_t ncclGroupStart(void)
     return ncclSuccess;
 }
 
-static ncclResult_t add_message(const char *name, const void *at, size_t bytes, int peer, int sends, ncclComm_t c,
-                                cudaStream_t stream)
-{
-    struct group *g = open_group;
-    enum sh_nccl_fault fault;
-
-    enter(c);
-    fault = sh_nccl_fault_of(name);
-    if (!g || (g->c && (g->c != c || g->stream != stream)))
-        stop("a message is in no group, or in one of another stream or communicator than", c->name);
-    if (peer < 0 || peer >= c->size || g->n == 2 * c->size)
-        stop("a message to a rank that is not in, or one too many in, communicator", c->name);
-    g->c = c;
-    g->stream = stream;
-    g->never |= fault == SH_NCCL_ASYNC;
-    g->message[g->n++] = (struct sh_meet_message){peer, sends, (char *)(uintptr_t)at, bytes};
-    sh_emulated_access(stream, at, (int64_t)bytes, !sends, name);
-    leave(c);
-    return fault == SH_NCCL_ERROR ? ncclSystemError : ncclSuccess;
-}
-
-ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
-{
-    return add_message(__func__, send, count * (size_t)sh_meet_type_bytes(type), peer, 1, c, stream);
-}
-
-ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
-{
-    return add_message(__func__, recv, count * (size_t)sh_meet_type_bytes(type), peer, 0, c, stream);
-}
-
 static void send_all(void *arg)
 {
     struct group *g = arg;
@@ -436,17 +416,12 @@ static ncclResult_t enqueue_group(void *arg)
 }
 
 /* A group of no messages is nothing. */
-ncclResult_t ncclGroupEnd(void)
+static ncclResult_t end_group(struct group *g, enum sh_nccl_fault fault)
 {
-    struct group *g = open_group;
-    enum sh_nccl_fault fault = sh_nccl_fault_of(__func__);
-    struct ncclComm *c = g ? g->c : NULL;
+    struct ncclComm *c = g->c;
     bool never;
     ncclResult_t rc;
 
-    open_group = NULL;
-    if (!g)
-        return ncclInvalidUsage;
     if (!c || fault == SH_NCCL_ERROR) {
         free(g);
         return c ? ncclSystemError : ncclSuccess;
@@ -458,6 +433,49 @@ ncclResult_t ncclGroupEnd(void)
         atomic_store(&c->state, ncclRemoteError);
     leave(c);
     return rc;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    struct group *g = open_group;
+    enum sh_nccl_fault fault = sh_nccl_fault_of(__func__);
+
+    open_group = NULL;
+    return g ? end_group(g, fault) : ncclInvalidUsage;
+}
+
+static ncclResult_t add_message(const char *name, const void *at, size_t bytes, int peer, int sends, ncclComm_t c,
+                                cudaStream_t stream)
+{
+    bool alone = !open_group;
+    struct group *g = alone ? sh_calloc(1, sizeof *g) : open_group;
+    enum sh_nccl_fault fault;
+
+    enter(c);
+    fault = sh_nccl_fault_of(name);
+    if (g->c && (g->c != c || g->stream != stream))
+        stop("a message is in a group of another stream or communicator than", c->name);
+    if (peer < 0 || peer >= c->size || g->n == 2 * c->size)
+        stop("a message to a rank that is not in, or one too many in, communicator", c->name);
+    g->c = c;
+    g->stream = stream;
+    g->never |= fault == SH_NCCL_ASYNC;
+    g->message[g->n++] = (struct sh_meet_message){peer, sends, (char *)(uintptr_t)at, bytes};
+    sh_emulated_access(stream, at, (int64_t)bytes, !sends, name);
+    leave(c);
+    if (!alone)
+        return fault == SH_NCCL_ERROR ? ncclSystemError : ncclSuccess;
+    return end_group(g, fault);
+}
+
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
+{
+    return add_message(__func__, send, count * (size_t)sh_meet_type_bytes(type), peer, 1, c, stream);
+}
+
+ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t stream)
+{
+    return add_message(__func__, recv, count * (size_t)sh_meet_type_bytes(type), peer, 0, c, stream);
 }
 
 /* Linked instead of loaded. */

@@ -72,14 +72,14 @@ static void must_agree(const struct sh_meet_log *log, int rank, int other, int64
 }
 
 /* Whichever of two ranks comes later compares both. A rank that is a whole log ahead has overwritten its part. */
-void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct sh_meet_call *call)
+void sh_meet_compare(struct sh_meeting *world, int rank, int first, int end, const struct sh_meet_call *call)
 {
     struct sh_meet_log *log = world->log;
     int64_t n = atomic_load(&log[rank].n);
 
     log[rank].call[n % SH_MEET_LOG] = *call;
     atomic_store(&log[rank].n, n + 1);
-    for (int other = 0; other < size; other++) {
+    for (int other = first; other < end; other++) {
         int64_t there = atomic_load(&log[other].n);
 
         if (other != rank && there > n && there < n + SH_MEET_LOG / 2)

@@ -65,8 +65,9 @@ struct sh_meeting *sh_meet_open(const char *path, int rank, int size);
 void sh_meet_close(struct sh_meeting *m);
 void sh_meet_wait(struct sh_meeting *m); /* for all ranks */
 
-/* Record this rank's call, and stop the process if another rank has called something else in its place. */
-void sh_meet_compare(struct sh_meeting *world, int rank, int size, const struct sh_meet_call *call);
+/* Record this rank's call, and stop the process if one of the ranks from `first` to before `end` has called something else
+ * in its place. */
+void sh_meet_compare(struct sh_meeting *world, int rank, int first, int end, const struct sh_meet_call *call);
 
 /* Carry out the collective. */
 void sh_meet_exchange(struct sh_meeting *m, int rank, int size, const struct sh_meet_call *call, const void *send,

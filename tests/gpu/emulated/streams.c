@@ -26,7 +26,7 @@ struct item {
     struct sh_mark *reached, *awaited;
     struct sh_stream *stream;
     int64_t at;
-    bool in_order;
+    bool in_order, beside, begun, ended;
 };
 
 struct sh_stream {
@@ -61,7 +61,7 @@ static void want(struct sh_stream *s, int64_t at)
             continue;
         if (i->awaited && !i->awaited->done)
             want(i->awaited->stream, i->awaited->at);
-        for (struct item *o = i->in_order ? orderly : NULL; o && o != i; o = o->next_in_order)
+        for (struct item *o = i->in_order && !i->begun ? orderly : NULL; o && o != i; o = o->next_in_order)
             want(o->stream, o->at);
     }
 }
@@ -70,6 +70,8 @@ static bool can_run(const struct sh_stream *s)
 {
     const struct item *i = s->first;
 
+    if (i && i->begun)
+        return i->ended;
     return i && i->at <= s->wanted && !(i->awaited && !i->awaited->done) && !(i->in_order && i != orderly);
 }
 
@@ -84,22 +86,60 @@ static struct sh_stream *draw(void)
     return found;
 }
 
-/* Works without the lock; the item stays at the front of its stream, so nothing overtakes it. */
-static void run_first(struct sh_stream *s)
+static void *beside_main(void *arg)
 {
-    struct item *i = s->first;
+    struct item *i = arg;
 
+    i->work(i->arg);
+    pthread_mutex_lock(&lock);
+    i->ended = true;
+    pthread_cond_signal(&asked);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* Signals are left to the program's threads. */
+static void start_thread(void *(*body)(void *), void *arg)
+{
+    sigset_t all, before;
+    pthread_t thread;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    if (pthread_create(&thread, NULL, body, arg) != 0)
+        abort();
+    pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* Works without the lock; the item stays at the front of its stream, so nothing overtakes it. Returns whether it is done. */
+static bool begin(struct item *i)
+{
+    i->begun = true;
+    if (i->in_order)
+        orderly = i->next_in_order;
+    if (i->work && i->beside) {
+        start_thread(beside_main, i);
+        return false;
+    }
     if (i->work) {
         pthread_mutex_unlock(&lock);
         i->work(i->arg);
         pthread_mutex_lock(&lock);
     }
+    return true;
+}
+
+static void run_first(struct sh_stream *s)
+{
+    struct item *i = s->first;
+
+    if (!i->begun && !begin(i))
+        return;
     if (i->reached) {
         i->reached->done = true;
         i->reached->ns = sh_now_ns();
     }
-    if (i->in_order)
-        orderly = i->next_in_order;
     s->first = i->next;
     if (i->reached || !s->first)
         pthread_cond_broadcast(&done);
@@ -124,21 +164,11 @@ static void *device_main(void *arg)
     return NULL;
 }
 
-/* Signals are left to the program's threads. */
 static void start_device(void)
 {
-    sigset_t all, before;
-    pthread_t thread;
-
-    if (running)
-        return;
+    if (!running)
+        start_thread(device_main, NULL);
     running = true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, device_main, NULL) != 0)
-        abort();
-    pthread_detach(thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 struct sh_stream *sh_stream_create(void)
@@ -183,10 +213,17 @@ static void put(struct sh_stream *s, struct item item)
     }
 }
 
-void sh_stream_put(struct sh_stream *s, void (*work)(void *arg), void *arg, bool in_order)
+void sh_stream_put(struct sh_stream *s, void (*work)(void *arg), void *arg)
 {
     pthread_mutex_lock(&lock);
-    put(s, (struct item){.work = work, .arg = arg, .in_order = in_order});
+    put(s, (struct item){.work = work, .arg = arg});
+    pthread_mutex_unlock(&lock);
+}
+
+void sh_stream_put_beside(struct sh_stream *s, void (*work)(void *arg), void *arg, bool in_order)
+{
+    pthread_mutex_lock(&lock);
+    put(s, (struct item){.work = work, .arg = arg, .in_order = in_order, .beside = true});
     pthread_mutex_unlock(&lock);
 }
 

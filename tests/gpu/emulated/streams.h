@@ -15,8 +15,11 @@ struct sh_mark; /* a place in a stream; reference-counted */
 
 struct sh_stream *sh_stream_create(void); /* lives as long as the process */
 
-/* in_order: it starts after all such work that was put anywhere before. */
-void sh_stream_put(struct sh_stream *s, void (*work)(void *arg), void *arg, bool in_order);
+void sh_stream_put(struct sh_stream *s, void (*work)(void *arg), void *arg);
+
+/* Work that may wait for other ranks, while other streams go on. in_order: it starts after all such work that was put
+ * anywhere before. */
+void sh_stream_put_beside(struct sh_stream *s, void (*work)(void *arg), void *arg, bool in_order);
 
 struct sh_mark *sh_stream_mark(struct sh_stream *s);             /* one reference */
 void sh_stream_after(struct sh_stream *s, struct sh_mark *mark); /* later items wait for it */
