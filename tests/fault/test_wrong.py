@@ -212,7 +212,7 @@ def case_right():
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or not all(f'\n{kind} ' in said for kind in kinds.split()))
     stages = ('--parallelism.sharding_strategy=shard_optim', '--model.n_layers=8', '--training.batch_schedule=', '--model.tie_word_embeddings=false',
               '--parallelism.pipeline_parallel_degree=2', '--parallelism.pipeline_parallel_schedule=Interleaved1F1B')
-    for ranks, layers, *words in [(0, '3 of 3', '--offload.activations=nvme', f'--offload.nvme_path={pathlib.Path.cwd()}', '--model.dim=64', '--training.mixed_precision_param=float32'),
+    for ranks, layers, *words in [(0, '2 of 3', '--offload.activations=nvme', f'--offload.nvme_path={pathlib.Path.cwd()}'),
                                   *[(2, '2 of 8', *stages), (2, '2 of 8', *stages[:-1], '--parallelism.pipeline_parallel_first_stage_less_layers=2')] * job.can_launch()]:
         status, said, error = check('--operations', *words, ranks=ranks)
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or f'{layers} layers' not in said)
@@ -221,6 +221,12 @@ def case_right():
     job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16'})
     status, said, error = check('--operations', *wide)
     wrong += [f'a fused sum: exit {status}: {said}{error}'] * (status != 0 or '\ngelu_bwd_bias ' not in said)
+    # Few rows have a score, and by this seed all are next to nothing.
+    job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], 'model.init_std': 0.02, 'model.dim': 256, 'model.n_layers': 1,
+                          'training.seq_len': 12, 'training.global_batch_size': 1, 'training.local_batch_size': 1, 'model.num_labels': 1,
+                          'objective.name': 'regression', 'debug.seed': 146})
+    status, said, error = check('--operations')
+    wrong += [f'few scores: exit {status}: {said}{error}'] * (status != 0)
     # Answers to learn and to avoid that cost nearly the same, by this seed: their difference is no measure of what rounds.
     job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], 'objective.name': 'dpo', 'model.init_std': 0.02,
                           'training.seq_len': 16, 'model.max_seq_len': 32, 'debug.seed': 84})

@@ -20,12 +20,11 @@ enum { TOKENS_FILE, TEACHER_FILE };
 static const char *const files[] = {"tokens.bin",    "teacher.top", "reference.bin",
                                     "metrics.jsonl", "config.yaml", "progress.json"};
 
-/* The fewest blocks, of the first ones, that have all the kinds that the model has: one on each stage, and one whose
- * activations leave memory, as those of the last two do not. */
+/* The fewest blocks, of the first ones, that have all the kinds that the model has, and one on each stage. */
 static int enough_layers(const struct sh_config *c)
 {
     const struct sh_model *m = &c->model;
-    int least = LAYERS + (c->offload.activations != SH_OFFLOAD_NONE), n = 0;
+    int least = LAYERS, n = 0;
     unsigned all = 0, seen = 0;
 
     if (least < c->parallelism.pipeline_parallel_degree)
@@ -84,6 +83,7 @@ static void prepare(struct sh_config *cfg)
     cfg->parallelism.pipeline_parallel_layers_per_stage = 0;
     cfg->parallelism.pipeline_parallel_first_stage_less_layers = 0;
     cfg->parallelism.pipeline_parallel_last_stage_less_layers = 0;
+    cfg->offload.activations = SH_OFFLOAD_NONE; /* those of so few rows fill no page; moves are no operations */
     /* A dynamic scale has not come down yet; that of a single target would overflow inside of an operation. */
     if (cfg->training.loss_scale_init > LOSS_SCALE)
         cfg->training.loss_scale_init = LOSS_SCALE;

@@ -164,22 +164,47 @@ static double inside_of(const struct sh_op_call *call)
     return sh_bound_inside(call->kind) * sh_bound_eps(narrowest(call));
 }
 
-/* The size of what was added up: the reference's largest number stands for it, except for a loss whose weights have both
- * signs, as those of answers to learn and to avoid; a row's loss is about that of any word. */
+static double longest_row(const struct sh_operand *o)
+{
+    int64_t width = width_of(o), rows = sh_operand_elems(o) / width;
+    double longest = 0;
+
+    for (int64_t row = 0; row < rows; row++) {
+        double sum = 0;
+
+        for (int64_t i = row * width; i < (row + 1) * width; i++)
+            sum += sh_operand_get(o, i) * sh_operand_get(o, i);
+        longest = isfinite(sum) ? fmax(longest, sum) : longest;
+    }
+    return sqrt(longest);
+}
+
+/* The size of what a logit adds up, terms of either sign. Few logits may all be next to nothing. */
+static double logit_size(const struct sh_op_call *call)
+{
+    return longest_row(&call->in[0]) * longest_row(&call->in[1]) / sqrt((double)width_of(&call->in[0]));
+}
+
+/* The size of what was added up: the reference's largest number stands for it, except for scores, and for a loss whose
+ * weights have both signs, as those of answers to learn and to avoid; a row's loss is about that of any word, or a
+ * logit. */
 static double size_of(const struct sh_op_call *call, const struct sh_operand *reference)
 {
     const struct sh_operand *weight = &call->in[3];
-    double largest = 0, sum = 0;
+    double largest = 0, sum = 0, row;
 
     for (int64_t i = 0; i < sh_operand_elems(reference); i++) {
         double x = fabs(sh_operand_get(reference, i));
 
         largest = isfinite(x) ? fmax(largest, x) : largest;
     }
+    if (call->kind == SH_OP_HEAD_SCORE)
+        return fmax(largest, logit_size(call));
     if (call->kind != SH_OP_HEAD_LOSS_GRAD || reference != &call->out[0] || !weight->data)
         return largest;
+    row = call->attr->head.raw ? logit_size(call) : log((double)call->in[1].dim[0]);
     for (int64_t i = 0; i < sh_operand_elems(weight); i++)
-        sum += fabs(sh_operand_get(weight, i)) * log((double)call->in[1].dim[0]);
+        sum += fabs(sh_operand_get(weight, i)) * row;
     return fmax(largest, sum);
 }
 
