@@ -256,7 +256,8 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .forward = true, .backward = SH_OP_SPLIT_HEADS, .attrs = split_attrs, APART},
     [SH_OP_SPLIT_KV] =
         {.shape = "x [N,HD+2KD] act -> q [N,HD] act, kv [N,2KD] act", .forward = true, .attrs = kv_attrs, APART},
-    [SH_OP_JOIN_KV] = {.shape = "q [N,HD] act, kv [N,2KD] act -> x [N,HD+2KD] act", .attrs = kv_attrs, APART},
+    [SH_OP_JOIN_KV] =
+        {.shape = "q [N,HD] act, kv [N,2KD] act -> x [N,HD+2KD] act", .forward = true, .attrs = kv_attrs, APART},
     [SH_OP_FROM_PIECES] =
         {.shape = "x [P,2B,M,W] act -> y [B,2PM,W] act", .forward = true, .backward = SH_OP_TO_PIECES, APART},
     [SH_OP_TO_PIECES] = {.shape = "x [B,2PM,W] act -> y [P,2B,M,W] act", .forward = true, .backward = SH_OP_FROM_PIECES, APART},

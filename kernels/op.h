@@ -74,6 +74,7 @@
  *
  * A norm of all queries together, and of all keys, may find its heads on several ranks. QK_MEANS gives this rank's part of a
  * mean over all of them; the ranks' parts add up. QK_NORM takes that of squares as `mean`, QK_NORM_BWD that of dy x w.
+ * With K = 0 there are queries alone; wk, which is not looked at, is then wq.
  *
  * Heads may be spread over P ranks while attention looks at whole sequences, of which each rank otherwise has a part.
  * The rank at place p gets query heads [p H, (p + 1) H), with H heads of a rank, and J key-value heads from

@@ -91,6 +91,28 @@ int sh_family_global_dim(const struct sh_model *m)
     return m->global_head_dim ? m->global_head_dim : m->head_dim;
 }
 
+bool sh_family_shares_kv(const struct sh_model *m, int block)
+{
+    return block >= m->n_layers - m->kv_shared_layers;
+}
+
+int sh_family_kv_source(const struct sh_model *m, int block)
+{
+    int source = m->n_layers - m->kv_shared_layers - 1;
+
+    while (source >= 0 && sh_family_is_global(m, source) != sh_family_is_global(m, block))
+        source--;
+    return source;
+}
+
+bool sh_family_is_kv_source(const struct sh_model *m, int block)
+{
+    for (int i = m->n_layers - m->kv_shared_layers; i < m->n_layers && !sh_family_shares_kv(m, block); i++)
+        if (sh_family_kv_source(m, i) == block)
+            return true;
+    return false;
+}
+
 bool sh_family_has_delta(const struct sh_model *m, int block)
 {
     return (sh_layers_kind(m, block) & SH_LAYER_LINEAR) != 0;
@@ -144,7 +166,10 @@ const char *sh_family_linear_name(const struct sh_family *f, enum sh_param_role 
                                                   [SH_PARAM_DELTA_Z] = f->delta_z,
                                                   [SH_PARAM_DELTA_B] = f->delta_b,
                                                   [SH_PARAM_DELTA_A] = f->delta_a,
-                                                  [SH_PARAM_DELTA_O] = f->delta_o};
+                                                  [SH_PARAM_DELTA_O] = f->delta_o,
+                                                  [SH_PARAM_PER_LAYER_GATE] = f->per_layer_gate,
+                                                  [SH_PARAM_PER_LAYER_OUT] = f->per_layer_out,
+                                                  [SH_PARAM_PER_LAYER_IN] = f->per_layer_in};
     return names[which];
 }
 
@@ -158,6 +183,7 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
     int64_t shared_up = f->shared_gate || f->gelu ? shared : 2 * shared;
     int64_t plain = m->head_dim - m->rotary_dim, values = (int64_t)m->n_heads * m->v_head_dim; /* of latent attention */
     int64_t heads = m->linear_value_heads, made = heads * m->linear_value_dim; /* of blocks with a state */
+    int64_t per_layer = (int64_t)m->n_layers * m->per_layer_dim;
     int64_t asked_of_state = sh_family_delta_columns(m) + (f->scan ? made + heads : 0);
     const int64_t dims[SH_PARAM_PRODUCTS][2] = {[SH_PARAM_Q] = {m->dim, f->k || f->kv_a ? asked : q + 2 * kv},
                                                 [SH_PARAM_K] = {m->dim, kv},
@@ -181,7 +207,10 @@ void sh_family_linear_dims(const struct sh_model *m, enum sh_param_role which, i
                                                 [SH_PARAM_DELTA_Z] = {m->dim, made},
                                                 [SH_PARAM_DELTA_B] = {m->dim, heads},
                                                 [SH_PARAM_DELTA_A] = {m->dim, heads},
-                                                [SH_PARAM_DELTA_O] = {made, m->dim}};
+                                                [SH_PARAM_DELTA_O] = {made, m->dim},
+                                                [SH_PARAM_PER_LAYER_GATE] = {m->dim, m->per_layer_dim},
+                                                [SH_PARAM_PER_LAYER_OUT] = {m->per_layer_dim, m->dim},
+                                                [SH_PARAM_PER_LAYER_IN] = {m->dim, per_layer}};
     *in = dims[which][0];
     *out = dims[which][1];
 }
@@ -206,7 +235,10 @@ bool sh_family_linear_bias(const struct sh_model *m, enum sh_param_role which)
     case SH_PARAM_DELTA_Z:
     case SH_PARAM_DELTA_B:
     case SH_PARAM_DELTA_A:
-    case SH_PARAM_DELTA_O: return false;
+    case SH_PARAM_DELTA_O:
+    case SH_PARAM_PER_LAYER_GATE:
+    case SH_PARAM_PER_LAYER_OUT:
+    case SH_PARAM_PER_LAYER_IN: return false;
     default: return f->mlp_bias || m->mlp_bias;
     }
 }
@@ -261,6 +293,8 @@ static bool has_product(const struct sh_model *m, int role)
         return m->q_lora_rank;
     if (role < SH_PARAM_GATE || role == SH_PARAM_KV_A || role == SH_PARAM_KV_B)
         return attention;
+    if (role >= SH_PARAM_PER_LAYER_GATE)
+        return m->per_layer_dim;
     if (role >= SH_PARAM_DELTA_QKV)
         return delta;
     if (role < SH_PARAM_LINEARS)

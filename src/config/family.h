@@ -61,13 +61,17 @@ struct sh_family {
         global_heads; /* blocks without a window may have other heads (model.global_head_dim), and their rotary positions
                             turn the first of all pairs of a head; scores are not divided */
     bool value_norm;  /* values are normalized, without a weight */
+    /* With model.per_layer_dim: the table and the product that make an input for each block, and the norm of both; in a
+     * block the product that gates it and the one back. NULL: none. */
+    const char *per_layer_embed, *per_layer_in, *per_layer_norm, *per_layer_gate, *per_layer_out;
     bool layer_scale;    /* what a block makes is multiplied by a number of its own, "layer_scalar" */
     bool attention_gate; /* q has a gate behind each head's query, for what that head makes */
     const char *delta;   /* the module of blocks with the gated delta rule (layer_types linear); NULL: none */
     bool scan;           /* that module is Mamba-2's state space; delta_qkv makes gates, values, groups and steps */
     const char *delta_qkv, *delta_z, *delta_b, *delta_a, *delta_o, *delta_conv, *delta_norm; /* and those in it */
-    const char *norm[2];  /* of the attention branch and of the feed-forward branch; second NULL: one for both */
-    const char *after[2]; /* norms of the branches' outputs, in addition; NULL: none */
+    const char *norm[3];  /* of the attention branch, the feed-forward branch and that of the block's own input; second
+                             NULL: one for both; third NULL: none */
+    const char *after[3]; /* norms of the branches' outputs, in addition; NULL: none */
 
     /* With experts: the router; up [E,2F,C], gate and up of each expert, or [E,F,C] with gelu; down [E,C,F]; the expert that every token has,
      * and the product whose sigmoid weighs it. NULL: none. */
@@ -80,6 +84,12 @@ struct sh_family {
 /* Whether this block, counted from 0, has the heads of model.global_head_dim; and the width of these. */
 bool sh_family_is_global(const struct sh_model *m, int block);
 int sh_family_global_dim(const struct sh_model *m);
+
+/* Whether this block, counted from 0, reads the keys and values of another, the last one of its kind that has its own
+ * (model.kv_shared_layers); which one, SH_NONE if there is none; and whether a later block reads its. */
+bool sh_family_shares_kv(const struct sh_model *m, int block);
+int sh_family_kv_source(const struct sh_model *m, int block);
+bool sh_family_is_kv_source(const struct sh_model *m, int block);
 
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);

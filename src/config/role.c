@@ -27,6 +27,10 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_DELTA_B] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
         [SH_PARAM_DELTA_A] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
         [SH_PARAM_DELTA_O] = {.ending = "weight", .matrix = true, .residual = true, .linear = true, .packs = true},
+        [SH_PARAM_PER_LAYER_GATE] = {.ending = "weight", .matrix = true, .linear = true, .packs = true},
+        [SH_PARAM_PER_LAYER_OUT] =
+            {.ending = "weight", .matrix = true, .residual = true, .linear = true, .packs = true},
+        [SH_PARAM_PER_LAYER_IN] = {.ending = "weight", .matrix = true, .linear = true},
         [SH_PARAM_EMBED] = {.ending = "weight"},
         [SH_PARAM_POSITIONS] = {.ending = "weight"},
         [SH_PARAM_HEAD] = {.ending = "weight"},
@@ -46,6 +50,7 @@ const struct sh_param_info *sh_param_info(enum sh_param_role role)
         [SH_PARAM_GATED_NORM] = {.ending = "weight", .vector = true},
         [SH_PARAM_LAYER_SCALE] = {.ending = "layer_scalar", .vector = true, .still = true},
         [SH_PARAM_SINK] = {.ending = "sinks", .vector = true},
+        [SH_PARAM_PER_LAYER_EMBED] = {.ending = "weight"},
     };
     return &rows[role];
 }

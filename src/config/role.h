@@ -30,6 +30,9 @@ enum sh_param_role {
     SH_PARAM_DELTA_B,
     SH_PARAM_DELTA_A,
     SH_PARAM_DELTA_O,
+    SH_PARAM_PER_LAYER_GATE, /* of inputs for each block: from the stream to one's width, back, and for all blocks at once */
+    SH_PARAM_PER_LAYER_OUT,
+    SH_PARAM_PER_LAYER_IN,
     SH_PARAM_PRODUCTS,                  /* number of all products */
     SH_PARAM_EMBED = SH_PARAM_PRODUCTS, /* one row per word */
     SH_PARAM_POSITIONS,                 /* one row per position */
@@ -41,15 +44,16 @@ enum sh_param_role {
     SH_PARAM_LORA_B,
     SH_PARAM_EXPERT_LORA_A, /* the two beside a product of experts, for each expert */
     SH_PARAM_EXPERT_LORA_B,
-    SH_PARAM_EXPERT_BIAS, /* [E,O], of a product of experts */
-    SH_PARAM_MOMENT,      /* no parameter: the means of squares of a matrix's rows, which an optimizer keeps */
-    SH_PARAM_SINK,        /* a number for each head, in the softmax of its attention */
-    SH_PARAM_CONV,        /* [C,1,W], a convolution over time of each column */
-    SH_PARAM_DECAY,       /* logarithm of the decay of each head's state */
-    SH_PARAM_STEP,        /* added to what the decay depends on, for each head */
-    SH_PARAM_LAYER_SCALE, /* one factor on what a block makes, which training never changes */
-    SH_PARAM_GATED_NORM,  /* factors of a norm that a gate multiplies, never 1 + weight */
-    SH_PARAM_SKIP,        /* how much of a value each head passes by its state */
+    SH_PARAM_EXPERT_BIAS,     /* [E,O], of a product of experts */
+    SH_PARAM_MOMENT,          /* no parameter: the means of squares of a matrix's rows, which an optimizer keeps */
+    SH_PARAM_SINK,            /* a number for each head, in the softmax of its attention */
+    SH_PARAM_CONV,            /* [C,1,W], a convolution over time of each column */
+    SH_PARAM_DECAY,           /* logarithm of the decay of each head's state */
+    SH_PARAM_STEP,            /* added to what the decay depends on, for each head */
+    SH_PARAM_LAYER_SCALE,     /* one factor on what a block makes, which training never changes */
+    SH_PARAM_GATED_NORM,      /* factors of a norm that a gate multiplies, never 1 + weight */
+    SH_PARAM_SKIP,            /* how much of a value each head passes by its state */
+    SH_PARAM_PER_LAYER_EMBED, /* one row per word, with a part for each block */
     SH_PARAM_ROLES
 };
 

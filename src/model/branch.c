@@ -2,8 +2,9 @@
  *
  *     x [N,C] -> (norm1) -> qkv [N,(H+2K)D] -> (qk norm) -> (rope) -> attention [N,HD] -> proj [N,C] -> (norm) -> + x
  *             -> (norm2) -> up [N,F], or gate and up [N,2F] -> activation [N,F] -> down [N,C] -> (norm) -> + x
+ *             -> (what the block makes of an input of its own, inputs.c -> norm -> + x)
  *
- * Each of the two branches is a row of parts[], the first one that fits the family and the block. */
+ * Each of the branches is a row of parts[], the first one that fits the family and the block. */
 #include "src/model/part.h"
 
 #include "kernels/plug.h"
@@ -77,6 +78,11 @@ static bool has_no_ffn(const struct decoder *d)
         SH_PARAM_SHARED_WEIGHT, 1                         \
     }
 
+static bool has_no_input(const struct decoder *d)
+{
+    return !sh_model_has_inputs(d);
+}
+
 static const struct part *part_of(const struct decoder *d, int branch)
 {
     static const struct part parts[BRANCHES][6] = {
@@ -100,6 +106,8 @@ static const struct part *part_of(const struct decoder *d, int branch)
                           {.fits = has_experts, .stack = {EXPERTS}, .emit = sh_model_experts},
                           {.fits = has_own, .emit = own_feed_forward},
                           {.stack = {{SH_PARAM_GATE, 2}, {SH_PARAM_DOWN, 1}}, .emit = feed_forward}},
+        [INPUT] = {{.fits = has_no_input},
+                   {.stack = {{SH_PARAM_PER_LAYER_GATE, 1}, {SH_PARAM_PER_LAYER_OUT, 1}}, .emit = sh_model_gate_input}},
     };
     const struct part *p = parts[branch];
 
@@ -152,7 +160,7 @@ static struct branch declare_branch(struct decoder *d, int which)
         sh_model_delta_declare(d, &b);
     else if (which == ATTENTION)
         sh_model_declare_heads(d, &b);
-    b.after = sh_model_declare_norm(d, d->f->after[which]);
+    b.after = sh_model_declare_norm(d, part->emit ? d->f->after[which] : NULL);
     return b;
 }
 

@@ -8,6 +8,7 @@
 #include "src/model/rope.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* [V,C], or this rank's words of it: as many as those of another, or one less. */
 static int declare_words(struct decoder *d, enum sh_param_role role, const char *module)
@@ -147,7 +148,10 @@ static int emit_embedding(struct decoder *d)
     x = sh_emit_embed(&d->e, d->wte, d->wpe);
     if (d->f->scaled_embedding)
         x = sh_emit_scale(&d->e, x, sqrtf((float)d->m->dim));
-    return sh_model_scaled(d, x, d->m->embedding_multiplier);
+    x = sh_model_scaled(d, x, d->m->embedding_multiplier);
+    if (sh_model_has_inputs(d))
+        sh_model_make_inputs(d, x);
+    return x;
 }
 
 /* From this place to the one that has a chunk. */
@@ -256,4 +260,5 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
             &d.e, sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS ? sh_emit_pair_numbers(&b->pairs) : 1);
     if (b->adapters.rank)
         sh_adapt_freeze(p, m->num_labels > 0);
+    free(d.input);
 }

@@ -30,6 +30,8 @@ struct decoder {
     int first_report; /* number of the first block with experts that this rank computes; SH_NONE: none yet */
     int router_bias, layer_scale; /* of the block; SH_NONE */
     int wte, wpe, head, rope, rope_local;
+    int kv[2], cache[2]; /* for later blocks: of those with a window, and without one */
+    int *input;          /* [n_layers] what each block reads besides the stream, freed at the end; NULL: nothing */
     struct weights final_norm;
 };
 
@@ -62,7 +64,7 @@ struct branch {
     struct sh_ffn_weights own; /* of model.ffn */
 };
 
-enum { ATTENTION, FEED_FORWARD, BRANCHES };
+enum { ATTENTION, FEED_FORWARD, INPUT, BRANCHES };
 
 /* A kind of a branch: its products in the order of the forward, and what it computes between the norms. */
 struct part {
@@ -105,6 +107,12 @@ int sh_model_latent_attention(struct decoder *d, int x, const struct branch *b);
 int sh_model_delta(struct decoder *d, int x, const struct branch *b);
 int sh_model_scan(struct decoder *d, int x, const struct branch *b);
 int sh_model_experts(struct decoder *d, int x, const struct branch *b);
+
+/* inputs.c: what blocks read besides the stream: declare and make that of all blocks from the embedding [N,C]; whether there
+ * is any; and what a block makes of the stream and of its own. */
+void sh_model_make_inputs(struct decoder *d, int x);
+bool sh_model_has_inputs(const struct decoder *d);
+int sh_model_gate_input(struct decoder *d, int x, const struct branch *b); /* [N,C] -> [N,C] */
 
 /* branch.c: the block e.block, whose rows come from the one before; of another stage, only its parameters are listed. */
 int sh_model_emit_block(struct decoder *d, int x); /* [N,C] -> [N,C] */

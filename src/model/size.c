@@ -64,16 +64,24 @@ static int64_t delta_states(const struct sh_model *m)
     return (int64_t)m->linear_value_heads * m->linear_key_dim * m->linear_value_dim / SH_DELTA_CHUNK;
 }
 
+/* Of the widest block. */
+static int64_t ffn_width(const struct sh_model *m)
+{
+    return (m->double_wide_ffn ? 2 : 1) * (int64_t)m->ffn_dim;
+}
+
 /* Widths of a block's matrices are summed generously: each is a multiple of dim. */
 static sh_rc check_params(const struct sh_model *m)
 {
     int64_t experts = sh_size_mul(m->n_experts, 3 * (int64_t)m->expert_ffn_dim + 1);
-    int64_t dense = sh_size_add(3 * ((int64_t)m->ffn_dim + m->shared_ffn_dim), sh_ffn_params(m) / m->dim);
+    int64_t dense = sh_size_add(3 * (ffn_width(m) + m->shared_ffn_dim), sh_ffn_params(m) / m->dim);
     int64_t latent = (int64_t)m->q_lora_rank + m->kv_lora_rank;
-    int64_t others = sh_size_add(qkv_width(m) + heads_width(m) + delta_width(m) + latent + 9, dense);
+    int64_t others =
+        sh_size_add(qkv_width(m) + heads_width(m) + delta_width(m) + latent + 3 * (int64_t)m->per_layer_dim + 9, dense);
     int64_t block = sh_size_add(sh_size_mul(m->dim, sh_size_add(others, experts)), latent_params(m));
     int64_t blocks = sh_size_mul(block, m->n_layers);
-    int64_t tables = sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len);
+    int64_t inputs = sh_size_mul(m->vocab_size, (int64_t)m->n_layers * m->per_layer_dim);
+    int64_t tables = sh_size_add(sh_size_mul(m->dim, 2 * (int64_t)m->vocab_size + m->max_seq_len), inputs);
 
     if (sh_size_add(blocks, tables) <= MOST_PARAMS)
         return SH_OK;
@@ -87,7 +95,7 @@ static sh_rc check_params(const struct sh_model *m)
 /* About 16 tensors of width C, and those of attention and feed-forward, for each layer and one more. */
 static sh_rc check_activations(const struct sh_model *m, const struct sh_model_batch *b)
 {
-    int64_t dense = 8 * ((int64_t)m->ffn_dim + m->shared_ffn_dim + sh_ffn_widths(m)), dim = m->dim;
+    int64_t dense = 8 * (ffn_width(m) + m->shared_ffn_dim + sh_ffn_widths(m) + m->per_layer_dim), dim = m->dim;
     int64_t experts = m->n_experts_per_token * (8 * (int64_t)m->expert_ffn_dim + 4 * dim) + 4 * (int64_t)m->n_experts;
     int64_t widths =
         16 * dim + 8 * qkv_width(m) + 4 * heads_width(m) + dense + experts + 4 * delta_width(m) + delta_states(m);

@@ -43,7 +43,8 @@ struct sh_adapt sh_model_products(const struct decoder *d, struct stack stack)
         s.experts = sh_param_info(i)->experts ? d->m->n_experts : 0;
         if (s.experts && d->spread.ranks > 1)
             s.held = (struct sh_band){(int64_t)here * d->spread.place, here};
-        if (!s.module[s.n] || (i == SH_PARAM_V && d->m->keys_as_values))
+        if (!s.module[s.n] || (i == SH_PARAM_V && d->m->keys_as_values) ||
+            ((i == SH_PARAM_K || i == SH_PARAM_V) && sh_family_shares_kv(d->whole, d->e.block)))
             continue;
         sh_family_linear_dims(d->m, i, &s.in, &s.out[s.n]);
         if (d->tensor.ranks > 1 && i < SH_PARAM_LINEARS)

@@ -288,7 +288,8 @@ static void qk_norm_rule(struct grad *g)
         op.in[5] = mean_over_ranks(g);
     op.out[0] = fresh(g, g->fwd.in[0]);
     to_param(g, &op, 1, g->fwd.in[1]);
-    to_param(g, &op, 2, g->fwd.in[2]);
+    if (g->fwd.in[2] != g->fwd.in[1]) /* else there are no keys */
+        to_param(g, &op, 2, g->fwd.in[2]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
 }
@@ -408,6 +409,19 @@ static void split_kv_rule(struct grad *g)
     op.out[0] = fresh(g, g->fwd.in[0]);
     sh_program_add_op(g->p, &op);
     give(g, g->fwd.in[0], op.out[0]);
+}
+
+/* Either part may depend on nothing that is trained; what it gets is then not looked at. */
+static void join_kv_rule(struct grad *g)
+{
+    struct sh_op op = backward_op(g, SH_OP_SPLIT_KV);
+
+    op.in[0] = upstream(g, 0);
+    for (int i = 0; i < 2; i++)
+        op.out[i] = fresh(g, g->fwd.in[i]);
+    sh_program_add_op(g->p, &op);
+    for (int i = 0; i < 2; i++)
+        give(g, g->fwd.in[i], op.out[i]);
 }
 
 static void split_gate_rule(struct grad *g)
@@ -741,6 +755,7 @@ static rule *const rules[SH_OP_ROOM] = {
     [SH_OP_ATTENTION] = attention_rule,
     [SH_OP_ATTENTION_ROWS] = attention_rows_rule,
     [SH_OP_SPLIT_KV] = split_kv_rule,
+    [SH_OP_JOIN_KV] = join_kv_rule,
     [SH_OP_SPLIT_GATE] = split_gate_rule,
     [SH_OP_GATE] = gate_rule,
     [SH_OP_SHORT_CONV] = short_conv_rule,

@@ -12,7 +12,7 @@
  *
  * A micro-step leaves nothing there for the next one, so all use the same places; in the list of a stage, where micro-steps
  * overlap, one that has come back leaves its place to the next one of its size. Activations that do not fill whole
- * pages of a file stay: statistics and the like, of small batches. The host's memory takes any bytes. */
+ * pages of a file stay: statistics and the like, of small batches. So do keys and values that later blocks read. The host's memory takes any bytes. */
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 #include "src/pass/build.h"
@@ -133,7 +133,7 @@ static bool may_move(const struct spill *s, int t)
 
     return x->mem == SH_MEM_ACT && x->base == SH_NONE && !x->persistent && !u->changes && u->block >= 0 &&
            u->block < s->blocks && u->first != SH_NONE && op_of(s, u->last)->block != SH_NONE &&
-           (!s->file || sh_tensor_bytes(x) % SH_FILE_PAGE == 0);
+           op_of(s, u->last)->block <= u->block + 1 && (!s->file || sh_tensor_bytes(x) % SH_FILE_PAGE == 0);
 }
 
 /* Where the forward of the block after the last use is over. */

@@ -90,8 +90,11 @@ int sh_emit_rope(struct sh_emit *e, int qkv, int table, const struct sh_emit_hea
  * all q, all k, all v. */
 int sh_emit_regroup(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
 
-/* A row of two parts, of which the second is of even width. [N,left + R] -> [N,left], [N,R] */
+/* A row of two parts, of which the second is of even width; _as also says what they are called. [N,left + R] -> [N,left],
+ * [N,R] */
 void sh_emit_split(struct sh_emit *e, int x, int64_t left, int out[2]);
+void sh_emit_split_as(struct sh_emit *e, int x, int64_t left, const char *const what[2], int out[2]);
+int sh_emit_join(struct sh_emit *e, int a, int b, const char *what); /* back */
 /* Heads from latent vectors (kernels/op.h), with `plain` and `turned` elements of a query, and `value` of a value. */
 struct sh_emit_latent {
     int heads, plain, turned, value;
@@ -103,11 +106,13 @@ int sh_emit_latent_values(struct sh_emit *e, int o, const struct sh_emit_latent 
 /* Normalize values, without a weight; if x ends with the keys, they are the values too. [N,(H+2K)D] or [N,(H+K)D] ->
  * [N,(H+2K)D] */
 int sh_emit_value_norm(struct sh_emit *e, int x, const struct sh_emit_heads *h, float eps);
-/* Normalize queries and keys in groups as wide as wq and wk: [N,(H+2K)D] -> same. */
+/* Normalize queries and keys in groups as wide as wq and wk: [N,(H+2K)D] -> same. Without keys wk is wq. */
 int sh_emit_qk_norm(struct sh_emit *e, int qkv, int wq, int wk, const struct sh_emit_heads *h, struct sh_emit_norm how);
 int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h); /* [N,(H+2K)D] -> [N,H*D] */
-/* The same over the block's cache, after writing the new keys and values into it. */
-int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
+/* The same over a cache, [B,S,2KD], after keys and values of the new tokens were written into it: cache_put makes the cache
+ * of a block and does so. */
+int sh_emit_cache_put(struct sh_emit *e, int qkv, const struct sh_emit_heads *h);
+int sh_emit_attention_cache(struct sh_emit *e, int qkv, int cache, const struct sh_emit_heads *h);
 int sh_emit_pick(struct sh_emit *e, int x); /* [N,C] -> [B,C]: each sequence's last row that counts; from then on T is
                                                1 */
 

@@ -153,20 +153,20 @@ int sh_emit_attention(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
     return through_sink(e, &op, h);
 }
 
-/* Write the keys and values of the new tokens into the cache; return the cache, [B,S,2KD]. */
-static int put_into_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
+/* They are the last columns of qkv; it is made for a block once. */
+int sh_emit_cache_put(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
 {
-    struct sh_op op = OP(e, SH_OP_KV_PUT, qkv, e->p->port[SH_PORT_AT], e->p->port[SH_PORT_COUNT]);
+    struct sh_op op = OP(e, SH_OP_KV_PUT, sh_emit_seq(e, qkv), e->p->port[SH_PORT_AT], e->p->port[SH_PORT_COUNT]);
 
     set_heads(&op, h);
     op.out[0] = sh_emit_keep(e, e->p->act, 3, DIMS(e->batch, e->cache, 2 * (int64_t)h->kv_heads * h->head_dim), "kv");
     return sh_emit_append(e, &op);
 }
 
-int sh_emit_attention_cache(struct sh_emit *e, int qkv, const struct sh_emit_heads *h)
+int sh_emit_attention_cache(struct sh_emit *e, int qkv, int cache, const struct sh_emit_heads *h)
 {
-    int rows = sh_emit_seq(e, qkv), cache = put_into_cache(e, rows, h);
-    struct sh_op op = OP(e, SH_OP_ATTENTION_CACHE, rows, cache, e->p->port[SH_PORT_AT], e->p->port[SH_PORT_COUNT]);
+    struct sh_op op =
+        OP(e, SH_OP_ATTENTION_CACHE, sh_emit_seq(e, qkv), cache, e->p->port[SH_PORT_AT], e->p->port[SH_PORT_COUNT]);
 
     set_heads(&op, h);
     op.attr.attn.window = h->window < e->cache ? h->window : 0;

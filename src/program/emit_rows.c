@@ -113,7 +113,7 @@ int sh_emit_scale_by(struct sh_emit *e, int x, int s)
 }
 
 /* As queries of one element each, and half as many keys and values. */
-void sh_emit_split(struct sh_emit *e, int x, int64_t left, int out[2])
+void sh_emit_split_as(struct sh_emit *e, int x, int64_t left, const char *const what[2], int out[2])
 {
     struct sh_op op = OP(e, SH_OP_SPLIT_KV, x);
     int64_t rows = sh_emit_dims(e, x)[0], right = sh_emit_dims(e, x)[1] - left;
@@ -121,7 +121,23 @@ void sh_emit_split(struct sh_emit *e, int x, int64_t left, int out[2])
     op.attr.attn.heads = (int)left;
     op.attr.attn.kv_heads = (int)right / 2;
     op.attr.attn.head_dim = 1;
-    out[0] = op.out[0] = sh_emit_act(e, 2, DIMS(rows, left), "latent");
-    out[1] = op.out[1] = sh_emit_act(e, 2, DIMS(rows, right), "key of all heads");
+    out[0] = op.out[0] = sh_emit_act(e, 2, DIMS(rows, left), what[0]);
+    out[1] = op.out[1] = sh_emit_act(e, 2, DIMS(rows, right), what[1]);
     sh_emit_append(e, &op);
+}
+
+void sh_emit_split(struct sh_emit *e, int x, int64_t left, int out[2])
+{
+    sh_emit_split_as(e, x, left, (const char *const[]){"latent", "key of all heads"}, out);
+}
+
+int sh_emit_join(struct sh_emit *e, int a, int b, const char *what)
+{
+    struct sh_op op = OP(e, SH_OP_JOIN_KV, a, b);
+    int64_t left = sh_emit_dims(e, a)[1], right = sh_emit_dims(e, b)[1];
+
+    op.attr.attn.heads = (int)left;
+    op.attr.attn.kv_heads = (int)right / 2;
+    op.attr.attn.head_dim = 1;
+    return sh_emit_out(e, &op, DIMS(sh_emit_dims(e, a)[0], left + right), what);
 }

@@ -78,6 +78,11 @@ MODELS = {
         SIZES, num_key_value_heads=2, head_dim=24, global_head_dim=32, attention_k_eq_v=True, num_global_key_value_heads=1,
         sliding_window=24, hidden_size_per_layer_input=0, layer_types=['sliding_attention', 'full_attention'] * (SIZES['num_hidden_layers'] // 2)
         + ['full_attention'] * (SIZES['num_hidden_layers'] % 2), final_logit_softcapping=5.0, **IDS)),
+    'gemma4_text, inputs for each block, shared keys and values': (transformers.Gemma4TextConfig, dict(
+        dict(SIZES, num_hidden_layers=6), num_key_value_heads=2, head_dim=24, global_head_dim=32, sliding_window=24, num_kv_shared_layers=3,
+        use_double_wide_mlp=True, hidden_size_per_layer_input=10,
+        layer_types=[f'{kind}_attention' for kind in 'sliding full sliding full sliding full'.split()],
+        final_logit_softcapping=5.0, **IDS)),
     'deepseek_v3': (transformers.DeepseekV3Config, dict(
         SIZES, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
         n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_shared_experts=2, n_group=4, topk_group=2,
@@ -113,7 +118,8 @@ def make(name):
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZER))
     words = len(tokenizer)
     model = transformers.AutoModelForCausalLM.from_config(
-        kind(**values, vocab_size=words, bos_token_id=None, eos_token_id=[words - 1, 3]))
+        kind(**values, vocab_size=words, bos_token_id=None, eos_token_id=[words - 1, 3],
+             **({'vocab_size_per_layer_input': words} if 'hidden_size_per_layer_input' in values else {})))
     with torch.no_grad():
         for p_name, p in model.named_parameters():
             if p.ndim > 1:

@@ -68,6 +68,8 @@ DEEPSEEK = dict(NEOX, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk
                 first_k_dense_replace=1, num_nextn_predict_layers=0)
 GEMMA4 = dict(GROUPED, head_dim=16, global_head_dim=24, sliding_window=9, hidden_size_per_layer_input=0, vocab_size_per_layer_input=101,
               layer_types=['full_attention', 'sliding_attention', 'full_attention'])
+SMALL4 = dict(GEMMA4, rms_norm_eps=0.1, num_hidden_layers=7, num_kv_shared_layers=3, hidden_size_per_layer_input=10,
+              layer_types=[f'{kind}_attention' for kind in 'sliding full sliding sliding full sliding full'.split()])
 GRANITE = dict(embedding_multiplier=3.0, residual_multiplier=0.6, logits_scaling=1.5)
 HYBRID = dict(dict(GROUPED, num_hidden_layers=4), **GRANITE, attention_multiplier=0.25, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=8,
               mamba_chunk_size=16, shared_intermediate_size=72, rms_norm_eps=0.1)
@@ -204,6 +206,12 @@ MODELS = {
         GEMMA4, tie_word_embeddings=False, attention_bias=True, rope_parameters={
             'sliding_attention': {'rope_type': 'default', 'rope_theta': 30.0},
             'full_attention': {'rope_type': 'proportional', 'rope_theta': 200.0, 'partial_rotary_factor': 0.5}})),
+    # Two blocks read keys and values of the second one, and one those of the fourth.
+    'gemma4_text, inputs for each block, shared keys and values': (transformers.Gemma4TextConfig, dict(
+        SMALL4, use_double_wide_mlp=True, final_logit_softcapping=5.0)),
+    'gemma4_text, shared keys that are values, untied, biases': (transformers.Gemma4TextConfig, dict(
+        SMALL4, attention_k_eq_v=True, num_global_key_value_heads=1, tie_word_embeddings=False, attention_bias=True)),
+    'gemma4_text, inputs alone': (transformers.Gemma4TextConfig, dict(GEMMA4, rms_norm_eps=0.1, hidden_size_per_layer_input=6)),
     'deepseek_v3': (transformers.DeepseekV3Config, dict(
         DEEPSEEK, rope_parameters=dict(YARN, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0))),
     'deepseek_v3, tied, queries from the stream, no dense block': (transformers.DeepseekV3Config, dict(
@@ -466,6 +474,26 @@ def case_further_words():
     return wrong + check_loading('more-out')
 
 
+def case_unread():
+    """Keys and values of blocks that read those of others, as in Google's folders, are named and left out; of other blocks they
+    are refused."""
+    name = 'gemma4_text, shared keys that are values, untied, biases'
+    make(name, torch.float32, 'unread-hf')
+    tensors = load_file('unread-hf/model.safetensors')
+    vectors = {'model.layers.6.self_attn.k_norm.weight': torch.ones(24), 'model.layers.6.self_attn.k_proj.weight': torch.zeros(24, 64)}
+    wrong = []
+    for out, extra, words in (('unread', vectors, '2 tensors of keys and values are left out'),
+                              ('unread-bad', {'model.layers.1.self_attn.v_proj.weight': torch.zeros(24, 64)}, 'is not a tensor of this model')):
+        save_file({**tensors, **extra}, 'unread-hf/model.safetensors')
+        shutil.rmtree(out, ignore_errors=True)
+        try:
+            said = job.launch('ckpt', 'import', 'unread-hf', '-o', out)[1]
+        except job.Failed as refused:
+            said = str(refused)
+        wrong += [] if words in said else [f'{said}, expected {words}']
+    return wrong
+
+
 EPS = {'gpt2': 'layer_norm_epsilon', 'gpt_neox': 'layer_norm_eps', 'cohere2': 'layer_norm_eps', 'cohere': 'layer_norm_eps', 'starcoder2': 'norm_epsilon',
        'nemotron_h': 'layer_norm_epsilon'}
 FIELDS = {'model.n_layers': 'num_hidden_layers', 'model.dim': 'hidden_size', 'model.n_heads': 'num_attention_heads',
@@ -563,7 +591,9 @@ def other_heads(config):
     full = [config.per_layer_config[i] for i, kind in enumerate(config.layer_types) if kind == 'full_attention'][0]
     heads = [full.head_dim, full.num_key_value_heads]
     usual = [config.head_dim, config.num_key_value_heads]
-    return {'model.keys_as_values': config.attention_k_eq_v, **{key: 0 if a == b else a for key, a, b in zip(
+    return {'model.per_layer_dim': config.hidden_size_per_layer_input, 'model.kv_shared_layers': config.num_kv_shared_layers,
+            'model.double_wide_ffn': config.num_kv_shared_layers > 0 and config.use_double_wide_mlp,
+            'model.keys_as_values': config.attention_k_eq_v, **{key: 0 if a == b else a for key, a, b in zip(
         ['model.global_head_dim', 'model.global_kv_heads'], heads, usual)}}
 
 
@@ -717,4 +747,4 @@ if __name__ == '__main__':
         + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
            for name in MODELS for spelling in (dict, older)]
         + [('gpt_oss: experts in MXFP4', case_mxfp4), ('ministral3: no longer texts', case_first_length),
-           ('deepseek_v3: blocks after the last', case_further_words)]))
+           ('deepseek_v3: blocks after the last', case_further_words), ('gemma4_text: what no block reads', case_unread)]))

@@ -25,6 +25,7 @@ MESHES = {
     'hybrid_shard 2 x 2': (4, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}),
     'no_shard over 4': (4, {'parallelism.sharding_strategy': 'no_shard'}),
 }
+MORE = {**MESHES, 'full_shard over 4': (4, {'parallelism.sharding_strategy': 'full_shard', 'activation_checkpoint.mode': 'selective'})}
 DELTA = {'model.family': 'qwen3_5_text', 'model.linear_key_heads': 1, 'model.linear_value_heads': 2, 'model.linear_key_dim': 4,
          'model.linear_value_dim': 6, 'model.linear_conv_size': 3}
 SCAN = {**DELTA, 'model.family': 'nemotron_h', 'model.layer_types': 'linear,full_nope,mlp', 'model.tie_word_embeddings': False}
@@ -33,6 +34,7 @@ GRANITE = {**SCAN, 'model.family': 'granitemoehybrid', 'model.layer_types': 'lin
 GEMMA4 = {'model.family': 'gemma4_text', 'model.global_head_dim': 6, 'model.global_kv_heads': 1, 'model.keys_as_values': True,
           'model.rotary_dim': 2, 'model.attention_window': 5, 'model.layer_types': 'sliding,full', 'model.logits_softcap': 3,
           'activation_checkpoint.mode': 'full'}
+SHARING = {**tiny.SHARING, 'activation_checkpoint.mode': 'full'}
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'tokens')
 
 
@@ -62,7 +64,8 @@ def write_documents(name, seed, count, masked, tokenizer=0, words=tiny.COMMON['m
 def config(kind, changes):
     data = {'rows': {'training.dataset_path': masked}, 'delta': {'training.dataset_path': masked, **DELTA},
             'scan': {'training.dataset_path': masked, **SCAN}, 'granite': {'training.dataset_path': masked, **GRANITE},
-            'gemma4': {'training.dataset_path': masked, **GEMMA4}, 'mix': {'data.mix': {masked: 0.6, plain: 0.4}}}[kind]
+            'gemma4': {'training.dataset_path': masked, **GEMMA4},
+            'sharing': {'training.dataset_path': masked, **SHARING}, 'mix': {'data.mix': {masked: 0.6, plain: 0.4}}}[kind]
     model = tiny.MODELS['gpt2' if kind == 'rows' else 'llama']
     return {'job.dump_folder': 'out', **model, **CONFIG, **data, **changes}
 
@@ -84,7 +87,7 @@ def train(folder, kind, ranks, changes, fresh=True):
 
 def case_mesh(kind, mesh):
     """The number of sequences in an epoch has no divisors, so steps cross its end."""
-    ranks, changes = MESHES[mesh]
+    ranks, changes = MORE[mesh]
     found = train('run', kind, ranks, changes)
     shutil.rmtree('run')
     return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
@@ -174,8 +177,9 @@ def named_tokenizer(folder, words):
 if __name__ == '__main__':
     job.need_launcher()
     masked, plain = write_documents('masked.bin', 1, 90, True), write_documents('plain.bin', 2, 50, False)
-    one = {kind: train(f'one-{kind}', kind, 1, {}) for kind in ('rows', 'delta', 'scan', 'granite', 'gemma4', 'mix')}
+    one = {kind: train(f'one-{kind}', kind, 1, {}) for kind in ('rows', 'delta', 'scan', 'granite', 'gemma4', 'sharing', 'mix')}
     sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in one for mesh in MESHES
                               if kind not in ('scan', 'granite') or mesh.startswith('hybrid')),
+                            ('sharing: full_shard over 4', case_mesh, 'sharing', 'full_shard over 4'),
                             *((f'{kind}: resumed', case_resume, kind) for kind in one if kind != 'scan'), ('plan', case_plan),
                             ('eval', case_eval), ('another tokenizer', case_other_tokenizer)]))

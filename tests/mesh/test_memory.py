@@ -53,6 +53,8 @@ RUNS = {
     'full_shard over 2, states in int8, saved asynchronously': (2, 'gpt2', {'optimizer.state_dtype': 'int8',
                                                                            'optimizer.ema_decay': 0.9,
                                                                            'checkpoint.async_mode': 'async'}),
+    'full_shard over 2, keys and values of other blocks, full recompute': (2, 'llama', {**tiny.SHARING, 'activation_checkpoint.mode': 'full'}),
+    'full_shard over 4, keys and values of other blocks, bf16': (4, 'llama', {**tiny.SHARING, 'training.mixed_precision_param': 'bfloat16'}),
     'full_shard over 3, Muon': (3, 'llama', {'optimizer.name': 'muon'}),
     'hybrid_shard 2 x 2, NorMuon, an average, saved asynchronously': (
         4, 'gpt2', {'optimizer.name': 'normuon', 'optimizer.ema_decay': 0.9, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,

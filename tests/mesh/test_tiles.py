@@ -34,6 +34,8 @@ RUNS = {
     'llama, adapters': (0, 64, {**LLAMA, 'lora.rank': 2}),
     'llama, adapters beside nf4': (2, 64, {**LLAMA, **NF4}),
     'llama, all in a file': (2, 64, {**LLAMA, **NVME}),
+    'keys and values of other blocks': (2, 64, {**LLAMA, **tiny.SHARING}),
+    'keys and values of other blocks, all in a file': (2, 64, {**LLAMA, **tiny.SHARING, **NVME, 'model.n_layers': 6}),
     'llama, full_shard over 2, two micro-steps': (2, 64, {**LLAMA, 'training.local_batch_size': 12, 'training.global_batch_size': 48}),
     'gpt2, no_shard over 2': (2, 64, {'model.family': 'gpt2', 'parallelism.sharding_strategy': 'no_shard'}),
     'llama, hybrid_shard 2 x 2, nothing shared': (4, 64, {**LLAMA, **APART, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}),

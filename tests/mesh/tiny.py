@@ -36,6 +36,10 @@ NANO = {'model.family': 'nemotron_h', 'model.layer_types': 'linear,moe,full_nope
         'model.first_dense_layers': None, 'model.tie_word_embeddings': False, 'model.linear_key_heads': 1,
         'model.linear_value_heads': 2, 'model.linear_key_dim': 4, 'model.linear_value_dim': 6, 'model.linear_conv_size': 3,
         'model.n_experts': 8, 'model.router': 'sigmoid', 'model.route_groups': 4, 'model.route_top_groups': 2}
+# Changes that give the blocks of a llama inputs of their own, and the later ones keys and values of the first and the third.
+SHARING = {'model.family': 'gemma4_text', 'model.n_layers': 6, 'model.kv_shared_layers': 3, 'model.double_wide_ffn': True,
+           'model.per_layer_dim': 6, 'model.global_head_dim': 6, 'model.rotary_dim': 2, 'model.attention_window': 5,
+           'model.layer_types': 'full,2*sliding', 'model.tie_word_embeddings': True}
 
 
 def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):

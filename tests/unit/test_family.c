@@ -158,6 +158,13 @@ static const struct row {
                       .rotary_dim = 2, .logits_softcap = 2}, false}, "Gemma4ForCausalLM",
      NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2
          V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12) V("layer_scalar", 1), 2},
+    {{"gemma4_text, small", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GEMMA4, .attention_window = 3, .layer_types = "sliding",
+                             .query_pre_attn_scalar = 1, .kv_shared_layers = 1, .double_wide_ffn = true, .per_layer_dim = 6,
+                             .tie_word_embeddings = true, .logits_softcap = 2}, false}, "Gemma4ForCausalLM",
+     NORM1 QKV V("self_attn.q_norm.weight", 4) V("self_attn.k_norm.weight", 4) O NORM2
+         V("pre_feedforward_layernorm.weight", 12) MLP DOWN V("post_feedforward_layernorm.weight", 12)
+             W("per_layer_input_gate", 6, 12) W("per_layer_projection", 12, 6) V("post_per_layer_input_norm.weight", 12)
+                 V("layer_scalar", 1), 2},
     {{"glm4", {SIZES, .norm_eps = 1, .family = SH_FAMILY_GLM4, .rotary_dim = 2}, false}, "Glm4ForCausalLM",
      NORM1 QKV QKV_BIAS O V("post_self_attn_layernorm.weight", 12) NORM2 W("mlp.gate_up_proj", 40, 12) DOWN
          V("post_mlp_layernorm.weight", 12), 2},
@@ -276,12 +283,14 @@ static void check_role(const struct row *row, const struct sh_program *p, const 
         return;
     sscanf(p->units[param->unit].name, "layers.%d", &block);
     sh_family_linear_dims(sh_model_of_block(m, block, &own), saved->role, &in, &out);
-    assert_true(bare || ends_in(saved->name, sh_family_linear_name(f, saved->role), role->ending));
+    assert_true(bare || saved->role == SH_PARAM_PER_LAYER_IN || /* in no block */
+                ends_in(saved->name, sh_family_linear_name(f, saved->role), role->ending));
     assert_int_equal(param->dim[role->experts], in_out ? in : out);
     assert_int_equal(param->dim[role->experts + 1], in_out ? out : in);
-    assert_int_equal(role->residual, saved->role == SH_PARAM_O || strstr(saved->name, "down_proj") ||
-                                         strstr(saved->name, "out_proj") || strstr(saved->name, "mlp.c_proj") ||
-                                         strstr(saved->name, "output_linear") || strstr(saved->name, "4h_to_h"));
+    assert_int_equal(role->residual,
+                     saved->role == SH_PARAM_O || strstr(saved->name, "down_proj") || strstr(saved->name, "out_proj") ||
+                         strstr(saved->name, "mlp.c_proj") || strstr(saved->name, "output_linear") ||
+                         strstr(saved->name, "per_layer_projection.") || strstr(saved->name, "4h_to_h"));
 }
 
 /* Blocks have either a dense feed-forward part or experts, or neither, and either attention, with queries from the stream or
@@ -302,6 +311,10 @@ static int blocks_with(const struct row *row, int role)
         return 0;
     if (role == SH_PARAM_V && row->m.model.keys_as_values)
         return 1; /* the block with a window */
+    if (role >= SH_PARAM_PER_LAYER_GATE)
+        return !row->m.model.per_layer_dim ? 0 : role == SH_PARAM_PER_LAYER_IN ? 1 : LAYERS;
+    if (role == SH_PARAM_K || role == SH_PARAM_V)
+        mixers -= row->m.model.kv_shared_layers;
     if (role >= SH_PARAM_DELTA_QKV)
         return delta;
     if (role >= SH_PARAM_SHARED_GATE && !row->m.model.shared_ffn_dim)

@@ -18,9 +18,10 @@ struct matcher {
     const struct sh_ckpt_set *set;
     const struct sh_hf_spread *spread;
     const char *prefix, *head;
-    bool more;  /* blocks after the model's last are left out */
-    bool bare;  /* no name in the folder has the prefix */
-    bool *used; /* [index->n] */
+    bool more;   /* blocks after the model's last are left out */
+    bool shares; /* some blocks may read keys and values of others */
+    bool bare;   /* no name in the folder has the prefix */
+    bool *used;  /* [index->n] */
 };
 
 static bool has_prefix(const char *name, const char *prefix)
@@ -164,17 +165,47 @@ static int last_block(const struct matcher *m)
     return last;
 }
 
+static bool has_part(const struct matcher *m, const char *name)
+{
+    for (int i = 0; i < m->spread->n; i++)
+        if (strcmp(m->spread->part[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* What would make keys and values in a block that reads those of another: folders may have it, and nobody reads it. All
+ * blocks with keys of their own have a norm of them. */
+static bool is_unread(const struct matcher *m, const char *name)
+{
+    static const char *const words[] = {"k_proj.", "v_proj.", "k_norm."};
+    const char *at = strstr(name, ".self_attn.");
+    int block = block_of(m, name);
+    char norm[256];
+
+    if (!m->shares || block < 0 || block > last_block(m) || !at)
+        return false;
+    snprintf(norm, sizeof norm, "%slayers.%d.self_attn.k_norm.weight", m->prefix, block);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (has_prefix(at + strlen(".self_attn."), words[i]))
+            return !has_part(m, norm);
+    return false;
+}
+
 /* Check the tensors that the model did not ask for: buffers are fine, the output matrix of a tied model is compared
- * later, blocks that predict further words are named and left out, and the rest is refused. */
+ * later, blocks that predict further words are named and left out, as is what no block reads, and the rest is refused. */
 static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
 {
-    int last = last_block(m), later = 0;
+    int last = last_block(m), later = 0, unread = 0;
     for (int64_t i = 0; i < m->index->n; i++) {
         const struct sh_st_entry *e = &m->index->entry[i];
         if (m->used[i] || is_buffer(e->name))
             continue;
         if (m->more && last >= 0 && block_of(m, e->name) > last) {
             later++;
+            continue;
+        }
+        if (is_unread(m, e->name)) {
+            unread++;
             continue;
         }
         SH_TRY(strcmp(e->name, m->head) == 0 ? take_head(m, e, out) : unexpected(m, e));
@@ -184,6 +215,9 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
             "%s: %d tensors of blocks after the last one are left out: they predict further words, which is not "
             "computed here",
             m->folder, later);
+    if (unread)
+        sh_log_info("%s: %d tensors of keys and values are left out: their blocks read those of others", m->folder,
+                    unread);
     return SH_OK;
 }
 
@@ -214,6 +248,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
                         .prefix = f->prefix,
                         .head = f->head ? f->head : "lm_head.weight",
                         .more = f->latent,
+                        .shares = f->global,
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* The folder of a base class has no prefix on any name. */
     m.bare = is_bare(&m);

@@ -435,8 +435,8 @@ static const struct sh_hf_family rows[] = {
               {"enable_moe_block", {"false"}, "experts beside the feed-forward part are not computed here"},
               {"use_bidirectional_attention", {"null", "vision"}, "a token of a text sees those before it"}},
      .dropout = {"attention_dropout"},
-     /* Of experts and of blocks that a model without them does not have. */
-     .plain = {"moe_intermediate_size", "num_experts", "top_k_experts", "use_double_wide_mlp", "vocab_size_per_layer_input"}},
+     /* Of experts, which a model without them does not have. */
+     .plain = {"moe_intermediate_size", "num_experts", "top_k_experts"}},
     {.type = "gemma4", .refused = "it reads images and sounds too; a folder of gemma4_text has the language model alone"},
     {.type = "qwen3_5_text",
      .family = "qwen3_5_text",

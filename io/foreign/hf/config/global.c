@@ -4,6 +4,7 @@
 #include "io/json/json.h"
 #include "src/config/family.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -12,44 +13,62 @@
 #define K_EQ_V "attention_k_eq_v"
 #define EACH "per_layer_config"
 #define PER_LAYER "hidden_size_per_layer_input"
+#define WORDS "vocab_size_per_layer_input"
 #define SHARED "num_kv_shared_layers"
+#define DOUBLE "use_double_wide_mlp"
 
 /* Defaults are those of Gemma4TextConfig of transformers 5.24. */
 static const double CLASS_PART = 0.25;
-enum { CLASS_HEAD_DIM = 512, CLASS_PER_LAYER = 256, MOST = 65536 };
+enum { CLASS_HEAD_DIM = 512, CLASS_PER_LAYER = 256, CLASS_WORDS = 262144, MOST = 65536 };
 
-static const char *const keys[] = {HEAD_DIM, KV_HEADS, K_EQ_V, EACH, PER_LAYER, SHARED};
+static const char *const keys[] = {HEAD_DIM, KV_HEADS, K_EQ_V, EACH, PER_LAYER, WORDS, SHARED, DOUBLE};
 
-/* A whole number from 0 on; `absent` if there is none. */
-static sh_rc number_of(const struct sh_hf_reader *r, const json_t *object, const char *key, long long absent,
-                       long long *n)
+/* A whole number from 0 to `most`; `absent` if there is none. */
+static sh_rc number_within(const struct sh_hf_reader *r, const json_t *object, const char *key, long long absent,
+                           long long most, long long *n)
 {
     json_t *value = sh_hf_find(object, key);
 
     *n = value ? json_integer_value(value) : absent;
-    if (value && (!json_is_integer(value) || *n < 0 || *n > MOST))
-        return sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 0 to %d", r->place, key, MOST);
+    if (value && (!json_is_integer(value) || *n < 0 || *n > most))
+        return sh_fail(SH_E_USAGE, "%s: %s must be a whole number from 0 to %lld", r->place, key, most);
     return SH_OK;
 }
 
-/* What the E2B and E4B models have. */
-static sh_rc check_parts(const struct sh_hf_reader *r)
+static sh_rc number_of(const struct sh_hf_reader *r, const json_t *object, const char *key, long long absent,
+                       long long *n)
 {
-    long long width, shared;
+    return number_within(r, object, key, absent, MOST, n);
+}
+
+static sh_rc give_number(const struct sh_hf_reader *r, const char *key, long long n)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%lld", n);
+    return r->give(r->to, key, text);
+}
+
+/* What the small models have, E2B and E4B. A width without blocks that share counts for nothing in the class. */
+static sh_rc read_parts(const struct sh_hf_reader *r)
+{
+    json_t *wide = sh_hf_find(r->root, DOUBLE);
+    long long width, shared, words;
 
     SH_TRY(number_of(r, r->root, PER_LAYER, CLASS_PER_LAYER, &width));
     SH_TRY(number_of(r, r->root, SHARED, 0, &shared));
-    if (width)
+    SH_TRY(number_within(r, r->root, WORDS, CLASS_WORDS, INT_MAX, &words));
+    if (width && words != sh_hf_whole(r, SH_HF_VOCAB))
         return sh_fail(SH_E_USAGE,
-                       "%s: " PER_LAYER
-                       " %lld%s: embeddings for each block are not computed here, so of the dense Gemma 4 "
-                       "only models without them can be trained, which say 0",
-                       r->place, width, sh_hf_find(r->root, PER_LAYER) ? "" : ", the class's default");
-    if (shared)
-        return sh_fail(SH_E_USAGE,
-                       "%s: " SHARED " %lld: blocks that read keys and values of another are not computed here",
-                       r->place, shared);
-    return SH_OK;
+                       "%s: " WORDS " %lld%s: the table of inputs for each block has a row for each of the "
+                       "%lld words here",
+                       r->place, words, sh_hf_find(r->root, WORDS) ? "" : ", the class's default",
+                       sh_hf_whole(r, SH_HF_VOCAB));
+    if (wide && !json_is_boolean(wide))
+        return sh_fail(SH_E_USAGE, "%s: " DOUBLE " is %s, not true or false", r->place, sh_json_is(wide));
+    SH_TRY(give_number(r, "model.per_layer_dim", width));
+    SH_TRY(give_number(r, "model.kv_shared_layers", shared));
+    return r->give(r->to, "model.double_wide_ffn", shared && json_is_true(wide) ? "true" : "false");
 }
 
 struct heads {
@@ -109,11 +128,10 @@ sh_rc sh_hf_global_read(struct sh_hf_reader *r)
 {
     json_t *each = sh_hf_find(r->root, EACH), *same = sh_hf_find(r->root, K_EQ_V);
     struct heads full;
-    char text[32];
 
     if (!r->f->global)
         return SH_OK;
-    SH_TRY(check_parts(r));
+    SH_TRY(read_parts(r));
     if (same && !json_is_boolean(same))
         return sh_fail(SH_E_USAGE, "%s: " K_EQ_V " is %s, not true or false", r->place, sh_json_is(same));
     SH_TRY(number_of(r, r->root, HEAD_DIM, CLASS_HEAD_DIM, &full.dim));
@@ -127,10 +145,8 @@ sh_rc sh_hf_global_read(struct sh_hf_reader *r)
                        r->place);
     r->global_dim = full.dim;
     SH_TRY(r->give(r->to, "model.keys_as_values", json_is_true(same) ? "true" : "false"));
-    snprintf(text, sizeof text, "%lld", full.dim == sh_hf_whole(r, SH_HF_HEAD_DIM) ? 0 : full.dim);
-    SH_TRY(r->give(r->to, "model.global_head_dim", text));
-    snprintf(text, sizeof text, "%lld", full.kv == sh_hf_whole(r, SH_HF_KV_HEADS) ? 0 : full.kv);
-    return r->give(r->to, "model.global_kv_heads", text);
+    SH_TRY(give_number(r, "model.global_head_dim", full.dim == sh_hf_whole(r, SH_HF_HEAD_DIM) ? 0 : full.dim));
+    return give_number(r, "model.global_kv_heads", full.kv == sh_hf_whole(r, SH_HF_KV_HEADS) ? 0 : full.kv);
 }
 
 /* As transformers counts: whole pairs. Rotary positions of the type default turn whole heads, whatever the part is. */
@@ -139,7 +155,6 @@ sh_rc sh_hf_global_turned(const struct sh_hf_reader *r, const json_t *rope, bool
     json_t *said = sh_hf_find(rope, "partial_rotary_factor");
     double part = said ? json_number_value(said) : rope ? 1 : CLASS_PART, head = (double)r->global_dim;
     long long pairs;
-    char text[32];
 
     if (said && !(json_is_number(said) && part > 0 && part <= 1 && (proportional || part == 1)))
         return sh_fail(SH_E_USAGE,
@@ -150,8 +165,7 @@ sh_rc sh_hf_global_turned(const struct sh_hf_reader *r, const json_t *rope, bool
     if (pairs < 1)
         return sh_fail(SH_E_USAGE, "%s: partial_rotary_factor %g leaves no pair of elements that turns", r->place,
                        part);
-    snprintf(text, sizeof text, "%lld", 2 * pairs >= r->global_dim ? 0 : 2 * pairs);
-    return r->give(r->to, "model.rotary_dim", text);
+    return give_number(r, "model.rotary_dim", 2 * pairs >= r->global_dim ? 0 : 2 * pairs);
 }
 
 void sh_hf_global_print_rope(const struct sh_config *cfg, FILE *out)
@@ -185,5 +199,9 @@ void sh_hf_global_print(const struct sh_hf_family *f, const struct sh_config *cf
     else
         fputs(",\n  \"" KV_HEADS "\": null", out);
     fprintf(out, ",\n  \"" K_EQ_V "\": %s", m->keys_as_values ? "true" : "false");
-    fputs(",\n  \"" PER_LAYER "\": 0,\n  \"" SHARED "\": 0", out);
+    fprintf(out, ",\n  \"" PER_LAYER "\": %d,\n  \"" SHARED "\": %d", m->per_layer_dim, m->kv_shared_layers);
+    if (m->per_layer_dim)
+        fprintf(out, ",\n  \"" WORDS "\": %d", m->vocab_size);
+    if (m->double_wide_ffn)
+        fputs(",\n  \"" DOUBLE "\": true", out);
 }

@@ -7,8 +7,9 @@
 #include <stdio.h>
 
 /* Set model.global_head_dim, model.global_kv_heads and model.keys_as_values from the file's own keys or from
- * per_layer_config, which transformers 5.24 writes instead. Nothing for families without such blocks.
- * Errors: SH_E_USAGE: a part of the model that is not computed here, with its key; blocks that differ otherwise. */
+ * per_layer_config, which transformers 5.24 writes instead; and model.per_layer_dim, model.kv_shared_layers and
+ * model.double_wide_ffn. Nothing for families without such blocks.
+ * Errors: SH_E_USAGE: a table of inputs for other words than the embedding's; blocks that differ otherwise. */
 sh_rc sh_hf_global_read(struct sh_hf_reader *r);
 
 /* Set model.rotary_dim, after sh_hf_global_read(), from the rotary positions of blocks without a window.
