@@ -15,12 +15,7 @@
 static int feed_forward(struct decoder *d, int x, const struct branch *b)
 {
     enum sh_op_kind own = sh_plug_find(d->m->ffn_op);
-    enum sh_op_kind kind = own != SH_OP_ROOM ? own
-                           : d->f->relu2     ? SH_OP_SQUARED_RELU
-                           : d->f->gelu_erf  ? SH_OP_GELU_ERF
-                           : d->f->gelu      ? SH_OP_GELU
-                           : d->f->geglu     ? SH_OP_GEGLU
-                                             : SH_OP_SWIGLU;
+    enum sh_op_kind kind = own != SH_OP_ROOM ? own : sh_model_activation(d);
     int up = sh_model_linear(d, x, b->stack[IN]); /* [N,F] or gate and up [N,2F] */
 
     return sh_model_linear(d, sh_emit_pointwise(&d->e, kind, up), b->stack[OUT]);

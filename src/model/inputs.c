@@ -57,5 +57,5 @@ int sh_model_gate_input(struct decoder *d, int x, const struct branch *b)
     int gate = sh_model_linear(d, x, b->stack[IN]);
     int both = sh_emit_join(&d->e, gate, d->input[d->e.block], "gate and input");
 
-    return sh_model_linear(d, sh_emit_pointwise(&d->e, SH_OP_GEGLU, both), b->stack[OUT]);
+    return sh_model_linear(d, sh_emit_pointwise(&d->e, sh_model_activation(d), both), b->stack[OUT]);
 }

@@ -66,3 +66,12 @@ int sh_model_scaled(struct decoder *d, int x, double by)
 {
     return by == 0 || by == 1 ? x : sh_emit_scale(&d->e, x, (float)by);
 }
+
+enum sh_op_kind sh_model_activation(const struct decoder *d)
+{
+    return d->f->relu2      ? SH_OP_SQUARED_RELU
+           : d->f->gelu_erf ? SH_OP_GELU_ERF
+           : d->f->gelu     ? SH_OP_GELU
+           : d->f->geglu    ? SH_OP_GEGLU
+                            : SH_OP_SWIGLU;
+}

@@ -86,6 +86,7 @@ struct weights sh_model_declare_norm(struct decoder *d, const char *module);
 struct sh_emit_norm sh_model_norm_kind(const struct decoder *d);
 int sh_model_norm(struct decoder *d, int x, struct weights n);
 int sh_model_scaled(struct decoder *d, int x, double by);
+enum sh_op_kind sh_model_activation(const struct decoder *d); /* the family's */
 
 /* stack.c: those of a stack that the family has; their parameters: w [sum of O,I] or [E,O,I], b [sum of O] or SH_NONE. */
 struct sh_adapt sh_model_products(const struct decoder *d, struct stack stack);

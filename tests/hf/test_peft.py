@@ -88,6 +88,11 @@ MODELS = {
         SIZES, num_key_value_heads=2, head_dim=16, global_head_dim=24, attention_k_eq_v=True, num_global_key_value_heads=1,
         sliding_window=9, hidden_size_per_layer_input=0, layer_types=['sliding_attention'] + ['full_attention'] * (SIZES['num_hidden_layers'] - 1),
         **IDS), dict(ATTENTION, target_modules=['q_proj', 'k_proj', 'v_proj', 'o_proj', 'gate_proj', 'up_proj', 'down_proj'])),
+    'gemma4_text, inputs for each block, shared keys and values': (transformers.Gemma4TextConfig, dict(
+        dict(SIZES, num_hidden_layers=4), num_key_value_heads=2, head_dim=16, global_head_dim=24, sliding_window=9, num_kv_shared_layers=2,
+        use_double_wide_mlp=True, hidden_size_per_layer_input=10, vocab_size_per_layer_input=SIZES['vocab_size'],
+        layer_types=['sliding_attention', 'full_attention'] * 2, **IDS),
+        dict(ATTENTION, target_modules=['q_proj', 'k_proj', 'v_proj', 'down_proj', 'per_layer_input_gate', 'per_layer_projection'])),
     'deepseek_v3, latent attention and experts': (transformers.DeepseekV3Config, dict(
         SIZES, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=12, v_head_dim=16,
         n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40, n_group=4, topk_group=2, first_k_dense_replace=1,

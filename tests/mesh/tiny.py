@@ -39,7 +39,7 @@ NANO = {'model.family': 'nemotron_h', 'model.layer_types': 'linear,moe,full_nope
 # Changes that give the blocks of a llama inputs of their own, and the later ones keys and values of the first and the third.
 SHARING = {'model.family': 'gemma4_text', 'model.n_layers': 6, 'model.kv_shared_layers': 3, 'model.double_wide_ffn': True,
            'model.per_layer_dim': 6, 'model.global_head_dim': 6, 'model.rotary_dim': 2, 'model.attention_window': 5,
-           'model.layer_types': 'full,2*sliding', 'model.tie_word_embeddings': True}
+           'model.layer_types': 'full,2*sliding', 'model.tie_word_embeddings': True, 'model.norm_eps': 0.1}
 
 
 def write_tokens(path='tokens.bin', count=200 * SEQ_LEN + 1):
