@@ -34,6 +34,12 @@
     .layer_types = "sliding,full", .query_pre_attn_scalar = 256, .attention_softcap = 50, .logits_softcap = 30,       \
     .norm_eps = 1e-6, PLAIN_ROPE, .tie_word_embeddings = true, .init_std = 0.02
 
+#define GEMMA4_SMALL                                                                                                  \
+    .family = SH_FAMILY_GEMMA4, .n_heads = 8, .head_dim = 256, .global_head_dim = 512, .rotary_dim = 128,             \
+    .per_layer_dim = 256, .vocab_size = 262144, .max_seq_len = 131072, .attention_window = 512,                       \
+    .query_pre_attn_scalar = 1, .logits_softcap = 30, .norm_eps = 1e-6, ROPE(1000000), .rope_local_base_freq = 10000, \
+    .tie_word_embeddings = true, .init_std = 0.02
+
 /* Dimensions as published with the models: "Language Models are Unsupervised Multitask Learners" (2019) for gpt2, the
  * config.json of the releases for the others. `debug` and `debug-moe` are ours, small enough for a laptop. */
 static const struct sh_model presets[] = {
@@ -192,6 +198,23 @@ static const struct sh_model presets[] = {
      .init_std = 0.02},
     {.name = "gemma2-2b", GEMMA2_BASE, .n_layers = 26, .dim = 2304, .n_heads = 8, .n_kv_heads = 4, .ffn_dim = 9216},
     {.name = "gemma2-9b", GEMMA2_BASE, .n_layers = 42, .dim = 3584, .n_heads = 16, .n_kv_heads = 8, .ffn_dim = 14336},
+    {.name = "gemma-4-e2b",
+     GEMMA4_SMALL,
+     .n_layers = 35,
+     .dim = 1536,
+     .n_kv_heads = 1,
+     .ffn_dim = 6144,
+     .layer_types = "4*sliding,full",
+     .kv_shared_layers = 20,
+     .double_wide_ffn = true},
+    {.name = "gemma-4-e4b",
+     GEMMA4_SMALL,
+     .n_layers = 42,
+     .dim = 2560,
+     .n_kv_heads = 2,
+     .ffn_dim = 10240,
+     .layer_types = "5*sliding,full",
+     .kv_shared_layers = 18},
     {.name = "deepseek-v3",
      .family = SH_FAMILY_DEEPSEEK_V3,
      .n_layers = 61,

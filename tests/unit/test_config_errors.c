@@ -241,10 +241,10 @@ static const struct
                     {"\n", "model.n_layers: not given; give it, or choose a preset with model.name"},
                     {"model:\n  name: gpt2-123m\n",
                      "c.yaml:2: model.name: no preset 'gpt2-123m' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, llama3.1-8b, "
-                     "llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, deepseek-v3, nemotron-3-nano, granite-4.0-h-micro, granite-4.0-h-tiny, granite-4.0-h-small, qwen3.5-9b, custom); nearest is gpt2-124m"},
+                     "llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, gemma-4-e2b, gemma-4-e4b, deepseek-v3, nemotron-3-nano, granite-4.0-h-micro, granite-4.0-h-tiny, granite-4.0-h-small, qwen3.5-9b, custom); nearest is gpt2-124m"},
                     {"model:\n  name: bert\n",
                      "c.yaml:2: model.name: no preset 'bert' (known: debug, gpt2-124m, gpt2-1558m, "
-                     "llama3.2-1b, llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, deepseek-v3, nemotron-3-nano, granite-4.0-h-micro, granite-4.0-h-tiny, granite-4.0-h-small, qwen3.5-9b, custom)"},
+                     "llama3.2-1b, llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, gemma-4-e2b, gemma-4-e4b, deepseek-v3, nemotron-3-nano, granite-4.0-h-micro, granite-4.0-h-tiny, granite-4.0-h-small, qwen3.5-9b, custom)"},
                     {"model: {n_layers: 1, dim: 64, n_heads: 2, ffn_dim: 64, max_seq_len: 8}\n",
                      "model.vocab_size: not given; give it, or choose a preset with model.name"},
                     {"model: {n_layers: 1, dim: 64, n_heads: 3, ffn_dim: 64, vocab_size: 8, max_seq_len: 8}\n",
@@ -670,7 +670,7 @@ static const struct refusal arguments[] = {
     {"initial_loss_scale=4294967296", "--initial_loss_scale: no such key; training.loss_scale_init"},
     {"model.name=gpt",
      "--model.name: no preset 'gpt' (known: debug, gpt2-124m, gpt2-1558m, llama3.2-1b, "
-     "llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, deepseek-v3, nemotron-3-nano, granite-4.0-h-micro, granite-4.0-h-tiny, granite-4.0-h-small, qwen3.5-9b, custom)"},
+     "llama3.1-8b, llama3.1-70b, llama3.1-405b, debug-moe, mixtral-8x7b, qwen3-30b-a3b, olmoe-1b-7b, gpt-oss-20b, command-r7b, gemma2-2b, gemma2-9b, gemma-4-e2b, gemma-4-e4b, deepseek-v3, nemotron-3-nano, granite-4.0-h-micro, granite-4.0-h-tiny, granite-4.0-h-small, qwen3.5-9b, custom)"},
     {"parallelism.sharding_strategy=ShardingStrategy.FULL_SHRD",
      "--parallelism.sharding_strategy: 'ShardingStrategy.FULL_SHRD' is not one of no_shard | shard_optim | "
      "shard_grad_op | full_shard | hybrid_shard | hybrid_shard_zero2; nearest is full_shard"},

@@ -188,7 +188,9 @@ static void test_examples(void **state)
                                         "granite-4.0-h-micro",
                                         "granite-4.0-h-tiny",
                                         "granite-4.0-h-small",
-                                        "qwen3.5-9b"};
+                                        "qwen3.5-9b",
+                                        "gemma-4-e2b",
+                                        "gemma-4-e4b"};
     const char *top = getenv("SHERD_SRCDIR");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[1024];
