@@ -69,12 +69,6 @@ static sh_rc check_shared(struct sh_config_state *state)
     if (m->per_layer_dim % 2)
         return sh_config_refuse(state, "model.per_layer_dim", "%d is odd; rows are split into parts of an even width",
                                 m->per_layer_dim);
-    if (state->cfg.parallelism.pipeline_parallel_degree > 1 && (m->kv_shared_layers || m->per_layer_dim))
-        return sh_config_refuse(
-            state, "parallelism.pipeline_parallel_degree",
-            "stages hand on the stream alone, and blocks of this model read %s; shard over all ranks",
-            m->kv_shared_layers ? "keys and values of earlier blocks (model.kv_shared_layers)"
-                                : "inputs made with the embedding (model.per_layer_dim)");
     return SH_OK;
 }
 

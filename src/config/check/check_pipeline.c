@@ -38,6 +38,12 @@ static const char *bar_of(const struct sh_config *c)
         {c->model.tie_word_embeddings,
          "stages have the embedding on the first and the head on the last, but this "
          "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
+        {c->model.kv_shared_layers,
+         "stages hand on the stream alone, and blocks of this model read keys and values of earlier ones "
+         "(model.kv_shared_layers); shard over all ranks"},
+        {c->model.per_layer_dim,
+         "stages hand on the stream alone, and blocks of this model read inputs made with the embedding "
+         "(model.per_layer_dim); shard over all ranks"},
         {c->parallelism.tensor_parallel_degree > 1 && splits_blocks(c),
          "stages with matrices cut over ranks need vectors of a multiple of 64 elements, or the last bit of the gradient "
          "norm would depend on the stages; give such a model.dim and model.head_dim, or leave out "
