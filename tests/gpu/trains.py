@@ -17,6 +17,7 @@ STEPS = 2
 MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS, 'gpt_oss': {**tiny.EXPERTS, **tiny.OSS},
           'delta': {**tiny.MODELS['llama'], **test_documents.DELTA, 'model.layer_types': 'linear,full'},
           'gemma4': {**tiny.MODELS['llama'], **test_documents.GEMMA4},
+          'sharing': {**tiny.MODELS['llama'], **tiny.SHARING},
           'latent': {**tiny.EXPERTS, **tiny.LATENT}}
 # Widths that tensor cores take, for experts and all.
 EVEN = {'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48,
