@@ -37,8 +37,8 @@ static void sum_teacher(struct row *r)
 {
     r->teacher_max = -INFINITY;
     r->teacher_sum = 0;
-    for (int64_t j = 0; j < r->k; j++)
-        r->teacher_max = fmax(r->teacher_max, (double)r->logp[j]);
+    for (int64_t j = 0; j < r->k; j++) /* fmax() here ends GCC 12.2 for AArch64 with an internal error */
+        r->teacher_max = (double)r->logp[j] > r->teacher_max ? (double)r->logp[j] : r->teacher_max;
     for (int64_t j = 0; j < r->k; j++)
         r->teacher_sum += exp(((double)r->logp[j] - r->teacher_max) / r->temperature);
 }

@@ -1,3 +1,5 @@
+#include "sherd_config.h"
+
 #include "src/base/isa.h"
 
 #include <pthread.h>
@@ -9,15 +11,27 @@
 static const char *const name[] = {
     [SH_ISA_F16C] = "F16C",      [SH_ISA_AVX2] = "AVX2",
     [SH_ISA_AVX512] = "AVX-512", [SH_ISA_AVX512_BF16] = "AVX-512 with bf16",
-    [SH_ISA_AMX] = "AMX",
+    [SH_ISA_AMX] = "AMX",        [SH_ISA_BFMMLA] = "ASIMD with BFMMLA",
 };
 _Static_assert(sizeof name / sizeof name[0] == SH_ISAS, "each has a name");
+
+/* The sets of this architecture: those from FIRST on, before END. */
+#if defined(__x86_64__)
+enum { FIRST = SH_ISA_F16C, END = SH_ISA_BFMMLA };
+#elif defined(__aarch64__)
+enum { FIRST = SH_ISA_BFMMLA, END = SH_ISAS };
+#else
+enum { FIRST = 0, END = 0 };
+#endif
 
 /* oneDNN's words, including those of newer versions. A word allows the sets before `end`. */
 static const struct {
     const char *word;
     int end;
 } words[] = {
+#ifdef __aarch64__
+    {"ASIMD", FIRST}, {"SVE_128", END}, {"SVE_256", END}, {"SVE_512", END},
+#else
     {"SSE41", SH_ISA_F16C},
     {"AVX", SH_ISA_F16C},
     {"AVX2", SH_ISA_AVX512},
@@ -28,22 +42,16 @@ static const struct {
     {"AVX512_CORE_BF16", SH_ISA_AMX},
     {"AVX512_CORE_FP16", SH_ISA_AMX},
     {"AVX10_1_512", SH_ISA_AMX},
-    {"AVX512_CORE_AMX", SH_ISAS},
-    {"AVX512_CORE_AMX_FP16", SH_ISAS},
-    {"AVX10_1_512_AMX", SH_ISAS},
-    {"AVX10_1_512_AMX_FP16", SH_ISAS},
-    {"ALL", SH_ISAS},
-#ifdef __aarch64__ /* words of oneDNN; Sherd has no kernels for these sets, so they limit none */
-    {"ASIMD", SH_ISAS},
-    {"SVE_128", SH_ISAS},
-    {"SVE_256", SH_ISAS},
-    {"SVE_512", SH_ISAS},
+    {"AVX512_CORE_AMX", END},
+    {"AVX512_CORE_AMX_FP16", END},
+    {"AVX10_1_512_AMX", END},
+    {"AVX10_1_512_AMX_FP16", END},
 #endif
-    {"DEFAULT", SH_ISAS},
+    {"ALL", END},     {"DEFAULT", END},
 };
 
-/* What was found. Each set includes the earlier ones, so one end marks the sets of the processor and one those that the
- * user allows. */
+/* What was found. Each set of an architecture includes its earlier ones, so one end marks the sets of the processor and one
+ * those that the user allows. */
 static struct {
     int of_cpu, allowed;
     const char *variable; /* NULL: none is set */
@@ -71,6 +79,14 @@ static bool cpu_has(enum sh_isa isa)
     default: return false;
     }
 }
+#elif defined(__aarch64__) && defined(HAVE_BFMMLA)
+#include <sys/auxv.h>
+
+/* By number, as not all headers know the name HWCAP2_BF16. */
+static bool cpu_has(enum sh_isa isa)
+{
+    return isa == SH_ISA_BFMMLA && getauxval(AT_HWCAP2) >> 14 & 1;
+}
 #else
 static bool cpu_has(enum sh_isa isa)
 {
@@ -96,9 +112,10 @@ static void find_variable(void)
 
 static void find(void)
 {
-    while (found.of_cpu < SH_ISAS && cpu_has((enum sh_isa)found.of_cpu))
+    found.of_cpu = FIRST;
+    while (found.of_cpu < END && cpu_has((enum sh_isa)found.of_cpu))
         found.of_cpu++;
-    found.allowed = SH_ISAS;
+    found.allowed = END;
     find_variable();
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         if (strcasecmp(found.word, words[i].word) == 0) {
@@ -117,7 +134,7 @@ static void find_once(void)
 bool sh_isa_has(enum sh_isa isa)
 {
     find_once();
-    return (int)isa < found.of_cpu && (int)isa < found.allowed;
+    return (int)isa >= FIRST && (int)isa < found.of_cpu && (int)isa < found.allowed;
 }
 
 const char *sh_isa_architecture(void)
@@ -131,10 +148,10 @@ const char *sh_isa_architecture(void)
 #endif
 }
 
-/* There are no kernels for AArch64, but compilers use ASIMD there, which every processor has. */
+/* Compilers use ASIMD on AArch64, where every processor has it. */
 static const char *last_before(int end)
 {
-    if (end)
+    if (end > FIRST)
         return name[end - 1];
     return strcmp(sh_isa_architecture(), "AArch64") == 0 ? "ASIMD" : "plain loops";
 }

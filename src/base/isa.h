@@ -2,20 +2,21 @@
  *
  * ONEDNN_MAX_CPU_ISA, or DNNL_MAX_CPU_ISA if the first is unset or empty, holds one of oneDNN's words and limits Sherd
  * as it limits oneDNN: with AVX2, kernels use what a processor without AVX-512 has. Case is ignored; an unknown word
- * limits nothing. Loops under SH_CLONES are chosen at load time and ignore the limit; configure's --with-clones leaves
+ * limits nothing. On AArch64, ASIMD forbids BFMMLA, and the other words forbid nothing. Loops under SH_CLONES are chosen at load time and ignore the limit; configure's --with-clones leaves
  * copies out. */
 #ifndef SH_BASE_ISA_H
 #define SH_BASE_ISA_H
 
 #include <stdbool.h>
 
-/* Each set includes the earlier ones. */
+/* Each set of an architecture includes its earlier ones. */
 enum sh_isa {
     SH_ISA_F16C,
     SH_ISA_AVX2,
     SH_ISA_AVX512,      /* f, bw, vl and dq */
     SH_ISA_AVX512_BF16, /* AVX512, and its rounding to and products of bf16 */
     SH_ISA_AMX,         /* AVX512_BF16, and tiles of bf16. panel_amx.c asks the system for permission */
+    SH_ISA_BFMMLA,      /* of AArch64, where it is the only one: products of quads of bf16 */
     SH_ISAS
 };
 
@@ -27,7 +28,7 @@ const char *sh_isa_architecture(void);
 
 enum { SH_ISA_TEXT = 256 };
 
-/* Describe what the kernels use: "AMX", "ASIMD" on AArch64, "plain loops", or "AVX2; ONEDNN_MAX_CPU_ISA=AVX2 forbids the
+/* Describe what the kernels use: "AMX", "ASIMD with BFMMLA", "plain loops", or "AVX2; ONEDNN_MAX_CPU_ISA=AVX2 forbids the
  * processor's AVX-512". Returns whether a variable forbids something or holds an unknown word. Local. */
 bool sh_isa_describe(char text[SH_ISA_TEXT]);
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/base/wide.h"
 #include "kernels/cpu/gemm/gemm_engine.h"
 #include "kernels/cpu/gemm/gemv.h"
+#include "kernels/cpu/panel/panel.h"
 #include "tests/op/agree.h"
 #include "tests/op/calls.h"
 
@@ -20,6 +21,13 @@
 #include <cmocka.h>
 
 enum { PAD = 3 }; /* rows are longer than they need to be */
+
+/* Large enough to be written past the caches, which only x86's kernels do: Arm's are tried by an emulator. */
+#ifdef __aarch64__
+enum { LARGE_M = 70, LARGE_N = 64 - PAD, DEEP_M = LARGE_M, DEEP_N = LARGE_N };
+#else
+enum { LARGE_M = 1050, LARGE_N = 1024 - PAD, DEEP_M = 600, DEEP_N = 512 - PAD };
+#endif
 
 struct product {
     int64_t m, n, k;
@@ -146,8 +154,8 @@ static void check_engine(const struct sh_gemm_engine *e)
                                        {64, 64, 64},   {100, 1, 40},
                                        {257, 385, 9},  {130, 500, 31},
                                        {300, 40, 600}, {2, 800, 130},
-                                       {33, 7, 8201},  {1050, 1024 - PAD, 5}}; /* the last: whole lines, large */
-    static const struct product deep = {600, 512 - PAD, 8201, .trans_a = true, .extra = BIAS}; /* and deep */
+                                       {33, 7, 8201},  {LARGE_M, LARGE_N, 5}}; /* the last: whole lines, large */
+    static const struct product deep = {DEEP_M, DEEP_N, 8201, .trans_a = true, .extra = BIAS}; /* and deep */
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (int orders = 0; orders < 4; orders++) {
             struct product p = {.m = sizes[s][0],
@@ -222,8 +230,86 @@ static void test_thin(void **state)
 }
 #endif
 
+#ifdef SH_PANELS
+/* g.c [m,n] f32 of panels: rows from `first` on of a [.,k], times columns from there on of b [k,ld]. */
+static void part_of_panels(const sh_bf16 *a, const sh_bf16 *b, int64_t ld, struct sh_gemm g, int64_t first)
+{
+    g.in_dtype = SH_BF16;
+    g.lda = g.k;
+    g.ldb = ld;
+    g.a = a + first * g.k;
+    g.b = b + first;
+    int64_t bytes = sh_gemm_work_bytes_on(&sh_gemm_engine_panels, &g, 2);
+    void *work = aligned_alloc(64, (size_t)bytes + 64);
+    omp_set_num_threads(2);
+    assert_int_equal(sh_gemm_run_on(&sh_gemm_engine_panels, &g, work, bytes), SH_OK);
+    free(work);
+}
+
+/* A sum has the same bits wherever it lies in C, whichever side is kept: m and n are cut, never the inner dimension. */
+static void test_place_in_panels(void **state)
+{
+    enum { M = 150, K = 300 };
+    float *c = malloc(M * M * sizeof *c), *part = malloc(M * M * sizeof *part);
+
+    (void)state;
+    if (!sh_gemm_engine_panels.usable())
+        skip();
+    optest_seed(9);
+    struct sh_operand a = tensor(SH_BF16, M, K), b = tensor(SH_BF16, K, M);
+    part_of_panels(a.data, b.data, M, (struct sh_gemm){.m = M, .n = M, .k = K, .c = c, .ldc = M}, 0);
+    for (int64_t first = 1; first < M; first += 37)
+        for (int64_t m = 1; first + m <= M; m += 23) {
+            int64_t n = M - first;
+
+            part_of_panels(a.data, b.data, M, (struct sh_gemm){.m = m, .n = n, .k = K, .c = part, .ldc = n}, first);
+            for (int64_t i = 0; i < m; i++)
+                assert_memory_equal(part + i * n, c + (first + i) * M + first, (size_t)n * sizeof *c);
+        }
+    free(a.data);
+    free(b.data);
+    free(c);
+    free(part);
+}
+#endif
+
+#ifdef SH_QUADS
+/* Products of one pair of elements, at each place of the quads: BFMMLA takes denormals for zero. */
+static void test_denormals(void **state)
+{
+    static const struct {
+        sh_bf16 a, b;
+        float want;
+    } rows[] = {
+        {0x0040, 0x7200, 0},         /* 2^-127, a denormal, times 2^101 */
+        {0x8001, 0x7200, 0},         /* the smallest, negative */
+        {0x7200, 0x0040, 0},         /* on the other side */
+        {0x0080, 0x3f80, 0x1p-126f}, /* the smallest normal times 1 */
+        {0x0080, 0x3f00, 0},         /* times 1/2: a denormal product */
+        {0x3f80, 0x4000, 2},         /* 1 times 2 */
+    };
+    enum { ROWS = sizeof rows / sizeof *rows, K = 4 * ROWS };
+
+    (void)state;
+    if (!sh_gemm_engine_panels.usable())
+        skip();
+    for (int only = 0; only < K; only++) {
+        sh_bf16 a[K] = {0}, b[K] = {0};
+        float c = 1;
+
+        a[only] = rows[only % ROWS].a;
+        b[only] = rows[only % ROWS].b;
+        part_of_panels(a, b, 1, (struct sh_gemm){.m = 1, .n = 1, .k = K, .c = &c, .ldc = 1}, 0);
+        assert_true(c == rows[only % ROWS].want);
+    }
+}
+#endif
+
+/* SHERD_TEST_ENGINE: the name of the only one to try, where an emulator makes the others slow. */
 static void test_engines(void **state)
 {
+    const char *only = getenv("SHERD_TEST_ENGINE");
+
     (void)state;
     optest_seed(1);
     for (int i = 0; sh_gemm_engine_at(i); i++) {
@@ -232,6 +318,8 @@ static void test_engines(void **state)
         if (e == &sh_gemm_engine_thin) /* in test_thin() */
             continue;
 #endif
+        if (only && strcmp(only, e->name) != 0)
+            continue;
         if (e->works ? e->works() : e->usable())
             check_engine(e);
         else
@@ -666,6 +754,12 @@ int main(void)
 #endif
 #ifdef SH_WIDE
         cmocka_unit_test(test_thin),
+#endif
+#ifdef SH_PANELS
+        cmocka_unit_test(test_place_in_panels),
+#endif
+#ifdef SH_QUADS
+        cmocka_unit_test(test_denormals),
 #endif
         cmocka_unit_test(test_several),
         cmocka_unit_test(test_work_too_small),

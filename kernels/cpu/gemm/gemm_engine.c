@@ -14,12 +14,17 @@
  *   oneDNN 2.6 sgemm     190-240               100-105            180-200
  *   OpenBLAS 0.3.21      100-115 (takes the CPU for a Haswell; 190-210 with OPENBLAS_CORETYPE=SkylakeX)   160-185
  *   16 bits widened to f32  nearly the f32 engine's
+ * Arm's BFMMLA: not measured on any processor.
  * On a Xeon with avx512_bf16 without AMX: panels in f32 136-156, widened 120-141. */
 /* clang-format off */
 static const struct sh_gemm_engine *const engines[] = {
 #ifdef SH_WIDE
     &sh_gemm_engine_thin,
+#endif
+#ifdef SH_PANELS
     &sh_gemm_engine_panels,
+#endif
+#ifdef SH_WIDE
     &sh_gemm_engine_panels_wide,
 #endif
 #ifdef __x86_64__

@@ -39,7 +39,8 @@ struct sh_gemm_engine {
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
 extern const struct sh_gemm_engine sh_gemm_engine_avx2;                               /* on x86-64 */
 extern const struct sh_gemm_engine sh_gemm_engine_cblas, sh_gemm_engine_widen, sh_gemm_engine_widen_f16;
-/* With SH_WIDE: bf16 by AMX or AVX-512, and by AVX-512's products of f32. */
+/* Of panels of bf16: by AMX, AVX-512 or BFMMLA (with SH_PANELS of panel.h), and by AVX-512's products of f32 (with
+ * SH_WIDE, as the thin ones). */
 extern const struct sh_gemm_engine sh_gemm_engine_thin, sh_gemm_engine_panels, sh_gemm_engine_panels_wide;
 
 /* Whether cblas_sgemm is from OpenBLAS, BLIS or MKL, which are built for speed. Local. */

@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/panel/panel.h"
 
-#ifdef SH_WIDE
+#ifdef SH_PANELS
 
 #include "kernels/cpu/gemm/gemm_engine.h"
 
@@ -118,10 +118,13 @@ static void pack(const struct sh_panel_source *s, bool rows, sh_bf16 *panels)
 /* To be multiplied with those that are kept. */
 static void pack_own(const struct sh_panel_source *s, bool rows, char *panels)
 {
-    if (unit()->wide)
+#ifdef SH_WIDE
+    if (unit()->wide) {
         sh_panel_pack_wide(s, (float *)(void *)panels, CHUNK);
-    else
-        pack(s, rows, (sh_bf16 *)(void *)panels);
+        return;
+    }
+#endif
+    pack(s, rows, (sh_bf16 *)(void *)panels);
 }
 
 /* Prefetch the n-th of `parts` parts of what is packed next. */
@@ -199,8 +202,10 @@ static void multiply_chunk(const struct product *p, int64_t c, int64_t first, in
         prefetch_part(&next, n, p->count * count);
         if (last)
             sh_panel_prefetch_addend(p->g, at.row, at.col);
+#ifdef SH_WIDE
         if (unit()->wide && n % count == 0)
             sh_panel_widen(kept, p->wide, steps);
+#endif
         unit()->multiply(p->keeps_rows ? other : own, p->keeps_rows ? own : other, p->sums + n * STEP, steps, c > 0,
                          sh_panel_least(p->g->m - at.row, SIDE));
         if (last && n > 0)
@@ -254,17 +259,6 @@ static bool usable(void)
     return sh_panel_unit();
 }
 
-static bool wide_usable(void)
-{
-    return unit() && unit()->wide;
-}
-
-/* Others pay for whole steps, and for sums that are stored twice: a gradient of few rows more than it gains. */
-static bool is_deep(const struct sh_gemm *g)
-{
-    return g->k >= (g->trans_a ? 4 : 1) * DEPTH * SIDE;
-}
-
 /* A float C takes a deep product in parts; a bf16 C gets it whole, with fewer panels kept at a time. */
 static sh_rc panels_product(const struct sh_gemm *g, void *work)
 {
@@ -303,6 +297,18 @@ const struct sh_gemm_engine sh_gemm_engine_panels = {
     .product = panels_product,
 };
 
+#ifdef SH_WIDE
+static bool wide_usable(void)
+{
+    return unit() && unit()->wide;
+}
+
+/* Others pay for whole steps, and for sums that are stored twice: a gradient of few rows more than it gains. */
+static bool is_deep(const struct sh_gemm *g)
+{
+    return g->k >= (g->trans_a ? 4 : 1) * DEPTH * SIDE;
+}
+
 const struct sh_gemm_engine sh_gemm_engine_panels_wide = {
     .name = "packed panels in f32",
     .in_dtype = SH_BF16,
@@ -311,5 +317,6 @@ const struct sh_gemm_engine sh_gemm_engine_panels_wide = {
     .product_bytes = product_bytes,
     .product = panels_product,
 };
+#endif
 
 #endif

@@ -13,6 +13,9 @@ static const struct sh_panel_unit *const units[] = {
     &sh_panel_avx512,
     &sh_panel_wide,
 #endif
+#ifdef SH_QUADS
+    &sh_panel_bfmmla,
+#endif
     NULL,
 };
 
@@ -50,9 +53,7 @@ void sh_panel_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, in
 
 void sh_panel_end(void)
 {
-#ifdef SH_WIDE
     sh_panel_fence();
-#endif
     if (sh_panel_product_unit()->end)
         sh_panel_product_unit()->end();
 }

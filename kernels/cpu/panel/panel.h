@@ -1,14 +1,16 @@
 /* Products in bf16 of panels that are packed first, in squares of 32 x 32 sums: the panels, the processor unit that
  * multiplies them, and where the sums go. For x86-64 with AMX, or with AVX-512's products of pairs (avx512_bf16); where
- * those are slow, products are of panels in f32.
+ * those are slow, products are of panels in f32. For AArch64 with BFMMLA, which multiplies quads.
  *
  * A panel holds 32 rows of op(A), or 32 columns of op(B), over a stretch of the inner dimension, as tiles. Each step
  * of 32 inner elements takes two tiles of 1 KiB. Elements outside the matrix are zero, so products need no edge
  * cases.
  *   rows:     tile h = rows 16h..16h+15, each of 32 inner elements
  *   columns:  tile h = columns 16h..16h+15, as 16 pairs of inner elements, each pair side by side in every column
- * tdpbf16ps multiplies two such tiles; vdpbf16ps one pair of a row, broadcast, with the pairs of 16 columns. Sums are
- * squares of 32 x 32 f32, each in one piece of 4 KiB, 64-byte aligned.
+ * tdpbf16ps multiplies two such tiles; vdpbf16ps one pair of a row, broadcast, with the pairs of 16 columns. BFMMLA
+ * multiplies a quad of two rows with one of two columns, so for it a step of either is
+ *   8 quads of inner elements, each side by side in all 32 rows or columns.
+ * Sums are squares of 32 x 32 f32, each in one piece of 4 KiB, 64-byte aligned.
  *
  * All local, for one thread. Floor of packing: 2 bytes read and 2 written per element; measured on one core, from the
  * L3 cache: 4-8 billion elements per second. */
@@ -20,6 +22,14 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* SH_PANELS: this program has panels of a kind; SH_QUADS: those of Arm. */
+#if defined(__aarch64__) && defined(HAVE_BFMMLA)
+#define SH_QUADS
+#endif
+#if defined(SH_WIDE) || defined(SH_QUADS)
+#define SH_PANELS
+#endif
 
 enum {
     SH_PANEL_SIDE = 32,                            /* rows or columns of a panel; its step in the inner dimension */
@@ -44,7 +54,8 @@ struct sh_panel_unit {
     int64_t slice; /* panels whose sums, 32 squares each, a thread keeps in its L2 cache */
     bool wide;     /* panels are in f32, as sh_panel_pack_wide() or sh_panel_widen() make them */
 };
-extern const struct sh_panel_unit sh_panel_amx, sh_panel_avx512, sh_panel_wide;
+extern const struct sh_panel_unit sh_panel_amx, sh_panel_avx512, sh_panel_wide; /* with SH_WIDE */
+extern const struct sh_panel_unit sh_panel_bfmmla;                              /* with SH_QUADS */
 
 /* The first unit of the table that this processor has; NULL: none. Always the same. The first call must be outside
  * parallel regions. */
@@ -75,7 +86,7 @@ struct sh_panel_source {
 /* panels [ceil(sides / 32)][ceil(depth / 32) * SH_PANEL_STEP], `stride` elements apart, 64-byte aligned */
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
-/* Columns whose inner dimension counts the stored rows, which are read in pairs over all panels: long rows are what
+/* This and what follows of packing, and sh_panel_emit_band(): with SH_WIDE only. Columns whose inner dimension counts the stored rows, which are read in pairs over all panels: long rows are what
  * hardware foresees, and the next pair is asked for, also past the last one. */
 void sh_panel_pack_pairs(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 /* Either, in f32: steps are [32 inner elements][32 sides]. */
@@ -103,8 +114,14 @@ void sh_panel_multiply(const sh_bf16 *rows, const sh_bf16 *cols, float *sums, in
 void sh_panel_end(void);
 
 /* Make what this thread has written past the caches visible to all that synchronise with it afterwards, e.g. at a
- * barrier. */
+ * barrier. Only x86's kernels write so. */
+#ifdef SH_WIDE
 void sh_panel_fence(void);
+#else
+static inline void sh_panel_fence(void)
+{
+}
+#endif
 
 /* Write a square of sums, from (row, col) on, into C of g, with its bias and addend; elements outside C are left out.
  * A large C is written past the caches, unless it is added to: other threads see it after sh_panel_fence(). */

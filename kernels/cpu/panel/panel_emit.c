@@ -3,13 +3,13 @@
 
 #include "kernels/cpu/panel/panel.h"
 
-#ifdef SH_WIDE
-
 #include "kernels/cpu/base/block.h"
 
-#include <immintrin.h>
-
 enum { SIDE = SH_PANEL_SIDE, HALF = SIDE / 2 };
+
+#ifdef SH_WIDE
+
+#include <immintrin.h>
 
 /* Streamed stores become visible to other threads only after a fence. */
 SH_WIDE void sh_panel_fence(void)
@@ -137,6 +137,9 @@ void sh_panel_emit_band(const struct sh_gemm *g, const float *sums, int64_t row,
         sh_panel_emit(g, sums + i * SH_PANEL_STEP, row, col + i * SIDE);
 }
 
+#endif
+
+#ifdef SH_PANELS
 /* Called before the product, so that the addend is in the cache when the sums are ready. */
 void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
 {
@@ -145,5 +148,4 @@ void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
     for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++)
         sh_panel_prefetch(sh_cpu_at(g->addend, g->out_dtype, r * g->ldc + col), SIDE * sh_dtype_bytes(g->out_dtype));
 }
-
 #endif
