@@ -16,6 +16,7 @@ BUILD = pathlib.Path(os.environ['SHERD']).parent
 SPACK_OPTIONS = re.compile(r'^ +\("([\w]+)", "([\w-]+)", ', re.M)  # rows of the table: --with-OPTION, package
 VERSION = re.search(r'AC_INIT\(\[Sherd\], \[([\d.]+)\]', (job.TOP / 'configure.ac').read_text())[1]
 RECIPES = ('package.py', f'sherd-{VERSION}-foss-2023b.eb', 'sherd-cpu.def', 'sherd-cuda.def')
+ARM64 = 'sherd-arm64.yaml'
 
 
 def configure_options():
@@ -26,7 +27,7 @@ def configure_options():
 def case_version():
     """The version is defined in configure.ac; files that cannot read it from there must agree."""
     wrong = []
-    for name in RECIPES + ('../building.md', '../../README.md'):
+    for name in RECIPES + (ARM64, '../building.md', '../../README.md'):
         for found in re.findall(r'(?<![\w.])sherd[-/](\d+\.\d+\.\d+)', (SITES / name).read_text()):
             wrong += [] if found == VERSION else [f'{name} names sherd {found}, configure.ac {VERSION}']
     text = (SITES / 'package.py').read_text()
@@ -74,6 +75,24 @@ def case_packages():
     return wrong
 
 
+def case_arm64():
+    """The environment for Arm hosts asks package.py for what it has, and for no processor by name. The build for AArch64 that
+    tests/sites/aarch64 makes has the libraries of the container, so their names are right there."""
+    text, package = (SITES / ARM64).read_text(), (SITES / 'package.py').read_text()
+    spec = re.search(r'^  - sherd (.+)$', text, re.M)[1]
+    known = set(re.findall(r'variant\(\s*"(\w+)"', package)) | {'cuda', 'cuda_arch'}
+    wrong = [f'{ARM64}: package.py has no variant {name}' for name in re.findall(r'(?<=[+~])\w+|\w+(?==)', spec) if name not in known]
+    targets = re.findall(r'\btarget=([\w:]+)', text)
+    wrong += [] if targets == ['aarch64'] and '"target=aarch64:"' in package else [f'{ARM64} is for {targets}']
+    wrong += [] if '~onednn' in spec else [f'{ARM64} builds oneDNN, which does not multiply there']
+    gpus = re.search(r'with-cuda-arch="([\d ]+)"', (SITES / 'sherd-cuda.def').read_text())[1].split()
+    wrong += [f'{ARM64}: GPUs {arch}' for arch in re.findall(r'cuda_arch=(\d+)', spec) if arch not in gpus]
+    libraries = r'\b(?:lib[\w.-]+|zlib1g)-dev\b'
+    built = set(re.findall(libraries, (job.TOP / 'tests/sites/aarch64').read_text().replace('openblas-pthread', 'openblas')))
+    wanted = set(re.findall(libraries, (SITES / 'sherd-cpu.def').read_text()))
+    return wrong + [f'tests/sites/aarch64 does without {name}' for name in sorted(wanted - built)] + ([] if len(wanted) > 8 else [str(wanted)])
+
+
 def case_module():
     """The module is complete, and Lmod loads it if installed."""
     stage = pathlib.Path('stage').absolute()
@@ -94,6 +113,7 @@ def case_module():
 
 
 CASES = [('one version', case_version), ('options of configure', case_options), ('syntax', case_syntax), ('packages', case_packages),
+         ('arm64', case_arm64),
          ('module', case_module)]
 
 if __name__ == '__main__':
