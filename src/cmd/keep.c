@@ -100,6 +100,20 @@ static sh_rc print_step(const char *folder)
     return rc;
 }
 
+/* The address holds a token, so it is no argument, which all users of the node could read. */
+static sh_rc follow(const char *folder)
+{
+    const char *address = getenv(SH_PULSE_VARIABLE);
+    int fd;
+    sh_rc rc;
+
+    SH_TRY(sh_pulse_check(address ? address : ""));
+    SH_TRY(sh_keep_connect(folder, 0, &fd));
+    rc = sh_keep_follow(fd, address);
+    close(fd);
+    return rc;
+}
+
 /* A script that is killed takes its keeper along, or the memory would stay until the node is started again. If `parent`
  * has ended before this was asked for, no signal will come. */
 static void end_with(pid_t parent)
@@ -133,6 +147,8 @@ sh_rc sh_cmd_keep(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY(sh_cmd_config(args, NULL, &cfg));
     if (sh_cmd_option(cmd, args, "--step"))
         return print_step(cfg.job.dump_folder);
+    if (sh_cmd_option(cmd, args, "--follow"))
+        return follow(cfg.job.dump_folder);
     end_with(parent);
     return sh_cmd_option(cmd, args, "--watch") ? sh_pulse_watch(cfg.checkpoint.near_silence_seconds) : serve(&cfg);
 }

@@ -95,6 +95,9 @@ static const struct sh_cmd_option keep[] = {
     {.name = "--watch",
      .help = "for job scripts: print a line that keepers of other nodes need in their environment (SHERD_WATCH), and then "
              "one for each of these nodes that is lost or whose keeper ends"},
+    {.name = "--follow",
+     .help = "for job scripts: have the keeper of this node turn to the watch that SHERD_WATCH names now, and stop; 5: there "
+             "is no keeper"},
     {0},
 };
 

@@ -5,6 +5,7 @@
 #include "src/near/wire.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -146,6 +147,14 @@ sh_rc sh_keep_accuse(int fd, int64_t good)
 {
     struct sh_wire m = {.kind = SH_WIRE_ACCUSE, .bytes = good};
 
+    return ask(fd, &m, NULL);
+}
+
+sh_rc sh_keep_follow(int fd, const char *address)
+{
+    struct sh_wire m = {.kind = SH_WIRE_FOLLOW};
+
+    snprintf(m.text, sizeof m.text, "%s", address);
     return ask(fd, &m, NULL);
 }
 

@@ -4,6 +4,7 @@
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 #include "src/base/time.h"
+#include "src/near/next.h"
 #include "src/near/wire.h"
 
 #include <errno.h>
@@ -282,6 +283,12 @@ static void stop_node(const struct keeper *k)
     raise(SIGSTOP);
 }
 
+static sh_rc follow(struct sh_wire *m)
+{
+    m->text[sizeof m->text - 1] = '\0';
+    return sh_next_tell(m->text);
+}
+
 /* What a packet asks for, but for hello and bye, is answered at once. */
 static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
 {
@@ -298,6 +305,8 @@ static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
         drop(k, find_part(k, m));
     if (m->kind == SH_WIRE_ACCUSE)
         accused = m->bytes;
+    if (m->kind == SH_WIRE_FOLLOW)
+        rc = follow(m);
     if (m->kind == SH_WIRE_LOSE && !stops)
         rc = lose_rank(k, &m->rank);
     if (listed) {

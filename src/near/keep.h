@@ -67,6 +67,9 @@ sh_rc sh_keep_accuse(int fd, int64_t good);
 /* The keeper's side, from any thread: what a rank has said by that, or -1. */
 int64_t sh_keep_accused(void);
 
+/* Have the keeper beat to another watch. Errors: SH_E_COMM: the keeper has none. */
+sh_rc sh_keep_follow(int fd, const char *address);
+
 /* For drills: have the keeper kill the lowest rank of its node, whose number is in *rank, or stop itself and all ranks
  * there, as a node that has lost its network seems to others. Errors: SH_E_USAGE: there is no rank. */
 sh_rc sh_keep_lose(int fd, bool node, int *rank);

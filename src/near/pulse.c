@@ -5,6 +5,7 @@
 #include "src/base/thread.h"
 #include "src/base/time.h"
 #include "src/near/keep.h"
+#include "src/near/next.h"
 #include "src/near/wire.h"
 
 #include <errno.h>
@@ -20,6 +21,14 @@ enum { BEAT_MS = 200, TRY_SECONDS = 30, GONE_SECONDS = 60, REACH_SECONDS = 5, FI
 
 struct address {
     char host[FIELD], port[16], token[32];
+};
+
+struct pulse {
+    struct address at;
+    int fd;
+    int64_t heard;
+    bool there;       /* the watch has not hung up */
+    bool has_accused; /* to this watch */
 };
 
 static bool parse(const char *text, struct address *a)
@@ -96,67 +105,110 @@ static bool is_left_out(const struct address *a)
 }
 
 /* Before the next sign of life, so that whoever asks the watch whether all live has heard it. */
-static void accuse(int fd, bool *said)
+static void accuse(struct pulse *p)
 {
     char text[FIELD];
 
-    if (*said || sh_keep_accused() < 0)
+    if (p->has_accused || sh_keep_accused() < 0)
         return;
     snprintf(text, sizeof text, "U%lld\n", (long long)sh_keep_accused());
-    say(fd, text);
-    *said = true;
+    say(p->fd, text);
+    p->has_accused = true;
+}
+
+static bool join(struct pulse *p)
+{
+    char text[2 * FIELD];
+
+    p->fd = reach_soon(&p->at);
+    p->there = p->fd >= 0;
+    p->has_accused = false;
+    p->heard = sh_now_ns();
+    if (!p->there)
+        return false;
+    snprintf(text, sizeof text, "%s %s\n", p->at.token, sh_wire_node());
+    say(p->fd, text);
+    return true;
+}
+
+/* The script goes on elsewhere, with a watch of its own. */
+static void turn_to_next(struct pulse *p)
+{
+    char text[2 * FIELD];
+
+    if (!sh_next_take(text) || !parse(text, &p->at))
+        return;
+    if (p->fd >= 0)
+        close(p->fd);
+    join(p);
+}
+
+/* false: the watch goes on without this node. */
+static bool listen_to_watch(struct pulse *p)
+{
+    char last = 0;
+    bool any, there = hear(p->fd, &last, &any);
+
+    if (any)
+        p->heard = sh_now_ns();
+    if (last == 'Q')
+        _exit(SH_OK);
+    p->there = there;
+    return there || !is_left_out(&p->at);
+}
+
+static void leave(const struct pulse *p, bool left_out)
+{
+    char text[2 * FIELD];
+
+    if (left_out)
+        sh_log_warn("%s was silent for too long: the job goes on without it, and its ranks and its keeper end",
+                    sh_wire_node());
+    snprintf(text, sizeof text, "%s has heard nothing of the watch on %s for %d s", sh_wire_node(), p->at.host,
+             GONE_SECONDS);
+    sh_keep_leave(left_out ? NULL : text);
 }
 
 static void *beat(void *arg)
 {
-    struct address *a = arg;
-    char text[2 * FIELD], last = 0;
-    int64_t heard;
-    bool any, there = true, accused = false;
-    int fd = reach_soon(a);
+    struct pulse *p = arg;
+    bool listens = true;
 
-    if (fd < 0) {
+    if (!join(p)) {
         sh_log_warn("the watch at %s:%s cannot be reached from %s: only Slurm will notice if this node is lost",
-                    a->host, a->port, sh_wire_node());
-        free(a);
+                    p->at.host, p->at.port, sh_wire_node());
+        free(p);
         return NULL;
     }
-    snprintf(text, sizeof text, "%s %s\n", a->token, sh_wire_node());
-    say(fd, text);
-    heard = sh_now_ns();
-    while (last != 'Q' && sh_seconds_since(heard) < GONE_SECONDS) {
+    sh_next_begin();
+    while (listens && sh_seconds_since(p->heard) < GONE_SECONDS) {
         poll(NULL, 0, BEAT_MS);
-        accuse(fd, &accused);
-        say(fd, ".");
-        if (there && !hear(fd, &last, &any)) {
-            there = false;
-            if (last != 'Q' && is_left_out(a)) {
-                sh_log_warn("%s was silent for too long: the job goes on without it, and its ranks and its keeper end",
-                            sh_wire_node());
-                sh_keep_leave(NULL);
-                free(a);
-                return NULL;
-            }
-        }
-        if (there && any)
-            heard = sh_now_ns();
+        turn_to_next(p);
+        accuse(p);
+        say(p->fd, ".");
+        if (p->there)
+            listens = listen_to_watch(p);
     }
-    if (last == 'Q')
-        _exit(SH_OK);
-    snprintf(text, sizeof text, "%s has heard nothing of the watch on %s for %d s", sh_wire_node(), a->host,
-             GONE_SECONDS);
-    sh_keep_leave(text);
-    free(a);
+    leave(p, !listens);
+    free(p);
     return NULL;
+}
+
+sh_rc sh_pulse_check(const char *address)
+{
+    struct address at;
+
+    if (parse(address, &at))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE, "the address of a watch is HOST:PORT:TOKEN, which `sherd keep --watch` prints");
 }
 
 sh_rc sh_pulse_start(const char *address)
 {
-    struct address *a = sh_calloc(1, sizeof *a);
+    struct pulse *p;
 
-    if (!parse(address, a)) {
-        free(a);
-        return sh_fail(SH_E_USAGE, SH_PULSE_VARIABLE " is not HOST:PORT:TOKEN, which `sherd keep --watch` prints");
-    }
-    return sh_thread_start(NULL, "tell the watch that the node lives", beat, a, 0);
+    SH_TRY(sh_pulse_check(address));
+    p = sh_calloc(1, sizeof *p);
+    parse(address, &p->at);
+    return sh_thread_start(NULL, "tell the watch that the node lives", beat, p, 0);
 }

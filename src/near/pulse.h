@@ -14,8 +14,12 @@
 
 /* The keeper's side: a thread that beats from here on. It ends the process with SH_OK once the watch has said that it
  * ends. It has the keeper leave once the watch has lost this node and goes on, and, with an error, if the watch has been
- * silent for a minute: its node is lost, or the link of this one is cut. Errors: SH_E_USAGE: the address. */
+ * silent for a minute: its node is lost, or the link of this one is cut. It turns to another watch after sh_next_tell().
+ * Errors: SH_E_USAGE: the address. */
 sh_rc sh_pulse_start(const char *address);
+
+/* Errors: SH_E_USAGE: this is no address. */
+sh_rc sh_pulse_check(const char *address);
 
 /* The watch: prints lines until SIGTERM, then tells the keepers and returns.
  *

@@ -17,6 +17,7 @@ enum sh_wire_kind {
     SH_WIRE_FORGET,
     SH_WIRE_LOSE,   /* slot 0: the lowest rank; 1: the node */
     SH_WIRE_ACCUSE, /* bytes: the step up to which checkpoints are right */
+    SH_WIRE_FOLLOW, /* the watch whose address is in text */
     SH_WIRE_ANSWER,
     SH_WIRE_END, /* of the list */
     SH_WIRE_DEATH

@@ -473,9 +473,45 @@ def watched():
             keeper.__exit__()
         watch.kill()
         watch.stdout.close()
+    follow = {word: subprocess.run([os.environ['SHERD'], 'keep', 'c.yaml', '--follow'], cwd=folder, capture_output=True, timeout=job.SECONDS,
+                                   env=job.environment(0) | {'SHERD_WATCH': word}).returncode for word in ('no', address)}
+    wrong += [] if list(follow.values()) == [2, 5] else [f'without a keeper --follow ends with {follow}']
+    wrong += turned()
     with Keeper(folder, SHERD_WATCH='no') as keeper:
         wrong += [] if 'HOST:PORT:TOKEN' in keeper.first and keeper.process.wait(60) == 2 else ['a wrong address is taken']
     return wrong + leftovers()
+
+
+def turned():
+    """A keeper turns to another watch when it is told, outlives the one before, and ends with the new one."""
+    folder = job.prepare('turned', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
+    watches = [subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, text=True, env=job.environment(0)) for _ in range(2)]
+    first, second = (watch.stdout.readline().split()[1] for watch in watches)
+    keeper = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, env=job.environment(0) | {'SHERD_WATCH': first})
+    wrong = []
+    try:
+        time.sleep(job.stretch(0.5))
+        watches[0].send_signal(signal.SIGSTOP)
+        told = subprocess.run([os.environ['SHERD'], 'keep', 'c.yaml', '--follow'], cwd=folder, timeout=job.SECONDS, capture_output=True,
+                              env=job.environment(0) | {'SHERD_WATCH': second})
+        wrong += [] if told.returncode == 0 else [f'--follow ended with {told.returncode}: {told.stderr}']
+        time.sleep(job.stretch(0.5))
+        watches[0].send_signal(signal.SIGCONT)
+        watches[0].terminate()
+        watches[0].wait(60)
+        time.sleep(job.stretch(0.5))
+        wrong += [] if keeper.poll() is None else ['the keeper ends with the watch that it has left']
+        watches[1].terminate()
+        wrong += [] if keeper.wait(60) == 0 else ['the keeper does not end with its watch']
+    finally:
+        for process in keeper, *watches:
+            process.kill()
+            process.wait()
+        for watch in watches:
+            watch.stdout.close()
+    return wrong
 
 
 def keeper_dies():
