@@ -144,9 +144,13 @@ judge() {
     esac
 }
 
+# Stop here if another process has become the script of this job: keep-going.sbatch has one that does.
+stand_aside() { :; }
+
 # finish STATUS: end this job with the status of its run; start it again if that can help.
 finish() {
     local verdict now
+    stand_aside
     verdict=$(judge "$1")
     case $verdict in
     finished) exit 0 ;;
@@ -174,6 +178,8 @@ again() {
     if [ -n "${SHERD_CHAIN:-}" ]; then
         say "$after; the next job of the chain continues"
     elif scontrol requeue "$job"; then
+        # shellcheck disable=SC2034 # keep-going.sbatch ends a job without a script that is not queued again
+        queued=yes
         say "$after; queued again"
     else
         say "$after; Slurm refused the requeue: unless it has requeued the job itself, use jobscripts/submit-chain"

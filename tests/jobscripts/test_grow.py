@@ -26,6 +26,7 @@ while [[ $1 = --* ]]; do
     shift
 done
 [ -z "$quiet" ] || { echo "$nodes" >>"$STAGE/probes"; read -r how <"$STAGE/$nodes"; }
+[[ $* != *' standby' ]] || exec sleep 600
 case ${how:-} in late) sleep 600 ;; gone) exit 1 ;; esac
 NODES=$nodes exec "$@"''',
     'scontrol': r'''[ "$1" = requeue ] || [ "$2" != hostnames ] || printf '%s\n' n1 n2 n3 n4''',
