@@ -23,6 +23,7 @@ from test_torch import CHANGE_BOUND, DOCUMENTS, GPT2, GRADIENT_BOUND, LLAMA, LOS
 K = 12
 NORM_BOUND = 2e-5
 HEADER = 56
+WHOLE_BOUND = 1e-6  # relative, of the divergence of two distributions of all words
 HALF_BOUND = 4e-3  # of log-probabilities of up to 8 in float16, half a unit of the last place
 MODELS = {'llama': {**LLAMA, 'model.tie_word_embeddings': False},
           'gpt2': {**GPT2, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': True}}
@@ -151,6 +152,27 @@ def case_gradients(name, changes):
     return compare_tensors(found, reference(m, c)[3], GRADIENT_BOUND)
 
 
+def case_whole(name):
+    """With all words in the file, what is left out is nothing: PyTorch's KL divergence of two distributions of all words."""
+    m = model(name)
+    words = m.c['model.vocab_size']
+    m.teach('whole.bin', k=words)
+    c, steps, _ = m.train('whole', {'objective.teacher_path': '../whole.bin', 'objective.top_k': words, 'training.steps': 1})
+    ids, logp = (torch.tensor(x[:c['training.global_batch_size']]) for x in read(m.folder / 'whole.bin'))
+    stream = torch.tensor(m.stream, dtype=torch.long)
+    wrong = [] if sorted(ids[0, 0].tolist()) == list(range(words)) else ['not all words']
+    losses = []
+    for teacher in (torch.empty_like(logp).scatter(-1, ids, logp), None):
+        w = {who: {key: torch.tensor(value, dtype=torch.float64) for key, value in m.weights[who].items()} for who in m.weights}
+        tokens, targets = torch_reference.batch(stream, m.mask, 0, c)
+        own, of_model = (torch_reference.logits_of(w[who], tokens, c, []).log_softmax(-1) for who in ('student', 'teacher'))
+        teacher = of_model if teacher is None else teacher.log_softmax(-1)
+        counts = targets != torch_reference.IGNORED
+        losses.append(float(torch.nn.functional.kl_div(own[counts], teacher[counts], reduction='batchmean', log_target=True)))
+    return (wrong + job.differ('loss', job.losses(steps), losses[:1], WHOLE_BOUND)
+            + job.differ('loss by the logits of the teacher', job.losses(steps), losses[1:], HALF_BOUND))
+
+
 MIXED = {'objective.temperature': 2.5, 'objective.alpha': 0.7}
 FEW = {'objective.top_k': 5, 'objective.alpha': 0.4}
 
@@ -159,6 +181,7 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([
         ('llama: what the teacher finds likely', case_teacher, 'llama'),
         ('gpt2, documents, masked: what the teacher finds likely', case_teacher, 'gpt2'),
+        ('llama: all words, as the divergence of PyTorch', case_whole, 'llama'),
         ('llama: gradients', case_gradients, 'llama', {}),
         ('llama: gradients, with a temperature and the next token', case_gradients, 'llama', MIXED),
         ('llama: the teacher alone', case_student, 'llama', {}),

@@ -141,8 +141,9 @@ def case_value(name, kind):
     numbers = [i % 3 / 8 if not pair or i % 2 == 0 else 0 for i in range(8)]
     pairs.write_values(folder / 'texts.bin', [text for text, _ in some], numbers, WORDS, pair)
     model = make(name, folder / 'begin', num_labels=1, **({} if pair else {'problem_type': 'regression'}))
-    steps = job.train(folder / 'run', {**RUN, 'model.hf_assets_path': '../begin', 'objective.name': kind, 'validation.enable': False,
-                                       'training.local_batch_size': 4, 'training.global_batch_size': 4 if pair else 8})
+    run = {'model.hf_assets_path': '../begin', 'objective.name': kind, 'validation.enable': False,
+           'training.local_batch_size': 4, 'training.global_batch_size': 4 if pair else 8}
+    steps = job.train(folder / 'run', {**RUN, **run})
     optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
     losses = []
     for _ in range(STEPS):
@@ -155,6 +156,10 @@ def case_value(name, kind):
     job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
     there, info = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end', output_loading_info=True)
     wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    said = job.launch('ckpt', 'import', 'begin', '-o', 'imported.h5', folder=folder)[1]
+    wrong += [] if 'noted as objective.name=regression' in said else [said]
+    again = job.train(folder / 'again', {**RUN, **run, 'checkpoint.initial_load_path': '../imported.h5', 'training.steps': 1})
+    wrong += job.differ('loss from the import', job.losses(again), losses[:1], LOSS_BOUND)
     wrong += [] if there.config.num_labels == 1 and there.config.problem_type == (None if pair else kind) else [f'{there.config}']
     with torch.no_grad():
         off = float((model(**padded(some)).logits - precise(there)(**padded(some)).logits).abs().max())

@@ -164,6 +164,24 @@ def case_rows_elsewhere():
         [] if 'has no optimizer/moment2' in reverse.stderr else [reverse.stderr])
 
 
+def planned(changes, *words):
+    folder = job.prepare(new_folder(), config('llama', changes))
+    return ' '.join(job.sherd('plan', 'c.yaml', *words, folder=folder).split())
+
+
+def case_plan():
+    """What rates and decays come to, and means of squares that nobody needs, with their bytes."""
+    unused, off = 'on each rank are of elements that it does not update: ', {'checkpoint.async_mode': 'disabled'}
+    usual, groups = planned({'optimizer.weight_decay': 0.2, **off}), planned({**GROUPS, **off}, '--ranks', 4)
+    copied, filed = planned({'checkpoint.async_mode': 'async'}, '--ranks', 2), planned(FILE, '--ranks', 2)
+    wrong = [] if 'weight decay takes 0.002 of each element of them a step: lr 0.01 x weight_decay 0.2' in usual else [usual]
+    wrong += [] if "group 'q_proj': 3 tensors, 1.20 K elements, lr x 0.5, weight_decay 0.3 (lr x weight_decay 0.0015)" in groups else [groups]
+    wrong += [] if "group 'down': 3 tensors, 1.68 K elements, by AdamW" in groups else [groups]
+    for said, why in ((groups, 'each rank has as many'), (copied, 'copies of states'), (filed, 'states in a file')):
+        wrong += [] if unused + why in said else [f'not {why}: {said}']
+    return wrong + ([usual] if unused in usual else [])
+
+
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(f'{way}, {mesh}', case_mesh, way, mesh) for i, way in enumerate(WAYS)
@@ -173,7 +191,7 @@ if __name__ == '__main__':
               if IN_A_FILE[mesh][0] == 0 or job.can_launch()]
     cases += [(f'llama, NorMuon, {mesh}', case_mesh, 'llama, NorMuon', mesh) for mesh in
               ('no_shard over 2, once, saved in the background', 'states in a file, carried') if job.can_launch()]
-    cases.append(('states of rows elsewhere', case_rows_elsewhere))
+    cases += [('states of rows elsewhere', case_rows_elsewhere), ('what the plan says', case_plan)]
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
               (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama, NorMuon', 'full_shard over 4, 1 owner'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
                ('llama, groups', 'full_shard over 2')) if job.can_launch()]

@@ -405,7 +405,11 @@ static sh_rc import(const struct import *m, const char *ignore)
     SH_TRY_OUT(sh_model_check(&model, &batch));
     p = sh_program_create(SH_F32);
     sh_model_emit(&model, &batch, p);
-    rc = import_tensors(m, &cfg, p);
+    SH_TRY_OUT(import_tensors(m, &cfg, p));
+    if (cfg.model.num_labels == 1)
+        sh_log_info(
+            "the model gives a text one value, noted as objective.name=regression; to learn from pairs of answers "
+            "instead, give a run --objective.name=reward");
 out:
     sh_program_destroy(p);
     while (n > 0)

@@ -6,12 +6,15 @@
 #include "src/config/read/groups.h"
 #include "src/model/model.h"
 #include "src/optim/owners.h"
+#include "src/optim/update.h"
 #include "src/tools/predict/command.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 static const double small_share = 0.03; /* of a step's operations: the batch with this share is named */
+
+static const double unused_share = 0.1; /* of a rank's elements: more means without a use are named */
 
 /* Rate times weight decay, at the rate's peak: what a step takes from an element. Rates of other optimizers differ by
  * hundreds, and a decay that fits one does not fit another. */
@@ -131,6 +134,36 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
     return w;
 }
 
+/* Means of squares that a rank keeps of elements that Muon updates, which has none: copies are of whole units, and all
+ * ranks have room for as many as the first. Said if they are more than a tenth of the elements. */
+static void say_unused(const struct sh_predict *l)
+{
+    const struct sh_program *p = l->p;
+    bool filed = l->build.offload.optimizer_16 > 0;
+    double unused = 0, all = 0;
+    char bytes[SH_STR_SHORT];
+
+    for (int i = 0; i < p->n_units && l->build.options.optim->of_others; i++) {
+        const struct sh_unit *u = &p->units[i];
+
+        if (!sh_program_descends(u))
+            continue;
+        all += (double)u->chunk;
+        unused += (double)(filed ? u->chunk : p->tensors[u->state[1]].dim[0]);
+        for (int k = u->first_param; k < u->first_param + u->n_params; k++)
+            if (sh_optim_has(p, SH_RUNS_OTHERS, &p->params[k]))
+                unused -= (double)p->params[k].elems * (double)u->chunk / (double)u->room;
+    }
+    if (unused <= unused_share * all)
+        return;
+    sh_str_bytes((int64_t)unused * sh_dtype_bytes(p->state[1].dtype), bytes);
+    sh_str_say(
+        stdout, "muon", "%s of %s on each rank are of elements that it does not update: %s", bytes, p->state[1].name,
+        filed                       ? "states in a file are of whole units"
+        : l->build.options.snapshot ? "copies of states, as saves in the background make them, are of whole units"
+                                    : "each rank has as many as the one with most of what AdamW updates");
+}
+
 static void say_muon(const struct sh_predict *l)
 {
     const struct sh_section *update = sh_program_section(l->p, SH_SECTION_UPDATE);
@@ -166,4 +199,5 @@ void sh_predict_say_updates(const struct sh_predict *l)
 {
     say_groups(l);
     say_muon(l);
+    say_unused(l);
 }
