@@ -29,6 +29,23 @@ static void print_attrs(const struct sh_program *p, const struct sh_op *op, FILE
     }
 }
 
+/* Rows of tables that an operation refers to: where the parts of an exchange begin and the last one ends, and the matrices
+ * that are made orthogonal, with their copies. */
+static void print_rows(const struct sh_program *p, const struct sh_op *op, FILE *out)
+{
+    int n = op->kind == SH_OP_ORTHO || op->kind == SH_OP_ORTHO_ROWS ? op->attr.ortho.count : 0;
+
+    if (sh_program_cuts(p, op)) {
+        fprintf(out, "%28scut at", "");
+        for (int i = 0; i < op->attr.exchange.cuts; i++)
+            fprintf(out, " %lld", (long long)p->cuts[op->attr.exchange.first_cut + i]);
+        fputc('\n', out);
+    }
+    for (const struct sh_matrix *x = p->matrices + op->attr.ortho.first; n > 0; n--, x++)
+        fprintf(out, "%28smatrix at %lld: [%lld,%lld] x %lld\n", "", (long long)x->at, (long long)x->out,
+                (long long)x->in, (long long)x->repeat);
+}
+
 static void print_op(const struct sh_program *p, const struct sh_op *op, int index, FILE *out)
 {
     fprintf(out, "%6d  %-9s %-9s %-14s", index, p->streams[op->stream].name, sh_phase_name(op->phase),
@@ -48,6 +65,7 @@ static void print_op(const struct sh_program *p, const struct sh_op *op, int ind
     if (op->attr.after != SH_NONE)
         fprintf(out, "  after %d", op->attr.after);
     fputc('\n', out);
+    print_rows(p, op, out);
 }
 
 /* Before there are sections, the program is one micro-step. */

@@ -114,12 +114,30 @@ static double loss_at(int loss, double c, double j)
     return slope_at(loss, c, j).loss;
 }
 
+/* The probability of all other answers, of one that is all but certain: 1 - exp(m) would be 0 or lose all digits. */
+static void almost_certain(void)
+{
+    for (double m = -1e-3; m < -1e-300; m /= 10)
+        if (!(fabs(sh_pair_rest(m) - (log(-m) + m / 2)) <= m * m / 20 + 1e-12))
+            fail_msg("the rest of exp(%g): exp(%.17g)", m, sh_pair_rest(m));
+    for (double m = -40; m > -700; m *= 1.5)
+        assert_true(sh_pair_rest(m) == -exp(m) && sh_pair_rest(m) < 0);
+    for (int i = 0; i < 9; i++) {
+        const double near[] = {0, -1e-13, -1e-9}, c = near[i / 3], j = near[i % 3];
+        struct sh_pair_slope s = sh_pair_odds(0.3, c, j);
+
+        assert_true(isfinite(s.loss) && isfinite(s.chosen) && isfinite(s.rejected));
+    }
+    assert_true(fabs(sh_pair_odds(1, -1e-9, -2e-9).loss - log(1.5)) < 1e-7); /* odds of 2 to 1 */
+}
+
 void elem_pair_slopes(void **state)
 {
     static const double at[] = {-40, -3.1, -0.2, 0, 0.7, 2.9, 35};
     const double h = 1e-5;
 
     (void)state;
+    almost_certain();
     for (size_t i = 0; i < SH_PREFERENCES * 49; i++) {
         int loss = (int)i / 49;
         /* Odds are those of probabilities, whose logarithms are negative. */
