@@ -171,6 +171,21 @@ def case_files():
                                    training__dataset_path=str(pathlib.Path('narrow.bin').absolute()))
 
 
+def case_tokenizer():
+    """Of the same tokenizer.json, wherever it is."""
+    k, named = kinds['gpt2'], {}
+    for name, word in ('one', 'a'), ('copy', 'a'), ('other', 'b'):
+        path = pathlib.Path(f'words-{name}').absolute()
+        path.mkdir()
+        (path / 'tokenizer.json').write_text('{"model": {"type": "BPE", "vocab": {"%s": 0}, "merges": []}}' % word)
+        named[name] = str(path)
+    k.teach('named.bin', f'--model.tokenizer={named["one"]}')
+    use = {'objective__teacher_path': str((k.folder / 'named.bin').absolute()), 'training__steps': 1}
+    wrong = student_refused('is of a teacher with another tokenizer.json', model__tokenizer=named['other'], **use)
+    k.student('named', changes={key.replace('__', '.'): value for key, value in use.items()} | {'model.tokenizer': named['copy']})
+    return wrong
+
+
 def case_refused():
     k = kinds['gpt2']
     wrong = refused('give its name with -o', job.sherd, 'eval', '--checkpoint', k.teacher, '--data', tokens, '--top-k', 3)
@@ -206,4 +221,5 @@ if __name__ == '__main__':
                             ('leaves of parts', case_leaves), ('with adapters', case_with, {'lora.rank': 2}),
                             ('in float16', case_with, {'training.mixed_precision_param': 'float16'}),
                             ('each number matters', case_matters), ('validation', case_validation),
-                            ('files that do not fit', case_files), ('refused', case_refused)]))
+                            ('files that do not fit', case_files), ('the tokenizer', case_tokenizer),
+                            ('refused', case_refused)]))

@@ -758,6 +758,36 @@ static void with_muon(void **state)
     optim = NULL;
 }
 
+/* More ranks than matrices and than chunks: some own what they have no part of, most own nothing. Each step has the
+ * sequences of one rank's 16 micro-steps. */
+static void with_muon_on_many_ranks(void **state)
+{
+    static const struct {
+        int shard, owners;
+    } rows[] = {{64, 0}, {64, 5}, {16, 3}, {8, 0}};
+    const struct tiny_model *m = &tiny_models[1];
+    struct sh_build b;
+    struct outcome one;
+
+    (void)state;
+    optim = sh_optim_of(SH_OPTIM_MUON);
+    b = build_of(m, 1, GLOBAL / (MAX_RANKS / MAX_MICROS), false);
+    b.options.micro_steps = MAX_MICROS;
+    one = run(&b, 1, 1, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct outcome many;
+
+        owners = rows[i].owners;
+        b = build_of(m, GLOBAL, 1, false);
+        many = run(&b, rows[i].shard, MAX_RANKS / rows[i].shard, 1);
+        assert_near(&many, &one, 1e-5, 2e-6);
+        free(many.params);
+    }
+    free(one.params);
+    owners = 0;
+    optim = NULL;
+}
+
 /* A dense block, then blocks with experts, of which a token has some and all have one. */
 static const struct tiny_model with_experts = {"qwen2_moe",
                                                {.family = SH_FAMILY_QWEN2_MOE,
@@ -1541,6 +1571,7 @@ int main(void)
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(with_whole_matrices),
         cmocka_unit_test(with_muon),
+        cmocka_unit_test(with_muon_on_many_ranks),
         cmocka_unit_test(slices_change_no_bit),
         cmocka_unit_test(gradients_away_change_no_bit),
         cmocka_unit_test(parameters_away_change_no_bit),
