@@ -132,12 +132,14 @@ static sh_rc read_layout(struct sh_data_files *set, struct sh_data_file *f, cons
     return kind ? take_header(f, path, kind, &h, bytes) : take_bare(set, f, path, opt, bytes);
 }
 
-/* Decide between rows of documents and windows of a stream: the first file decides if the configuration does not. */
-static sh_rc settle_packing(struct sh_data_files *set, const struct sh_data_file *f, const char *path)
+/* Decide between rows of documents and windows of a stream: the first file decides if the configuration does not. Who
+ * wants answers is told of them by sh_data_rows_check(). */
+static sh_rc settle_packing(struct sh_data_files *set, const struct sh_data_options *opt, const struct sh_data_file *f,
+                            const char *path)
 {
     if (set->packing == SH_PACKING_AUTO)
         set->packing = f->has_documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
-    if (set->packing != SH_PACKING_CONCAT && !f->has_documents)
+    if (set->packing != SH_PACKING_CONCAT && !f->has_documents && !opt->answers)
         return sh_fail(SH_E_DATA,
                        "%s has no documents to pack; make it with `sherd tokenize --documents`, or set "
                        "data.packing=concat",
@@ -153,7 +155,7 @@ static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *o
     *f = (struct sh_data_file){.first_window = set->windows, .first_document = set->documents};
     SH_TRY(sh_handles_add(set->handles, path, &f->handle, &bytes));
     SH_TRY(read_layout(set, f, path, opt, bytes));
-    SH_TRY(settle_packing(set, f, path));
+    SH_TRY(settle_packing(set, opt, f, path));
     if (set->packing == SH_PACKING_CONCAT && f->tokens <= opt->seq_len)
         return sh_fail(SH_E_DATA,
                        "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "

@@ -139,6 +139,7 @@ def case_refused():
     rows = [
         (lm, 'pairs.bin has pairs of answers', 'pairs.bin'),
         ([], 'documents.bin has no pairs of answers', 'documents.bin'),
+        ([], 'tokens.bin has no pairs of answers, labels or numbers; objective.name=dpo learns from files of', 'tokens.bin'),
         ([], 'has no target that counts', 'silent.bin'),
         ([], '1 of 7 documents have more than 17 tokens', 'long.bin'),
         (['--data.excess_length_strategy=truncate'], 'would cut one answer', 'long.bin'),

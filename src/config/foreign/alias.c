@@ -76,12 +76,18 @@ static const struct {
     "it needs what the teacher thinks of the student's likeliest tokens, and a file has the teacher's; distillation " \
     "learns by the forward divergence"
 #define DPO_LOSS "it is a word of objective.loss_type, with objective.name=dpo"
+#define MOVING "the reference is the model that a run begins with; a run from newer parameters has a newer one"
+#define BATCH_LOSS \
+    "it compares answers of a device's batch, so results would depend on the mesh; the losses here are of pairs or answers"
+#define CLIPPED "no kernel keeps the largest score of each head, by which it clips; muon is there without"
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
     {"optimizer.name", "*soap*", WHOLE},
     {"optimizer.name", "*shampoo*", WHOLE},
     {"optimizer.name", "kron*", WHOLE},
+    {"optimizer.name", "psgd*", WHOLE},
+    {"optimizer.name", "*muon*clip*", CLIPPED},
     {"optimizer.name", "*dion*", LOW_RANK},
     {"optimizer.name", "*schedule*free*", FREE},
     {"optimizer.name", "*4bit*", FOUR_BITS},
@@ -97,6 +103,10 @@ static const struct {
     {"optimizer.state_dtype", "*4bit*", FOUR_BITS},
     {"optimizer.muon_coefficients", "*gram*", GRAM},
     {"objective.loss_type", "*,*", ONE_LOSS},
+    {"objective.loss_type", "tr_*", MOVING},
+    {"objective.loss_type", "aot*", BATCH_LOSS},
+    {"objective.loss_type", "discopop", "a plug-in can bring it, with objective.loss_type=plugin (doc/plugins.md)"},
+    {"objective.loss_type", "sft", "it is objective.name=lm; objective.sft_weight adds it to a loss of pairs"},
     {"objective.name", "*grpo*", ONLINE},
     {"objective.name", "*ppo", ONLINE},
     {"objective.name", "*rloo*", ONLINE},
@@ -110,6 +120,11 @@ static const struct {
     {"objective.name", "simpo", DPO_LOSS},
     {"objective.name", "cpo", DPO_LOSS},
     {"objective.name", "ipo", DPO_LOSS},
+    {"objective.name", "bco*", "objective.loss_type=bco_pair learns it from pairs, with objective.name=dpo"},
+    {"objective.name", "tr_*", MOVING},
+    {"objective.name", "xpo", ONLINE},
+    {"objective.name", "nash*", ONLINE},
+    {"objective.name", "sft", "it is lm, with answers and their mask from `sherd tokenize --format messages`"},
     {"objective.name", "*,*", ONE_LOSS},
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
