@@ -124,16 +124,17 @@ def case_uneven(mesh):
     return job.differ('loss or norm', several, one, 1e-5)
 
 
-def case_skipped(mesh):
-    """Steps that the guard leaves out leave momentum, means of squares and parameters as they are, carried or not."""
+def case_skipped(mesh, scale=None):
+    """Steps that the guard leaves out, or whose loss scale was too much, leave momentum, means of squares and parameters as
+    they are, carried or not."""
     ranks, changes = {**MESHES, **IN_A_FILE, **UNEVEN}[mesh]
     first = one_rank('llama, NorMuon')[0]
-    over = {'training.mixed_precision_param': 'float16', 'training.loss_scale': 2**40, 'guard.max_skips': 2 * STEPS}
+    over = {'training.mixed_precision_param': 'float16', **(scale or {'training.loss_scale': 2**40, 'guard.max_skips': 2 * STEPS})}
     folder, done = take_up(first, config('llama, NorMuon', {**changes, **over}), ranks)
     if done.returncode or sum('skipped' in step for step in job.metrics(folder)) != STEPS - HALF:
         return [done.stderr]
     same = subprocess.run(job.command(0, ['ckpt', 'diff', saved(first, HALF), saved(folder)]), capture_output=True, text=True)
-    right = 'differ in 4 places' in same.stderr and same.stdout.startswith('step: 3 -> 6\nsamples: ') and '\nguard.max_skips: ' in same.stdout
+    right = 'differ in 4 places' in same.stderr and same.stdout.startswith('step: 3 -> 6\nsamples: ') and f'\n{list(over)[-1]}: ' in same.stdout
     return [] if right else [same.stdout + same.stderr]
 
 
@@ -192,6 +193,7 @@ if __name__ == '__main__':
               (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama, NorMuon', 'full_shard over 4, 1 owner'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),
                ('llama, groups', 'full_shard over 2')) if job.can_launch()]
     cases += [(f'skipped, {mesh}', case_skipped, mesh) for mesh in ('2 threads', 'states in a file, carried', *UNEVEN) if MESHES.get(mesh) or job.can_launch()]
+    cases.append(('skipped, a dynamic loss scale', case_skipped, '2 threads', {'training.loss_scale_init': 2**40}))
     cases += [(f'llama, NorMuon, {mesh}', case_uneven, mesh) for mesh in UNEVEN if job.can_launch()]
     cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
               ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),
