@@ -143,7 +143,7 @@ static void say_unused(const struct sh_predict *l)
     double unused = 0, all = 0;
     char bytes[SH_STR_SHORT];
 
-    for (int i = 0; i < p->n_units && l->build.options.optim->of_others; i++) {
+    for (int i = 0; i < p->n_units; i++) {
         const struct sh_unit *u = &p->units[i];
 
         if (!sh_program_descends(u))
@@ -193,11 +193,11 @@ static void say_muon(const struct sh_predict *l)
                sh_str_count((int64_t)(w.busiest * world * (1 - small_share) / (small_share * of_token)), tokens));
     sh_str_say(stdout, "muon", "weight decay takes %.3g of each element of them a step: lr %g x weight_decay %g",
                decay_of(&l->cfg, NAN, NAN), l->cfg.optimizer.lr, l->cfg.optimizer.weight_decay);
+    say_unused(l);
 }
 
 void sh_predict_say_updates(const struct sh_predict *l)
 {
     say_groups(l);
     say_muon(l);
-    say_unused(l);
 }
