@@ -263,7 +263,7 @@ extern "C" {
     KERNEL(LATENT_VALUES_BWD, latent_values_bwd) /* back; the others are 0 */                                         \
     KERNEL(SHORT_CONV_CACHE, short_conv_cache) /* of texts that go on; tail: the last W-1 rows of x; see above */    \
     KERNEL(GATED_DELTA_CACHE, gated_delta_cache) /* of texts that go on; state: the one behind the last row */   \
-    KERNEL(SCAN, scan)                      /* CPUs only, as its BWD and CACHE: a state for each head, by steps; see above. state: as in GATED_DELTA */ \
+    KERNEL(SCAN, scan)                      /* a state for each head, by steps; see above. state: as in GATED_DELTA */ \
     KERNEL(SCAN_BWD, scan_bwd)                                                                                        \
     KERNEL(GATE_NORM, gate_norm)            /* RMSNorm of x silu(z) in groups of columns, times w */                  \
     KERNEL(GATE_NORM_BWD, gate_norm_bwd)                                                                              \

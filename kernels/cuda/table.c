@@ -2,6 +2,7 @@
  * run. */
 #include "kernels/cuda/cuda.h"
 
+#include "kernels/cuda/delta/scan.h"
 #include "kernels/cuda/gemm/cublaslt.h"
 #include "kernels/plug.h"
 #include "sherd_config.h"
@@ -35,6 +36,7 @@ static work_bytes_function *const work_of[SH_OP_ROOM] = {
     [SH_OP_GATED_DELTA_BWD] = sh_cuda_gated_delta_bwd_work_bytes,
     [SH_OP_GATED_NORM_BWD] = sh_cuda_gated_norm_bwd_work_bytes,
     [SH_OP_GATE_NORM_BWD] = sh_cuda_gated_norm_bwd_work_bytes,
+    [SH_OP_SCAN_BWD] = sh_cuda_scan_bwd_work_bytes,
     [SH_OP_LORA] = sh_cuda_lora_work_bytes,
     [SH_OP_LORA_BWD] = sh_cuda_lora_work_bytes,
     [SH_OP_ROUTE] = sh_cuda_route_work_bytes,

@@ -1,6 +1,7 @@
 #include "kernels/cuda/work.h"
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/delta/scan.h"
 #include "kernels/cuda/gemm/operand.h"
 #include "kernels/qk_norm.h"
 
@@ -61,6 +62,13 @@ int64_t sh_cuda_gated_delta_bwd_work_bytes(const struct sh_op_call *call)
 {
     struct sh_delta s = sh_delta_of(call, &call->in[1]);
     return s.B * s.H * (2 * (int64_t)sizeof(double) + sh_cuda_delta_floats(&s) * (int64_t)sizeof(float));
+}
+
+/* Three sums of each head in f64, then what heads need. */
+int64_t sh_cuda_scan_bwd_work_bytes(const struct sh_op_call *call)
+{
+    struct sh_delta s = sh_space_of(call, &call->in[1]);
+    return s.B * s.H * (3 * (int64_t)sizeof(double) + sh_cuda_scan_floats(&s) * (int64_t)sizeof(float));
 }
 
 /* A sum of each weight over a part of the rows; GATE_NORM_BWD has a weight for each column. */

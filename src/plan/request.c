@@ -287,25 +287,6 @@ static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
     return SH_OK;
 }
 
-/* Parts of families that have no kernels for GPUs. */
-static sh_rc check_family_on_gpu(const struct sh_config *cfg)
-{
-    const struct sh_family *f = sh_family_of(cfg->model.family);
-    const struct {
-        bool there;
-        const char *what;
-    } rows[] = {
-        {f->scan && sh_layers_any(&cfg->model, SH_LAYER_LINEAR),
-         "Mamba-2's state space has a kernel for CPUs only (SCAN)"},
-    };
-
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].there)
-            return sh_fail(SH_E_USAGE, "model.family=%s: %s, but the job runs on GPUs; give training.device=cpu",
-                           f->name, rows[i].what);
-    return SH_OK;
-}
-
 /* Generation has a kernel of its own, which takes any size. */
 static sh_rc check_heads_on_gpu(const struct sh_config *cfg)
 {
@@ -337,10 +318,10 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
     const bool gpu = at->gpu;
 
     if (gpu)
-        SH_TRY(check_family_on_gpu(cfg));
-    if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
-        return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
-                                   "give compute, or training.device=cpu");
+        if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
+            return sh_fail(SH_E_USAGE,
+                           "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
+                           "give compute, or training.device=cpu");
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);

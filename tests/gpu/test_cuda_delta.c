@@ -1,7 +1,7 @@
-/* The gated delta rule of CUDA and what belongs to it, against the reference: the cases that the CPU has, wide heads, texts
+/* The gated delta rule and the state-space dual form of CUDA, and what belongs to it, against the reference: the cases that the CPU has, wide heads, texts
  * that go on, and a document that is packed with others. The order of threads does not show. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/delta.h"
+#include "kernels/cuda/delta/scan.h"
 #include "tests/gpu/optest_device.h"
 #include "tests/op/delta_rule.h"
 #include "tests/op/gradient.h"
@@ -20,6 +20,7 @@ static int64_t work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
     return call->kind == SH_OP_GATED_DELTA_BWD  ? sh_cuda_gated_delta_bwd_work_bytes(call)
+           : call->kind == SH_OP_SCAN_BWD       ? sh_cuda_scan_bwd_work_bytes(call)
            : call->kind == SH_OP_SHORT_CONV_BWD ? sh_cuda_short_conv_bwd_work_bytes(call)
            : call->kind == SH_OP_GATED_NORM_BWD || call->kind == SH_OP_GATE_NORM_BWD
                ? sh_cuda_gated_norm_bwd_work_bytes(call)
@@ -33,6 +34,9 @@ static const struct sh_kernel_table table = {
         [SH_OP_GATED_DELTA] = sh_cuda_gated_delta,
         [SH_OP_GATED_DELTA_BWD] = sh_cuda_gated_delta_bwd,
         [SH_OP_GATED_DELTA_CACHE] = sh_cuda_gated_delta_cache,
+        [SH_OP_SCAN] = sh_cuda_scan,
+        [SH_OP_SCAN_BWD] = sh_cuda_scan_bwd,
+        [SH_OP_SCAN_CACHE] = sh_cuda_scan_cache,
         [SH_OP_SHORT_CONV] = sh_cuda_short_conv,
         [SH_OP_SHORT_CONV_BWD] = sh_cuda_short_conv_bwd,
         [SH_OP_SHORT_CONV_CACHE] = sh_cuda_short_conv_cache,
@@ -93,6 +97,12 @@ static void rule(void **state)
     delta_rule(&gpu);
 }
 
+static void scan(void **state)
+{
+    (void)state;
+    delta_scan(&gpu);
+}
+
 static void convolution(void **state)
 {
     (void)state;
@@ -136,23 +146,63 @@ static void factors_of_blocks(void **state)
     heads_factors(&gpu);
 }
 
-static void packed_is_alone(void **state)
+/* Backwards, over a window of rows: what goes into a document's rows does not depend on the text in front of it. */
+static void packed_back(void)
 {
-    const struct delta_shape all = {1, 110, 1, 2, 16, 40, {37}}, one = {1, 73, 1, 2, 16, 40, {0}};
+    enum { FIRST = 37, N = 560, H = 2, D = 5, V = 6, ROW = H * V + 2 * D };
+    const struct delta_shape all = {1, FIRST + N, 1, H, D, V, {FIRST}}, one = {1, N, 1, H, D, V, {0}};
+    struct optest f[2], b[2];
+
+    optest_seed(84);
+    for (int i = 0; i < 2; i++) {
+        delta_begin_scan(&f[i], SH_F32, SH_F32, i ? &one : &all, -1);
+        if (i) {
+            delta_take_rows(&f[1], 0, &f[0].call.in[0], FIRST, N);
+            delta_take_rows(&f[1], 1, &f[0].call.in[1], FIRST, N);
+            gradient_copy(&f[1].call.in[2], &f[0].call.in[2]);
+        }
+        optest_device_run(&f[i], &table);
+        delta_begin_scan_bwd(&b[i], &f[i], SH_F32, i ? &one : &all);
+        if (i)
+            delta_take_rows(&b[1], 0, &b[0].call.in[0], FIRST, N);
+        optest_device_run(&b[i], &table);
+    }
+    assert_memory_equal((float *)b[0].call.out[0].data + FIRST * ROW, b[1].call.out[0].data, N * ROW * sizeof(float));
+    assert_memory_equal((float *)b[0].call.out[1].data + FIRST * H, b[1].call.out[1].data, N * H * sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        optest_end(&f[i]);
+        optest_end(&b[i]);
+    }
+}
+
+/* Rows from 37 on are a document. */
+static void packed(bool space)
+{
+    enum { FIRST = 37 };
+    int n = space ? 183 : 73, rows = FIRST + n;
+    const struct delta_shape all = {1, rows, 1, 2, 16, 40, {FIRST}}, one = {1, n, 1, 2, 16, 40, {0}};
     struct optest whole, alone;
 
-    (void)state;
     optest_seed(83);
-    delta_begin_delta(&whole, SH_F32, SH_F32, &all, -1);
-    delta_begin_delta(&alone, SH_F32, SH_F32, &one, -1);
-    delta_take_rows(&alone, 0, &whole.call.in[0], 37, 73);
-    delta_take_rows(&alone, 1, &whole.call.in[1], 37, 73);
-    gradient_copy(&alone.call.in[3], &whole.call.in[3]);
+    (space ? delta_begin_scan : delta_begin_delta)(&whole, SH_F32, SH_F32, &all, -1);
+    (space ? delta_begin_scan : delta_begin_delta)(&alone, SH_F32, SH_F32, &one, -1);
+    delta_take_rows(&alone, 0, &whole.call.in[0], FIRST, n);
+    delta_take_rows(&alone, 1, &whole.call.in[1], FIRST, n);
+    gradient_copy(&alone.call.in[space ? 2 : 3], &whole.call.in[space ? 2 : 3]);
     optest_device_run(&whole, &table);
     optest_device_run(&alone, &table);
-    assert_memory_equal((float *)whole.call.out[0].data + 37 * 80, alone.call.out[0].data, 73 * 80 * sizeof(float));
+    assert_memory_equal((float *)whole.call.out[0].data + FIRST * 80, alone.call.out[0].data,
+                        (size_t)n * 80 * sizeof(float));
     optest_end(&whole);
     optest_end(&alone);
+}
+
+static void packed_is_alone(void **state)
+{
+    (void)state;
+    packed(false);
+    packed(true);
+    packed_back();
 }
 
 /* ---- texts that go on ---- */
@@ -178,20 +228,27 @@ static void going_on(void **state)
     for (int i = 0; i < (gpu.few ? 1 : 3) * gpu.acts; i++) {
         const struct delta_shape *s = &shapes[i / gpu.acts];
         enum sh_dtype act = delta_acts[i % gpu.acts];
-        const struct sh_bound made[] = {sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 64)}, rows[] = {made[0], {0, 0}};
+        /* Of a state space as in delta_scan: nothing divides what it writes. */
+        const struct sh_bound made[][2] = {{sh_bound_sum(act, 64), sh_bound_sum(SH_F32, 64)},
+                                           {sh_bound_sum(act, 512), sh_bound_sum(SH_F32, 256)}};
+        const struct sh_bound rows[] = {made[0][0], {0, 0}};
         struct optest t;
 
-        delta_begin(&t, SH_OP_GATED_DELTA_CACHE, s, 0);
-        optest_in(&t, 0, act, DIMS(s->B, s->T, 2 * s->K * s->D + s->H * s->V));
-        optest_in(&t, 1, act, DIMS(s->B, s->T, 2 * s->H));
-        optest_in(&t, 2, act, DIMS(s->H));
-        optest_in(&t, 3, act, DIMS(s->H));
-        give_places(&t, 4, 5, s);
-        optest_out(&t, 0, act, DIMS(s->B, s->T, s->H * s->V));
-        optest_out(&t, 1, SH_F32, DIMS(s->B, s->H * s->D * s->V));
-        optest_add_to(&t, 1);
-        check(&t, 2, made, -1, -1);
-        optest_end(&t);
+        for (int space = 0; space < 2; space++) {
+            delta_begin(&t, space ? SH_OP_SCAN_CACHE : SH_OP_GATED_DELTA_CACHE, s, 0);
+            t.attr.delta.least = 0.3f * space;
+            optest_in(&t, 0, act, DIMS(s->B, s->T, 2 * s->K * s->D + s->H * s->V));
+            optest_in(&t, 1, act, DIMS(s->B, s->T, (2 - space) * s->H));
+            optest_in(&t, 2, act, DIMS((1 + 2 * space) * s->H));
+            if (!space)
+                optest_in(&t, 3, act, DIMS(s->H));
+            give_places(&t, 4 - space, 5 - space, s);
+            optest_out(&t, 0, act, DIMS(s->B, s->T, s->H * s->V));
+            optest_out(&t, 1, SH_F32, DIMS(s->B, s->H * s->D * s->V));
+            optest_add_to(&t, 1);
+            check(&t, 2, made[space], -1, -1);
+            optest_end(&t);
+        }
         optest_begin(&t, SH_OP_SHORT_CONV_CACHE);
         optest_in(&t, 0, act, DIMS(s->B, s->T, s->V));
         optest_in(&t, 1, act, DIMS(s->V, 1, 4));
@@ -208,11 +265,17 @@ static void going_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rule),        cmocka_unit_test(convolution),
-        cmocka_unit_test(norms),       cmocka_unit_test(gates),
-        cmocka_unit_test(gates_apart), cmocka_unit_test(packed_is_alone),
-        cmocka_unit_test(going_on),    cmocka_unit_test(latent_heads),
-        cmocka_unit_test(value_norms), cmocka_unit_test(factors_of_blocks),
+        cmocka_unit_test(rule),
+        cmocka_unit_test(scan),
+        cmocka_unit_test(convolution),
+        cmocka_unit_test(norms),
+        cmocka_unit_test(gates),
+        cmocka_unit_test(gates_apart),
+        cmocka_unit_test(packed_is_alone),
+        cmocka_unit_test(going_on),
+        cmocka_unit_test(latent_heads),
+        cmocka_unit_test(value_norms),
+        cmocka_unit_test(factors_of_blocks),
     };
 
     gpu.few = getenv("SHERD_FEW_SHAPES") != NULL;

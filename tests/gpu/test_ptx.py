@@ -25,7 +25,7 @@ KERNELS = BUILD / 'kernels/cuda'
 # Programs, and the files whose kernels they launch.
 PROGRAMS = {
     'attention': ('attention', 'attention_any'),
-    'delta': ('conv', 'gate', 'rule', 'rule_bwd', 'heads', 'vector'),
+    'delta': ('conv', 'gate', 'rule', 'rule_bwd', 'scan_bwd', 'heads', 'vector'),
     'elem': ('act', 'adamw', 'bias', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
              'sink', 'unpack', 'vector', 'softmax', 'pairs', 'forms'),
     'head': ('softmax', 'product', 'exact', 'vector', 'forms'),

@@ -16,6 +16,8 @@ BOUND = {'float32': 1e-5, 'bfloat16': 1e-2}  # sums in a different order; rounde
 STEPS = 2
 MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS, 'gpt_oss': {**tiny.EXPERTS, **tiny.OSS},
           'delta': {**tiny.MODELS['llama'], **test_documents.DELTA, 'model.layer_types': 'linear,full'},
+          'scan': {**tiny.MODELS['llama'], **test_documents.SCAN, 'model.layer_types': 'linear,full_nope'},
+          'granite': {**tiny.MODELS['llama'], **test_documents.GRANITE},
           'gemma4': {**tiny.MODELS['llama'], **test_documents.GEMMA4},
           'sharing': {**tiny.MODELS['llama'], **tiny.SHARING},
           'latent': {**tiny.EXPERTS, **tiny.LATENT}}

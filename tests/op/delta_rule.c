@@ -1,6 +1,6 @@
 #include "tests/op/delta_rule.h"
 
-#include "kernels/delta.h"
+#include "kernels/scan.h"
 #include "tests/op/gradient.h"
 
 #include <setjmp.h>
@@ -72,6 +72,62 @@ void delta_rule(const struct delta_device *on)
 
         delta_begin_delta(&f, act, SH_F32, s, i % 2 ? 2 : -1);
         delta_agree(on, &f, s, delta_begin_delta_bwd, &bounds);
+    }
+}
+
+/* ---- the state-space dual form ---- */
+
+/* Steps are as normal numbers make them, so the limit holds some. Large decays leave nothing of a state. */
+void delta_begin_scan(struct optest *t, enum sh_dtype act, enum sh_dtype kept, const struct delta_shape *s,
+                      double decay)
+{
+    delta_begin(t, SH_OP_SCAN, s, 0);
+    t->attr.delta.least = 0.3f;
+    optest_in(t, 0, act, DIMS(s->B, s->T, s->H * s->V + 2 * s->K * s->D));
+    optest_in(t, 1, act, DIMS(s->B, s->T, s->H));
+    optest_in(t, 2, act, DIMS(3 * s->H));
+    for (int h = 0; h < s->H; h++)
+        optest_set(&t->call.in[2], h, decay - 0.3 * h);
+    delta_docs(t, 3, s);
+    optest_out(t, 0, act, DIMS(s->B, s->T, s->H * s->V));
+    optest_out(t, 1, kept, DIMS(s->B, (s->T + SH_SCAN_CHUNK - 1) / SH_SCAN_CHUNK, s->H * s->D * s->V));
+}
+
+void delta_begin_scan_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, const struct delta_shape *s)
+{
+    delta_begin(t, SH_OP_SCAN_BWD, s, 0);
+    t->attr.delta.least = 0.3f;
+    delta_give(t, f, 4, true, 2);
+    optest_out(t, 2, sums, DIMS(3 * s->H));
+}
+
+static const struct delta_shape spaces[] = {
+    {2, 1, 1, 1, 4, 4, {0}},
+    {1, 129, 1, 3, 16, 24, {0}},
+    {2, 260, 2, 4, 33, 16, {1, 2, 40, 128, 129, 259}},
+    {1, 390, 2, 2, 8, 41, {31, 32, 33, 300}},
+    {1, 660, 1, 2, 5, 3, {200}},
+    {1, 130, 1, 1, 256, 36, {0}},
+};
+
+void delta_scan(const struct delta_device *on)
+{
+    const int shapes_there = on->few ? 2 : (int)(sizeof spaces / sizeof *spaces);
+
+    optest_seed(91);
+    for (int i = 0; i < shapes_there * on->acts; i++) {
+        const struct delta_shape *s = &spaces[i / on->acts];
+        enum sh_dtype act = delta_acts[i % on->acts];
+        const struct sh_bound rows = sh_bound_sum(act, 4096);
+        const struct delta_bounds bounds = {{sh_bound_sum(act, 512), sh_bound_sum(SH_F32, 256)},
+                                            {rows, rows, sh_bound_sum(SH_F32, 256.0 * s->B * s->T)},
+                                            .n_made = 2,
+                                            .n_back = 3,
+                                            .adds = 2};
+        struct optest f;
+
+        delta_begin_scan(&f, act, SH_F32, s, i % 2 ? 2 : -1);
+        delta_agree(on, &f, s, delta_begin_scan_bwd, &bounds);
     }
 }
 

@@ -15,56 +15,11 @@
 #include <cmocka.h>
 
 static const struct delta_device cpu = {agree, DELTA_ACTS, false};
-static const struct delta_shape shapes[] = {
-    {2, 1, 1, 1, 4, 4, {0}},
-    {1, 129, 1, 3, 16, 24, {0}},
-    {2, 260, 2, 4, 33, 16, {1, 2, 40, 128, 129, 259}},
-    {1, 390, 2, 2, 8, 41, {31, 32, 33, 300}},
-};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
-
-/* Steps are as normal numbers make them, so the limit holds some. Large decays leave nothing of a state. */
-static void begin_scan(struct optest *t, enum sh_dtype act, enum sh_dtype kept, const struct delta_shape *s,
-                       double decay)
-{
-    delta_begin(t, SH_OP_SCAN, s, 0);
-    t->attr.delta.least = 0.3f;
-    optest_in(t, 0, act, DIMS(s->B, s->T, s->H * s->V + 2 * s->K * s->D));
-    optest_in(t, 1, act, DIMS(s->B, s->T, s->H));
-    optest_in(t, 2, act, DIMS(3 * s->H));
-    for (int h = 0; h < s->H; h++)
-        optest_set(&t->call.in[2], h, decay - 0.3 * h);
-    delta_docs(t, 3, s);
-    optest_out(t, 0, act, DIMS(s->B, s->T, s->H * s->V));
-    optest_out(t, 1, kept, DIMS(s->B, (s->T + SH_SCAN_CHUNK - 1) / SH_SCAN_CHUNK, s->H * s->D * s->V));
-}
-
-static void begin_scan_bwd(struct optest *t, const struct optest *f, enum sh_dtype sums, const struct delta_shape *s)
-{
-    delta_begin(t, SH_OP_SCAN_BWD, s, 0);
-    t->attr.delta.least = 0.3f;
-    delta_give(t, f, 4, true, 2);
-    optest_out(t, 2, sums, DIMS(3 * s->H));
-}
 
 static void scan(void **state)
 {
     (void)state;
-    optest_seed(91);
-    for (int i = 0; i < SHAPES * DELTA_ACTS; i++) {
-        const struct delta_shape *s = &shapes[i / DELTA_ACTS];
-        enum sh_dtype act = delta_acts[i % DELTA_ACTS];
-        const struct sh_bound rows = sh_bound_sum(act, 4096);
-        const struct delta_bounds bounds = {{sh_bound_sum(act, 512), sh_bound_sum(SH_F32, 256)},
-                                            {rows, rows, sh_bound_sum(SH_F32, 256.0 * s->B * s->T)},
-                                            .n_made = 2,
-                                            .n_back = 3,
-                                            .adds = 2};
-        struct optest f;
-
-        begin_scan(&f, act, SH_F32, s, i % 2 ? 2 : -1);
-        delta_agree(&cpu, &f, s, begin_scan_bwd, &bounds);
-    }
+    delta_scan(&cpu);
 }
 
 static void scan_gradient(void **state)
@@ -74,9 +29,9 @@ static void scan_gradient(void **state)
 
     (void)state;
     optest_seed(92);
-    begin_scan(&f, SH_F64, SH_F64, &s, -3);
+    delta_begin_scan(&f, SH_F64, SH_F64, &s, -3);
     optest_run(&f, &sh_kernels_ref, 1);
-    begin_scan_bwd(&back, &f, SH_F64, &s);
+    delta_begin_scan_bwd(&back, &f, SH_F64, &s);
     delta_gradients(&f, &back, 3, 0);
 }
 
@@ -88,13 +43,13 @@ static void limits(void **state)
 
     (void)state;
     optest_seed(93);
-    begin_scan(&f, SH_F32, SH_F32, &s, 12);
+    delta_begin_scan(&f, SH_F32, SH_F32, &s, 12);
     optest_run(&f, &sh_kernels_cpu, 1);
     for (int64_t i = 0; i < optest_elems(&f.call.out[0]); i++)
         assert_true(isfinite(optest_get(&f.call.out[0], i)));
     f.attr.delta.least = 100;
     optest_run(&f, &sh_kernels_cpu, 1);
-    begin_scan_bwd(&b, &f, SH_F32, &s);
+    delta_begin_scan_bwd(&b, &f, SH_F32, &s);
     b.attr.delta.least = 100;
     optest_run(&b, &sh_kernels_cpu, 1);
     for (int64_t i = 0; i < optest_elems(&b.call.out[1]); i++)
@@ -112,16 +67,16 @@ static void packed_is_alone(void **state)
 
     (void)state;
     optest_seed(94);
-    begin_scan(&whole, SH_F32, SH_F32, &all, -1);
-    begin_scan(&alone, SH_F32, SH_F32, &one, -1);
+    delta_begin_scan(&whole, SH_F32, SH_F32, &all, -1);
+    delta_begin_scan(&alone, SH_F32, SH_F32, &one, -1);
     delta_take_rows(&alone, 0, &whole.call.in[0], FIRST, N);
     delta_take_rows(&alone, 1, &whole.call.in[1], FIRST, N);
     gradient_copy(&alone.call.in[2], &whole.call.in[2]);
     optest_run(&whole, &sh_kernels_cpu, 2);
     optest_run(&alone, &sh_kernels_cpu, 1);
     assert_memory_equal((float *)whole.call.out[0].data + FIRST * 32, alone.call.out[0].data, N * 32 * sizeof(float));
-    begin_scan_bwd(&back, &whole, SH_F32, &all);
-    begin_scan_bwd(&back_alone, &alone, SH_F32, &one);
+    delta_begin_scan_bwd(&back, &whole, SH_F32, &all);
+    delta_begin_scan_bwd(&back_alone, &alone, SH_F32, &one);
     delta_take_rows(&back_alone, 0, &back.call.in[0], FIRST, N);
     optest_run(&back, &sh_kernels_cpu, 2);
     optest_run(&back_alone, &sh_kernels_cpu, 1);

@@ -12,10 +12,15 @@ __device__ __forceinline__ int64_t sh_cuda_document_of(const int32_t *docs, int6
     return docs ? docs[b * T + t] : 0;
 }
 
+__device__ __forceinline__ double sh_cuda_softplus(double x)
+{
+    return fmax(x, 0.0) + log1p(exp(-fabs(x)));
+}
+
 /* What is left of a state after a row, as a logarithm; raw: a + dt. */
 __device__ __forceinline__ double sh_cuda_delta_decay(double a_log, double raw)
 {
-    return -exp(a_log) * (fmax(raw, 0.0) + log1p(exp(-fabs(raw))));
+    return -exp(a_log) * sh_cuda_softplus(raw);
 }
 
 /* A warp reads a query or key of n elements and divides it by its length, times `times`. Lane l has elements l + 32 i; those

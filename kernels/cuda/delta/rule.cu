@@ -1,22 +1,25 @@
-/* The gated delta rule forward, row by row: columns of a state do not know of each other, so a block has 32 of one head of a
- * sequence, and four neighbouring lanes have a column in registers. Rows come to shared memory 16 at a time, keys and
- * queries divided by their lengths. Bound by the latency of a row, which is two sums over four lanes, so there are
+/* The gated delta rule and the state-space dual form (SPACE) forward, row by row: columns of a state do not know of each other, so a block has 32 of one head of a
+ * sequence, and four neighbouring lanes have a column in registers. Rows come to shared memory 16 at a time, those of the rule
+ * divided by their lengths. Bound by the latency of a row, which is two sums over four lanes, so there are
  * B H V / 32 blocks; the chunks of kernels/cpu/delta would need tensor cores to gain. Not measured on a GPU. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/delta/rows.cuh"
+#include "kernels/scan.h"
 
 namespace
 {
 constexpr int SHARE = 4, COLS = 32, THREADS = SHARE * COLS, WARPS = THREADS / 32, ROWS = 16;
 enum mark { ON, STARTS, KEPT }; /* a row of a document; its first; one with which another chunk begins */
 
+/* A state space reads C, writes B, and has a step of each row in place of b. */
 template <class T> struct rule {
     struct sh_delta s;
-    const T *x, *ba, *alog, *dt;
-    const int32_t *docs, *at, *count; /* at, count: of texts that go on; NULL: of whole ones */
+    const T *x, *ba, *alog, *dt, *skip; /* a state space: ba is [B,T,H], the steps before their bias dt */
+    const int32_t *docs, *at, *count;   /* at, count: of texts that go on; NULL: of whole ones */
     T *o;
     float *state;
     int64_t tiles; /* of columns */
+    float least;   /* step */
 };
 
 /* The rows that a block has in shared memory. */
@@ -25,30 +28,66 @@ struct piece {
     int *mark;
 };
 
-template <class T> __device__ __forceinline__ int mark_of(const rule<T> &f, int64_t b, int64_t t)
+template <bool SPACE> constexpr int CHUNK = SPACE ? (int)SH_SCAN_CHUNK : (int)SH_DELTA_CHUNK;
+
+template <bool SPACE, class T> __device__ __forceinline__ int mark_of(const rule<T> &f, int64_t b, int64_t t)
 {
     if (f.at)
         return t == 0 && f.at[b * f.s.T] == 0 ? STARTS : ON;
     int64_t first = sh_cuda_document_of(f.docs, f.s.T, b, t);
-    return t == first ? STARTS : (t - first) % SH_DELTA_CHUNK == 0 ? KEPT : ON;
+    return t == first ? STARTS : (t - first) % CHUNK<SPACE> == 0 ? KEPT : ON;
+}
+
+template <bool SPACE, int EACH, class T>
+__device__ __forceinline__ void load_key(float (&v)[EACH], const T *from, int n, float times)
+{
+    if constexpr (SPACE) {
+        SH_UNROLL
+        for (int i = 0; i < EACH; i++) {
+            int d = (int)(threadIdx.x % 32) + 32 * i;
+            v[i] = d < n ? sh_widen(from[d]) : 0;
+        }
+    } else {
+        sh_cuda_unit_row(v, from, n, times);
+    }
+}
+
+template <bool SPACE, class T>
+__device__ __forceinline__ void load_numbers(const rule<T> &f, const piece &p, int r, int64_t row, int64_t h)
+{
+    double a_log = (double)sh_widen(f.alog[h]), bias = (double)sh_widen(f.dt[h]);
+
+    if (SPACE) {
+        double step = fmax(sh_cuda_softplus((double)sh_widen(f.ba[row * f.s.H + h]) + bias), (double)f.least);
+
+        p.decay[r] = (float)exp(-exp(a_log) * step);
+        p.beta[r] = (float)step;
+    } else {
+        double raw = (double)sh_widen(f.ba[(2 * row + 1) * f.s.H + h]) + bias;
+
+        p.decay[r] = (float)exp(sh_cuda_delta_decay(a_log, raw));
+        p.beta[r] = sh_sigmoid<float>(sh_widen(f.ba[2 * row * f.s.H + h]));
+    }
 }
 
 /* Each warp brings every fourth row. */
-template <int D, class T>
+template <int D, bool SPACE, class T>
 __device__ __forceinline__ void load(const rule<T> &f, const piece &p, int64_t b, int64_t h, int64_t v0, int64_t t0,
                                      int64_t end)
 {
     constexpr int EACH = (D + 31) / 32;
     int lane = threadIdx.x % 32;
-    int64_t key = h / (f.s.H / f.s.K) * f.s.D, value = 2 * f.s.K * f.s.D + h * f.s.V + v0 + lane;
+    int64_t all = f.s.K * f.s.D, group = h / (f.s.H / f.s.K) * f.s.D, behind = f.s.H * f.s.V;
+    int64_t read = SPACE ? behind + all + group : group, written = SPACE ? behind + group : all + group;
+    int64_t value = (SPACE ? 0 : 2 * all) + h * f.s.V + v0 + lane;
 
     for (int r = threadIdx.x / 32; r < ROWS && t0 + r < end; r += WARPS) {
         int64_t row = b * f.s.T + t0 + r;
         const T *x = f.x + row * f.s.row;
         float q[EACH], k[EACH];
 
-        sh_cuda_unit_row(q, x + key, (int)f.s.D, 1 / sqrtf((float)f.s.D));
-        sh_cuda_unit_row(k, x + f.s.K * f.s.D + key, (int)f.s.D, 1);
+        load_key<SPACE>(q, x + read, (int)f.s.D, 1 / sqrtf((float)f.s.D));
+        load_key<SPACE>(k, x + written, (int)f.s.D, 1);
         SH_UNROLL
         for (int i = 0; i < EACH; i++)
             if (lane + 32 * i < D) {
@@ -57,11 +96,8 @@ __device__ __forceinline__ void load(const rule<T> &f, const piece &p, int64_t b
             }
         p.v[r * COLS + lane] = v0 + lane < f.s.V ? sh_widen(x[value]) : 0;
         if (lane == 0) {
-            double raw = (double)sh_widen(f.ba[(2 * row + 1) * f.s.H + h]) + (double)sh_widen(f.dt[h]);
-
-            p.decay[r] = (float)exp(sh_cuda_delta_decay((double)sh_widen(f.alog[h]), raw));
-            p.beta[r] = sh_sigmoid<float>(sh_widen(f.ba[2 * row * f.s.H + h]));
-            p.mark[r] = mark_of(f, b, t0 + r);
+            load_numbers<SPACE>(f, p, r, row, h);
+            p.mark[r] = mark_of<SPACE>(f, b, t0 + r);
         }
     }
 }
@@ -107,7 +143,8 @@ template <int R> struct column {
         return mine + __shfl_xor_sync(~0u, mine, 2);
     }
 
-    /* S = decay S, S += k beta (v - S'k); the result is S'q. */
+    /* S = decay S, S += k beta (v - S'k), of a state space S += k beta v; the result is S'q. */
+    template <bool SPACE>
     __device__ __forceinline__ float step(const float *q, const float *k, float v, float decay, float beta)
     {
         float dot = 0, out = 0, a[4];
@@ -119,7 +156,7 @@ template <int R> struct column {
             S[i] *= decay;
             dot += S[i] * a[i % 4];
         }
-        float u = beta * (v - sum(dot));
+        float u = beta * (SPACE ? v : v - sum(dot));
         SH_UNROLL
         for (int i = 0; i < R; i++) {
             if (i % 4 == 0)
@@ -137,9 +174,9 @@ template <int R> struct column {
 };
 
 /* Rows [t0, end) of the piece, at most ROWS. `kept`: column v of slot 0 of the states of this head. */
-template <int R, class T>
-__device__ __forceinline__ void run(const rule<T> &f, column<R> &c, const piece &p, T *o, float *kept, int64_t t0,
-                                    int64_t end)
+template <bool SPACE, int R, class T>
+__device__ __forceinline__ void run(const rule<T> &f, column<R> &c, const piece &p, T *o, float *kept, float skip,
+                                    int64_t t0, int64_t end)
 {
     constexpr int D = SHARE * R;
 
@@ -147,14 +184,15 @@ __device__ __forceinline__ void run(const rule<T> &f, column<R> &c, const piece 
         if (p.mark[r] == STARTS)
             c.clear();
         if (p.mark[r] == KEPT)
-            c.write(kept + (t0 + r) / SH_DELTA_CHUNK * f.s.H * f.s.D * f.s.V);
-        float out = c.step(p.q + r * D, p.k + r * D, p.v[r * COLS + threadIdx.x / SHARE], p.decay[r], p.beta[r]);
+            c.write(kept + (t0 + r) / CHUNK<SPACE> * f.s.H * f.s.D * f.s.V);
+        float v = p.v[r * COLS + threadIdx.x / SHARE];
+        float out = c.template step<SPACE>(p.q + r * D, p.k + r * D, v, p.decay[r], p.beta[r]);
         if (c.there && c.share == 0)
-            o[(t0 + r) * f.s.H * f.s.V] = sh_narrow<T>(out);
+            o[(t0 + r) * f.s.H * f.s.V] = sh_narrow<T>(SPACE ? out + skip * v : out);
     }
 }
 
-template <int R, class T> __global__ void __launch_bounds__(THREADS) delta_kernel(rule<T> f)
+template <int R, bool SPACE, class T> __device__ __forceinline__ void run_block(const rule<T> &f)
 {
     constexpr int D = SHARE * R;
     SH_SHARED(uint4, q, ROWS * D / 4);
@@ -167,6 +205,7 @@ template <int R, class T> __global__ void __launch_bounds__(THREADS) delta_kerne
     int64_t at = v0 + threadIdx.x / SHARE, n = f.at ? f.count[b] : f.s.T;
     float *kept = f.state + (b * (f.at ? 1 : f.s.slots) * f.s.H + h) * f.s.D * f.s.V + at;
     T *o = f.o + (b * f.s.T * f.s.H + h) * f.s.V + at;
+    float skip = SPACE ? sh_widen(f.skip[h]) : 0;
     column<R> c = {{0}, f.s.D, f.s.V, (int)(threadIdx.x % SHARE), at < f.s.V};
 
     for (int64_t slot = 0; !f.at && slot < f.s.slots; slot++)
@@ -174,9 +213,9 @@ template <int R, class T> __global__ void __launch_bounds__(THREADS) delta_kerne
     if (f.at && n)
         c.read(kept);
     for (int64_t t = 0; t < n; t += ROWS) {
-        load<D>(f, p, b, h, v0, t, n);
+        load<D, SPACE>(f, p, b, h, v0, t, n);
         __syncthreads();
-        run(f, c, p, o, kept, t, n);
+        run<SPACE>(f, c, p, o, kept, skip, t, n);
         __syncthreads();
     }
     for (int64_t t = n; t < f.s.T; t++)
@@ -186,53 +225,94 @@ template <int R, class T> __global__ void __launch_bounds__(THREADS) delta_kerne
         c.write(kept);
 }
 
-template <class T> sh_rc launch(const rule<T> &f, void *queue)
+template <int R, class T> __global__ void __launch_bounds__(THREADS) delta_kernel(rule<T> f)
+{
+    run_block<R, false>(f);
+}
+
+template <int R, class T> __global__ void __launch_bounds__(THREADS) scan_kernel(rule<T> f)
+{
+    run_block<R, true>(f);
+}
+
+template <int R, class T> sh_rc launch_of(const rule<T> &f, void *queue)
 {
     dim3 grid((unsigned)(f.s.B * f.s.H * f.tiles)), block(THREADS);
 
-    SH_REQUIRE(f.s.D <= SH_DELTA_HEAD);
-    if (f.s.D <= 32)
-        return SH_LAUNCH((delta_kernel<8, T>), grid, block, 0, queue, f);
-    if (f.s.D <= 64)
-        return SH_LAUNCH((delta_kernel<16, T>), grid, block, 0, queue, f);
-    if (f.s.D <= 128)
-        return SH_LAUNCH((delta_kernel<32, T>), grid, block, 0, queue, f);
-    return SH_LAUNCH((delta_kernel<64, T>), grid, block, 0, queue, f);
+    if (f.skip)
+        return SH_LAUNCH((scan_kernel<R, T>), grid, block, 0, queue, f);
+    return SH_LAUNCH((delta_kernel<R, T>), grid, block, 0, queue, f);
 }
 
+template <class T> sh_rc launch(const rule<T> &f, void *queue)
+{
+    SH_REQUIRE(f.s.D <= SH_DELTA_HEAD);
+    return f.s.D <= 32    ? launch_of<8>(f, queue)
+           : f.s.D <= 64  ? launch_of<16>(f, queue)
+           : f.s.D <= 128 ? launch_of<32>(f, queue)
+                          : launch_of<64>(f, queue);
+}
+
+/* Without documents and places. */
 template <class T> rule<T> rule_of(const struct sh_op_call *call)
 {
-    struct sh_delta s = sh_delta_of(call, &call->in[0]);
+    bool space = call->kind == SH_OP_SCAN || call->kind == SH_OP_SCAN_CACHE;
+    struct sh_delta s = space ? sh_space_of(call, &call->in[0]) : sh_delta_of(call, &call->in[0]);
+    const T *heads = sh_data<T>(&call->in[2]);
 
     return {s,
             sh_data<T>(&call->in[0]),
             sh_data<T>(&call->in[1]),
-            sh_data<T>(&call->in[2]),
-            sh_data<T>(&call->in[3]),
+            heads,
+            space ? heads + s.H : sh_data<T>(&call->in[3]),
+            space ? heads + 2 * s.H : NULL,
             NULL,
             NULL,
             NULL,
             sh_data<T>(&call->out[0]),
             sh_data<float>(&call->out[1]),
-            sh_ceil_div(s.V, COLS)};
+            sh_ceil_div(s.V, COLS),
+            space ? call->attr->delta.least : 0};
+}
+
+/* Input `docs`. */
+sh_rc whole(const struct sh_op_call *call, int docs)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) {
+        auto f = rule_of<decltype(zero)>(call);
+        f.docs = sh_data<int32_t>(&call->in[docs]);
+        return launch(f, call->queue);
+    });
+}
+
+/* Inputs `at` and the one behind it. */
+sh_rc going_on(const struct sh_op_call *call, int at)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) {
+        auto f = rule_of<decltype(zero)>(call);
+        f.at = sh_data<int32_t>(&call->in[at]);
+        f.count = sh_data<int32_t>(&call->in[at + 1]);
+        return launch(f, call->queue);
+    });
 }
 } // namespace
 
 extern "C" sh_rc sh_cuda_gated_delta(const struct sh_op_call *call)
 {
-    return sh_by_act(call->in[0].dtype, [&](auto zero) {
-        auto f = rule_of<decltype(zero)>(call);
-        f.docs = sh_data<int32_t>(&call->in[4]);
-        return launch(f, call->queue);
-    });
+    return whole(call, 4);
 }
 
 extern "C" sh_rc sh_cuda_gated_delta_cache(const struct sh_op_call *call)
 {
-    return sh_by_act(call->in[0].dtype, [&](auto zero) {
-        auto f = rule_of<decltype(zero)>(call);
-        f.at = sh_data<int32_t>(&call->in[4]);
-        f.count = sh_data<int32_t>(&call->in[5]);
-        return launch(f, call->queue);
-    });
+    return going_on(call, 4);
+}
+
+extern "C" sh_rc sh_cuda_scan(const struct sh_op_call *call)
+{
+    return whole(call, 3);
+}
+
+extern "C" sh_rc sh_cuda_scan_cache(const struct sh_op_call *call)
+{
+    return going_on(call, 3);
 }

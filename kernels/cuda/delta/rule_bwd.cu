@@ -3,75 +3,13 @@
  * heads say of the queries and keys that they share is added by a second kernel, in the order of heads. Products run in
  * f32 without tensor cores. Not measured on a GPU. */
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/delta/rows.cuh"
+#include "kernels/cuda/delta/chunk.cuh"
 #include "kernels/cuda/map.cuh"
 #include "kernels/cuda/work.h"
 
 namespace
 {
-constexpr int CHUNK = SH_DELTA_CHUNK, THREADS = 256, WARPS = THREADS / 32, EACH = SH_DELTA_HEAD / 32;
-constexpr int TILE = 64, STEP = 16; /* of a product: 64 by 64 elements, 16 of a sum at a time */
-
-/* Element (i, j) is at[i row + j col]. */
-struct matrix {
-    const float *at;
-    int64_t row, col;
-};
-
-/* c [m,n] = (add: +) a b, by the whole block. Waits for what its threads have written before; whoever reads c has to
- * wait. */
-__device__ void product(float *c, int64_t ldc, bool add, matrix a, matrix b, int m, int n, int k)
-{
-    SH_SHARED(float, rows, STEP *TILE);
-    SH_SHARED(float, cols, STEP *TILE);
-    int x = threadIdx.x % 16, y = threadIdx.x / 16;
-
-    for (int i0 = 0; i0 < m; i0 += TILE)
-        for (int j0 = 0; j0 < n; j0 += TILE) {
-            float sum[4][4] = {{0}};
-
-            for (int k0 = 0; k0 < k; k0 += STEP) {
-                __syncthreads();
-                for (int e = threadIdx.x; e < STEP * TILE; e += THREADS) {
-                    int ak = a.col == 1 ? e % STEP : e / TILE, i = a.col == 1 ? e / STEP : e % TILE;
-                    int bk = b.col == 1 ? e / TILE : e % STEP, j = b.col == 1 ? e % TILE : e / STEP;
-
-                    rows[ak * TILE + i] = i0 + i < m && k0 + ak < k ? a.at[(i0 + i) * a.row + (k0 + ak) * a.col] : 0;
-                    cols[bk * TILE + j] = j0 + j < n && k0 + bk < k ? b.at[(k0 + bk) * b.row + (j0 + j) * b.col] : 0;
-                }
-                __syncthreads();
-                for (int at = 0; at < STEP; at++) {
-                    float left[4], right[4];
-
-                    SH_UNROLL
-                    for (int r = 0; r < 4; r++) {
-                        left[r] = rows[at * TILE + y + 16 * r];
-                        right[r] = cols[at * TILE + x + 16 * r];
-                    }
-                    SH_UNROLL
-                    for (int r = 0; r < 16; r++)
-                        sum[r / 4][r % 4] += left[r / 4] * right[r % 4];
-                }
-            }
-            SH_UNROLL
-            for (int r = 0; r < 16; r++) {
-                int i = i0 + y + 16 * (r / 4), j = j0 + x + 16 * (r % 4);
-
-                if (i < m && j < n)
-                    c[i * ldc + j] = add ? c[i * ldc + j] + sum[r / 4][r % 4] : sum[r / 4][r % 4];
-            }
-        }
-}
-
-/* The sum of a b over n elements, by a warp. */
-__device__ __forceinline__ double dot(const float *a, const float *b, int64_t n)
-{
-    double sum = 0;
-
-    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
-        sum += (double)(a[i] * b[i]);
-    return sh_warp_reduce(sum, sh_add());
-}
+constexpr int CHUNK = SH_DELTA_CHUNK, THREADS = SH_CHUNK_THREADS, WARPS = THREADS / 32, EACH = SH_DELTA_HEAD / 32;
 
 /* Numbers of the rows of a chunk, as in kernels/cpu/delta/chunk.h, the derivatives by G and b, and a place for another sum. */
 struct numbers {
@@ -91,11 +29,10 @@ template <class T> struct call {
 };
 
 /* Matrices of a chunk, dense but for those of [n,n], whose rows are CHUNK apart. */
-template <class T> struct chunk {
+template <class T> struct chunk : sh_cuda_chunk {
     const call<T> &f;
     numbers &z;
-    int64_t b, h, begin;
-    int n, D, V;
+    int D, V;
     float *Q, *K, *W, *U, *dO, *X, *A, *P, *F, *dA, *dP, *dS, *t, *keys;
 
     __device__ chunk(const call<T> &of, numbers &numbers_, int64_t block) : f(of), z(numbers_)
@@ -109,30 +46,6 @@ template <class T> struct chunk {
         dP = dA + CHUNK * CHUNK;
         dS = dP + CHUNK * CHUNK;
         keys = dS + D * V;
-    }
-
-    __device__ __forceinline__ matrix plain(const float *a, int64_t row) const
-    {
-        return {a, row, 1};
-    }
-
-    __device__ __forceinline__ matrix turned(const float *a, int64_t row) const
-    {
-        return {a, 1, row};
-    }
-
-    /* f(i) for the rows of the chunk, a warp to each. */
-    template <class G> __device__ __forceinline__ void by_warps(G g) const
-    {
-        for (int i = threadIdx.x / 32; i < n; i += WARPS)
-            g(i);
-    }
-
-    /* g(i) for elements [0, count), a thread to each. */
-    template <class G> __device__ __forceinline__ void by_threads(int count, G g) const
-    {
-        for (int i = threadIdx.x; i < count; i += THREADS)
-            g(i);
     }
 
     __device__ void load_row(int i)
@@ -180,8 +93,8 @@ template <class T> struct chunk {
             z.grown[i] = (float)exp(z.G[i]);
             z.tail[i] = (float)exp(z.G[n - 1] - z.G[i]);
         });
-        product(P, CHUNK, false, plain(Q, D), turned(K, D), n, n, D);
-        product(A, CHUNK, false, plain(K, D), turned(K, D), n, n, D);
+        sh_cuda_chunk_product(P, CHUNK, false, sh_plain(Q, D), sh_turned(K, D), n, n, D);
+        sh_cuda_chunk_product(A, CHUNK, false, sh_plain(K, D), sh_turned(K, D), n, n, D);
         __syncthreads();
         by_threads(n * CHUNK, [&](int e) {
             int i = e / CHUNK, j = e % CHUNK;
@@ -198,7 +111,7 @@ template <class T> struct chunk {
     __device__ void solve(const float *S)
     {
         if (S)
-            product(U, V, false, plain(K, D), plain(S, V), n, V, D);
+            sh_cuda_chunk_product(U, V, false, sh_plain(K, D), sh_plain(S, V), n, V, D);
         __syncthreads();
         by_threads(V, [&](int v) {
             for (int i = 0; i < n; i++) {
@@ -216,8 +129,8 @@ template <class T> struct chunk {
     __device__ void solve_back()
     {
         by_threads(n * D, [&](int e) { t[e] = K[e] * z.tail[e / D]; });
-        product(X, V, false, turned(P, CHUNK), plain(dO, V), n, V, n);
-        product(X, V, true, plain(t, D), plain(dS, V), n, V, D);
+        sh_cuda_chunk_product(X, V, false, sh_turned(P, CHUNK), sh_plain(dO, V), n, V, n);
+        sh_cuda_chunk_product(X, V, true, sh_plain(t, D), sh_plain(dS, V), n, V, D);
         __syncthreads();
         by_threads(V, [&](int v) {
             for (int i = n - 2; i >= 0; i--) {
@@ -242,11 +155,11 @@ template <class T> struct chunk {
      * and, of both triangles, KK'. */
     __device__ void scores_back()
     {
-        product(dP, CHUNK, false, plain(dO, V), turned(U, V), n, n, V);
-        product(dA, CHUNK, false, plain(X, V), turned(U, V), n, n, V);
+        sh_cuda_chunk_product(dP, CHUNK, false, sh_plain(dO, V), sh_turned(U, V), n, n, V);
+        sh_cuda_chunk_product(dA, CHUNK, false, sh_plain(X, V), sh_turned(U, V), n, n, V);
         __syncthreads();
         by_warps([&](int i) {
-            double of_b = dot(X + i * V, W + i * V, V), row = 0, scores = 0;
+            double of_b = sh_cuda_chunk_dot(X + i * V, W + i * V, V), row = 0, scores = 0;
 
             for (int j = threadIdx.x % 32; j <= i; j += 32) {
                 row += both(i, j);
@@ -291,7 +204,7 @@ template <class T> struct chunk {
     {
         double of_state[1] = {0};
 
-        product(t, D, false, plain(U, V), turned(dS, V), n, D, V);
+        sh_cuda_chunk_product(t, D, false, sh_plain(U, V), sh_turned(dS, V), n, D, V);
         for (int e = threadIdx.x; S && e < D * V; e += THREADS)
             of_state[0] += (double)(S[e] * dS[e]);
         sh_block_reduce(of_state, 0.0, sh_add());
@@ -300,7 +213,7 @@ template <class T> struct chunk {
             for (int d = threadIdx.x % 32; d < D; d += 32)
                 t[i * D + d] *= z.tail[i];
             __syncwarp();
-            double left = dot(t + i * D, K + i * D, D);
+            double left = sh_cuda_chunk_dot(t + i * D, K + i * D, D);
             if (threadIdx.x % 32 == 0)
                 z.left[i] = left;
         });
@@ -329,12 +242,14 @@ template <class T> struct chunk {
             X[e] *= -z.beta[i] * z.grown[i];
         });
         if (S) {
-            product(dQ, 2 * D, false, plain(dO, V), turned(S, V), n, D, V);
-            product(dK, 2 * D, false, plain(X, V), turned(S, V), n, D, V);
+            sh_cuda_chunk_product(dQ, 2 * D, false, sh_plain(dO, V), sh_turned(S, V), n, D, V);
+            sh_cuda_chunk_product(dK, 2 * D, false, sh_plain(X, V), sh_turned(S, V), n, D, V);
         }
         __syncthreads();
         by_warps([&](int i) {
-            double sum = S ? dot(dQ + i * 2 * D, Q + i * D, D) + dot(dK + i * 2 * D, K + i * D, D) : 0.0;
+            double sum =
+                S ? sh_cuda_chunk_dot(dQ + i * 2 * D, Q + i * D, D) + sh_cuda_chunk_dot(dK + i * 2 * D, K + i * D, D)
+                  : 0.0;
 
             if (threadIdx.x % 32 == 0)
                 z.dG[i] += sum;
@@ -344,14 +259,14 @@ template <class T> struct chunk {
                 dK[i * 2 * D + d] = t[i * D + d] + (S ? dK[i * 2 * D + d] : 0);
             }
         });
-        product(dQ, 2 * D, true, plain(dP, CHUNK), plain(K, D), n, D, n);
-        product(dK, 2 * D, true, turned(dP, CHUNK), plain(Q, D), n, D, n);
+        sh_cuda_chunk_product(dQ, 2 * D, true, sh_plain(dP, CHUNK), sh_plain(K, D), n, D, n);
+        sh_cuda_chunk_product(dK, 2 * D, true, sh_turned(dP, CHUNK), sh_plain(Q, D), n, D, n);
         __syncthreads();
-        product(dK, 2 * D, true, plain(dA, CHUNK), plain(K, D), n, D, n);
+        sh_cuda_chunk_product(dK, 2 * D, true, sh_plain(dA, CHUNK), sh_plain(K, D), n, D, n);
         by_threads(D * V, [&](int e) { dS[e] = S ? dS[e] * z.grown[n - 1] : 0; });
         if (S) {
-            product(dS, V, true, turned(Q, D), plain(dO, V), D, V, n);
-            product(dS, V, true, turned(K, D), plain(X, V), D, V, n);
+            sh_cuda_chunk_product(dS, V, true, sh_turned(Q, D), sh_plain(dO, V), D, V, n);
+            sh_cuda_chunk_product(dS, V, true, sh_turned(K, D), sh_plain(X, V), D, V, n);
         }
         __syncthreads();
     }
@@ -445,27 +360,6 @@ template <class T> __global__ void __launch_bounds__(THREADS) lengths_back(call<
     }
 }
 
-/* Of each head the sum over sequences. */
-struct of_heads {
-    float *to[2];
-    bool adds[2];
-    const double *sums;
-    int64_t B, H;
-
-    template <int N> __device__ __forceinline__ void at(int64_t h) const
-    {
-        SH_UNROLL
-        for (int k = 0; k < 2; k++) {
-            if (!to[k])
-                continue;
-            double sum = adds[k] ? (double)to[k][h] : 0.0;
-            for (int64_t b = 0; b < B; b++)
-                sum += sums[(b * H + h) * 2 + k];
-            to[k][h] = (float)sum;
-        }
-    }
-};
-
 template <class T> sh_rc run(const struct sh_op_call *call_, const struct sh_delta &s)
 {
     call<T> f = {s,
@@ -491,11 +385,11 @@ template <class T> sh_rc run(const struct sh_op_call *call_, const struct sh_del
 extern "C" sh_rc sh_cuda_gated_delta_bwd(const struct sh_op_call *call)
 {
     struct sh_delta s = sh_delta_of(call, &call->in[1]);
-    of_heads sums = {{sh_data<float>(&call->out[2]), sh_data<float>(&call->out[3])},
-                     {sh_op_adds(call, 2), sh_op_adds(call, 3)},
-                     static_cast<const double *>(call->work),
-                     s.B,
-                     s.H};
+    sh_head_sums<2> sums = {{sh_data<float>(&call->out[2]), sh_data<float>(&call->out[3])},
+                            {sh_op_adds(call, 2), sh_op_adds(call, 3)},
+                            static_cast<const double *>(call->work),
+                            s.B,
+                            s.H};
 
     SH_REQUIRE(s.D <= SH_DELTA_HEAD && s.V <= THREADS && call->work_bytes >= sh_cuda_gated_delta_bwd_work_bytes(call));
     SH_TRY(sh_by_act(call->in[0].dtype, [&](auto zero) { return run<decltype(zero)>(call, s); }));

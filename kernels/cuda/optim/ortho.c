@@ -1,4 +1,4 @@
-/* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks, the state-space dual form.
+/* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks.
  * src/plan/request.c refuses a run that would need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -12,6 +12,3 @@ ON_CPUS(lion_coded)
 ON_CPUS(encode)
 ON_CPUS(decode)
 ON_CPUS(qk_means)
-ON_CPUS(scan)
-ON_CPUS(scan_bwd)
-ON_CPUS(scan_cache)
