@@ -59,8 +59,8 @@ static const struct sh_cmd_option plan[] = {
     {.name = "--search", .help = "with --machine: try strategies, meshes, micro-batches, recomputation, tiles, prefetch and "
      "ranks that share sequences or matrices, and list the best first. They leave 5 % of a device's memory free, or use what memory.limit_bytes says"},
     {.name = "--allow", .value = "WORDS", .help = "with --search: also try what changes results: reduce_bfloat16, "
-     "any_order (training.deterministic=false), batch (up to 4 times as large); or stages of layers; "
-     "several are separated by commas"},
+     "any_order (training.deterministic=false), batch (up to 4 times as large), or stages (of layers); "
+     "separate several by commas"},
     {.name = "--write", .value = "FILE", .help = "with --search: write the configuration marked as the best"},
     {.name = "--longest", .help = "find the longest sequences that fit memory.limit_bytes or the devices and hosts of "
      "--machine, what ends them, and which keys would make them longer; with --search: set those keys, one after the "

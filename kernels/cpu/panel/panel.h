@@ -86,7 +86,8 @@ struct sh_panel_source {
 /* panels [ceil(sides / 32)][ceil(depth / 32) * SH_PANEL_STEP], `stride` elements apart, 64-byte aligned */
 void sh_panel_pack_rows(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
-/* This and what follows of packing, and sh_panel_emit_band(): with SH_WIDE only. Columns whose inner dimension counts the stored rows, which are read in pairs over all panels: long rows are what
+/* With SH_WIDE only: this, what follows of packing, and sh_panel_emit_band(). */
+/* Columns whose inner dimension counts the stored rows, which are read in pairs over all panels: long rows are what
  * hardware foresees, and the next pair is asked for, also past the last one. */
 void sh_panel_pack_pairs(const struct sh_panel_source *s, sh_bf16 *panels, int64_t stride);
 /* Either, in f32: steps are [32 inner elements][32 sides]. */

@@ -1,7 +1,8 @@
-/* The gated delta rule and the state-space dual form (SPACE) forward, row by row: columns of a state do not know of each other, so a block has 32 of one head of a
- * sequence, and four neighbouring lanes have a column in registers. Rows come to shared memory 16 at a time, those of the rule
- * divided by their lengths. Bound by the latency of a row, which is two sums over four lanes, so there are
- * B H V / 32 blocks; the chunks of kernels/cpu/delta would need tensor cores to gain. Not measured on a GPU. */
+/* The gated delta rule and Mamba-2's state space (SPACE) forward, row by row: columns of a state do not know of each
+ * other, so a block has 32 of one head of a sequence, and four neighbouring lanes have a column in registers. Rows come
+ * to shared memory 16 at a time, those of the rule divided by their lengths. Bound by the latency of a row, which is two
+ * sums over four lanes, so there are B H V / 32 blocks; the chunks of kernels/cpu/delta would need tensor cores to gain.
+ * Not measured on a GPU. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/delta/rows.cuh"
 #include "kernels/scan.h"
