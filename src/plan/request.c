@@ -317,11 +317,9 @@ static sh_rc check_device(const struct sh_config *cfg, const struct sh_topology 
     };
     const bool gpu = at->gpu;
 
-    if (gpu)
-        if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
-            return sh_fail(SH_E_USAGE,
-                           "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
-                           "give compute, or training.device=cpu");
+    if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
+        return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
+                                   "give compute, or training.device=cpu");
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);

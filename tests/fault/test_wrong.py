@@ -212,10 +212,15 @@ def case_right():
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or not all(f'\n{kind} ' in said for kind in kinds.split()))
     stages = ('--parallelism.sharding_strategy=shard_optim', '--model.n_layers=8', '--training.batch_schedule=', '--model.tie_word_embeddings=false',
               '--parallelism.pipeline_parallel_degree=2', '--parallelism.pipeline_parallel_schedule=Interleaved1F1B')
-    for ranks, layers, *words in [(0, '2 of 3', '--offload.activations=nvme', f'--offload.nvme_path={pathlib.Path.cwd()}'),
+    for ranks, layers, *words in [(0, '2 of 3', '--offload.activations=nvme', f'--offload.nvme_path={pathlib.Path.cwd()}'),  # which stay in memory here
+                                  
                                   *[(2, '2 of 8', *stages), (2, '2 of 8', *stages[:-1], '--parallelism.pipeline_parallel_first_stage_less_layers=2')] * job.can_launch()]:
         status, said, error = check('--operations', *words, ranks=ranks)
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or f'{layers} layers' not in said)
+    # As many blocks that share keys and values as it takes to have all kinds.
+    job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], **tiny.SHARING})
+    status, said, error = check('--operations')
+    wrong += [f'shared keys: exit {status}: {said}{error}'] * (status != 0 or '4 of 6 layers' not in said or '\njoin_kv ' not in said)
     # Two operations in one: where the first rounds to the other of two neighbours, the second sums what it was given.
     wide = ('--model.dim=160', '--model.n_heads=10', '--model.n_kv_heads=10', '--model.head_dim=16', '--model.ffn_dim=640', '--training.seq_len=16')
     job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16'})

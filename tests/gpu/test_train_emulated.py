@@ -62,6 +62,14 @@ def forgotten(wait, backend, word, mesh='1x2', **more):
         return refused('forgotten', ranks, word, **axes, **{'training.steps': 2, 'comm.backend': backend}, **more)
 
 
+def old_driver():
+    """NCCL would run one message after the other; through memory of the host they pass all the same."""
+    with environment(SHERD_EMULATED_DRIVER='12020'):
+        with on_mesh('two stages') as (ranks, axes):
+            wrong = refused('driver', ranks, r'pipeline_parallel_degree: .* CUDA 12\.3 or newer, and this one is for 12\.2', **axes, **DEEP)
+        return wrong or as_on_cpu('llama', 'two stages', 'float32', {**DEEP, 'comm.backend': 'mpi'})
+
+
 def tree_by_nccl():
     return refused('tree', 1, 'nccl sums in its own order', **{'training.reproducible': 'mesh',
                                                                      'comm.backend': 'nccl'})
@@ -413,7 +421,7 @@ def main():
           for what, wait, word in (('that', 2, "'ncclSend' reads memory that 'forward layers.1 add, micro-step 0' writes"),
                                    ('whose reader', 3, "'forward layers.2 norm, micro-step 0' reads memory that 'ncclRecv' writes"),
                                    ('into which the next one writes, and which', 7, "'ncclRecv' writes memory that 'ncclSend' reads"))],
-        ('sums in a tree are not for NCCL', tree_by_nccl),
+        ('sums in a tree are not for NCCL', tree_by_nccl), ('a driver that is too old for stages', old_driver),
         ('memory as planned, on one GPU', planned, '1x1'),
         ('memory as planned, in a stage', functools.partial(planned, 'two stages', **DEEP)),
         ('memory as planned, with matrices at their owners', functools.partial(planned, '1x2', **NORMUON)),

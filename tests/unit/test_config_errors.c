@@ -375,7 +375,7 @@ static const struct
                     {"model: {name: debug, family: gemma4_text, per_layer_dim: 4}\nparallelism: {pipeline_parallel_degree: 2, sharding_strategy: shard_grad_op}\n",
                      "c.yaml:2: parallelism.pipeline_parallel_degree: 2 stages hand on the stream alone, and blocks of this model read inputs made with the embedding (model.per_layer_dim); shard over all ranks"},
                     {"model: {name: debug, family: gemma4_text, per_layer_dim: 4}\nlora: {rank: 2, target_modules: all-linear}\n",
-                     "c.yaml:2: lora.target_modules: model.per_layer_model_projection is in no block and has no adapter here, and all-linear means it too; name the others, such as q_proj,v_proj,up_proj,down_proj"},
+                     "c.yaml:2: lora.target_modules: per_layer_model_projection, which all-linear means too, is in no block and has no adapter here; name others, such as q_proj,v_proj,up_proj,down_proj"},
                     {"model: {name: debug, family: gemma4_text, global_kv_heads: 1}\n",
                      "c.yaml:1: model.global_kv_heads: counts only with model.keys_as_values, as in transformers; give that too, or leave it out"},
                     {"model: {name: debug, family: gemma4_text, global_head_dim: 8}\nparallelism: {tensor_parallel_degree: 2}\n",

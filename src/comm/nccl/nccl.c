@@ -375,6 +375,22 @@ static void destroy_queues(const struct sh_comm *c)
             c->opt.device->queue_destroy(state.queue[s]);
 }
 
+/* With an older driver NCCL keeps the order of its calls by letting one end before the next begins, so that two stages
+ * could wait for each other's messages. */
+static sh_rc check_driver(const struct sh_comm *c)
+{
+    enum { OLDEST = 12030 };
+    int version = 0;
+
+    if (sh_group_size(&c->mesh->shape, c->mesh->shape.pipeline) == 1 ||
+        (cudaDriverGetVersion(&version) == cudaSuccess && version >= OLDEST))
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "parallelism.pipeline_parallel_degree: NCCL runs messages of stages side by side with a driver for "
+                   "CUDA 12.3 or newer, and this one is for %d.%d; update it, or give comm.backend=mpi",
+                   version / 1000, version % 1000 / 10);
+}
+
 /* The mpi backend is created first: its thread watches NCCL from the first call on. */
 static sh_rc create(struct sh_comm *c)
 {
@@ -383,6 +399,7 @@ static sh_rc create(struct sh_comm *c)
     if (c->opt.share_gpu) /* before there is another thread: it could crash reading the environment meanwhile */
         pose_as_hosts(c);
     state = (struct nccl){0};
+    SH_TRY(sh_agree(check_driver(c)));
     SH_TRY(sh_comm_mpi.create(c));
     rc = connect(c);
     if (rc == SH_OK)

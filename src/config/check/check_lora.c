@@ -60,9 +60,8 @@ sh_rc sh_config_check_lora(struct sh_config_state *state)
     if (targets & 1u << SH_PARAM_PER_LAYER_IN)
         return sh_config_refuse(
             state, "lora.target_modules",
-            "%s is in no block and has no adapter here, and all-linear means it too; name the others, "
-            "such as q_proj,v_proj,up_proj,down_proj",
-            sh_family_linear_name(f, SH_PARAM_PER_LAYER_IN));
+            "per_layer_model_projection, which all-linear means too, is in no block and has no adapter here; name "
+            "others, such as q_proj,v_proj,up_proj,down_proj");
     for (int i = 0; i < SH_PARAM_PRODUCTS; i++) {
         int64_t in, out;
         sh_family_linear_dims(&c->model, i, &in, &out);

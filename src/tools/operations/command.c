@@ -13,7 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 64, LAYERS = 2, LOSS_SCALE = 1024 }; /* of a sequence, of a model, and at first, if they are more */
+enum {
+    TOKENS = 64,
+    LAYERS = 2,
+    LOSS_SCALE = 1024,
+    SETTING = 48
+}; /* of a sequence, of a model, and at first, if they are more */
 
 /* Files in the folder, all of which are deleted. */
 enum { TOKENS_FILE, TEACHER_FILE };
@@ -36,21 +41,37 @@ static int enough_layers(const struct sh_config *c)
     return n;
 }
 
+/* Settings for a model of so few blocks; where blocks share keys and values, as many of these follow. Returns how many. */
+static int shrink(const struct sh_config *asked, char text[][SETTING])
+{
+    const struct sh_model *m = &asked->model;
+    int layers = enough_layers(asked), shared = m->kv_shared_layers < layers ? m->kv_shared_layers : layers;
+
+    if (layers + shared > m->n_layers) {
+        layers = m->n_layers - m->kv_shared_layers;
+        shared = m->kv_shared_layers;
+    }
+    snprintf(text[0], SETTING, "training.seq_len=%d",
+             asked->training.seq_len < TOKENS ? asked->training.seq_len : TOKENS);
+    snprintf(text[1], SETTING, "model.n_layers=%d", layers + shared);
+    snprintf(text[2], SETTING, "model.kv_shared_layers=%d", shared);
+    return shared ? 3 : 2;
+}
+
 /* Read the configuration twice: the second time with what makes it small, so that all that follows from it does.
  *   asked  out  as it was */
 static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_config *asked, struct sh_config *cfg)
 {
     struct sh_cmd_args small = *args;
-    char text[2][48];
+    char text[3][SETTING];
+    int n;
 
     SH_TRY(sh_cmd_config(args, NULL, asked));
     *cfg = *asked;
     if (full)
         return SH_OK;
-    snprintf(text[0], sizeof text[0], "training.seq_len=%d",
-             asked->training.seq_len < TOKENS ? asked->training.seq_len : TOKENS);
-    snprintf(text[1], sizeof text[1], "model.n_layers=%d", enough_layers(asked));
-    for (int i = 0; i < 2; i++)
+    n = shrink(asked, text);
+    for (int i = 0; i < n; i++)
         SH_TRY(sh_cmd_set(&small, text[i]));
     return sh_cmd_config(&small, NULL, cfg);
 }

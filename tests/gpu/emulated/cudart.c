@@ -380,6 +380,14 @@ cudaError_t cudaMemset(void *at, int value, size_t bytes)
     return cudaMemsetAsync(at, value, bytes, NULL);
 }
 
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = (int)sh_emulated_number("SHERD_EMULATED_DRIVER");
+    if (!*version)
+        *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
     static int created;
