@@ -310,11 +310,21 @@ static const struct {
 } meshes[] = {{1, 1, 4}, {2, 1, 3}, {1, 2, 2}, {3, 1, 1}, {2, 2, 1},
               {4, 1, 3}, {1, 3, 1}, {2, 3, 2}, {3, 2, 1}, {6, 1, 2}};
 
+/* Its place among the tiny models; those of other tables follow them. */
+static int number_of(const struct tiny_model *m)
+{
+    int i = 0;
+
+    while (i < TINY_MODELS && m != &tiny_models[i])
+        i++;
+    return i;
+}
+
 /* How many ways of summing are tried for a model on a mesh: in each micro-step, or only in the last. In a sample each
  * mesh is run with only every third model, so it may be none. */
 static int syncs(size_t mesh, const struct tiny_model *m)
 {
-    if (((int)mesh + (int)(m - tiny_models)) % tiny_step(3) != 0)
+    if (((int)mesh + number_of(m)) % tiny_step(3) != 0)
         return 0;
     return meshes[mesh].micros > 1 && meshes[mesh].shard > 1 ? 2 : 1;
 }
@@ -322,7 +332,7 @@ static int syncs(size_t mesh, const struct tiny_model *m)
 /* Which third of the variants meets a mesh and a model: it differs among those of a sample, too. */
 static int third(size_t mesh, const struct tiny_model *m)
 {
-    return (int)(2 * mesh + mesh / 3) + (int)(m - tiny_models) * 4 / 3;
+    return (int)(2 * mesh + mesh / 3) + number_of(m) * 4 / 3;
 }
 
 /* Compare a mesh with a number of micro-steps with one rank and one micro-step. Each two of mesh, model and variant meet,
