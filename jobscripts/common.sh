@@ -169,6 +169,14 @@ finish() {
     again "$1" "$now"
 }
 
+# Whether this job has been queued again since it began here: what is done to it would hit its next life. Sets `restarts`, to nothing
+# if Slurm cannot be asked.
+is_next_life() {
+    restarts=$(timeout 60 scontrol show job "$job" 2>/dev/null | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p')
+    restarts=${restarts%%$'\n'*}
+    [ -n "$restarts" ] && [ "$restarts" -ne "${SLURM_RESTART_COUNT:-0}" ]
+}
+
 # again STATUS STEP: requeue this job, or, in a chain of submit-chain, leave the restart to the next job. A requeue
 # sends this script SIGTERM, which is ignored because it could cut off the line that reports the requeue.
 again() {
@@ -177,6 +185,9 @@ again() {
     trap '' TERM USR1
     if [ -n "${SHERD_CHAIN:-}" ]; then
         say "$after; the next job of the chain continues"
+    elif is_next_life; then
+        queued=yes
+        say "$after; the job has been queued again already"
     elif scontrol requeue "$job"; then
         # shellcheck disable=SC2034 # keep-going.sbatch ends a job without a script that is not queued again
         queued=yes

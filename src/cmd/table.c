@@ -96,8 +96,8 @@ static const struct sh_cmd_option keep[] = {
      .help = "for job scripts: print a line that keepers of other nodes need in their environment (SHERD_WATCH), and then "
              "one for each of these nodes that is lost or whose keeper ends"},
     {.name = "--follow",
-     .help = "for job scripts: have the keeper of this node turn to the watch that SHERD_WATCH names now, and stop; 5: there "
-             "is no keeper"},
+     .help = "for job scripts: tell the keeper of this node to turn to the watch in SHERD_WATCH, and exit; status 5: there is "
+             "no keeper"},
     {0},
 };
 

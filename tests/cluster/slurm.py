@@ -302,7 +302,7 @@ class Cluster:
         kill(roots, signal.SIGSTOP)
         all_of_it = below(roots)
         kill(all_of_it, signal.SIGSTOP)
-        kill(all_of_it)
+        kill(sorted(all_of_it, reverse=True))  # children first: an srun has one that cancels the step when srun is gone
         daemon.wait()
 
     def freeze_node(self, name):
