@@ -230,7 +230,7 @@ static void test_thin(void **state)
 }
 #endif
 
-#ifdef SH_PANELS
+#ifdef SH_QUADS
 /* g.c [m,n] f32 of panels: rows from `first` on of a [.,k], times columns from there on of b [k,ld]. */
 static void part_of_panels(const sh_bf16 *a, const sh_bf16 *b, int64_t ld, struct sh_gemm g, int64_t first)
 {
@@ -250,11 +250,11 @@ static void part_of_panels(const sh_bf16 *a, const sh_bf16 *b, int64_t ld, struc
 static void test_place_in_panels(void **state)
 {
     enum { M = 150, K = 300 };
-    float *c = malloc(M * M * sizeof *c), *part = malloc(M * M * sizeof *part);
 
     (void)state;
     if (!sh_gemm_engine_panels.usable())
         skip();
+    float *c = malloc(M * M * sizeof *c), *part = malloc(M * M * sizeof *part);
     optest_seed(9);
     struct sh_operand a = tensor(SH_BF16, M, K), b = tensor(SH_BF16, K, M);
     part_of_panels(a.data, b.data, M, (struct sh_gemm){.m = M, .n = M, .k = K, .c = c, .ldc = M}, 0);
@@ -271,9 +271,7 @@ static void test_place_in_panels(void **state)
     free(c);
     free(part);
 }
-#endif
 
-#ifdef SH_QUADS
 /* Products of one pair of elements, at each place of the quads: BFMMLA takes denormals for zero. */
 static void test_denormals(void **state)
 {
@@ -755,10 +753,8 @@ int main(void)
 #ifdef SH_WIDE
         cmocka_unit_test(test_thin),
 #endif
-#ifdef SH_PANELS
-        cmocka_unit_test(test_place_in_panels),
-#endif
 #ifdef SH_QUADS
+        cmocka_unit_test(test_place_in_panels),
         cmocka_unit_test(test_denormals),
 #endif
         cmocka_unit_test(test_several),
