@@ -2,7 +2,8 @@
  *
  * ONEDNN_MAX_CPU_ISA, or DNNL_MAX_CPU_ISA if the first is unset or empty, holds one of oneDNN's words and limits Sherd
  * as it limits oneDNN: with AVX2, kernels use what a processor without AVX-512 has. Case is ignored; an unknown word
- * limits nothing. On AArch64, ASIMD forbids BFMMLA, and the other words forbid nothing. Loops under SH_CLONES are chosen at load time and ignore the limit; configure's --with-clones leaves
+ * limits nothing. On AArch64, ASIMD forbids BFMMLA, and the other
+ * words forbid nothing. Loops under SH_CLONES are chosen at load time and ignore the limit; configure's --with-clones leaves
  * copies out. */
 #ifndef SH_BASE_ISA_H
 #define SH_BASE_ISA_H
