@@ -34,7 +34,7 @@ static inline int64_t sh_cuda_embed_bwd_ints(int64_t rows, int64_t vocab)
 
 /* The largest head of attention, but for that of a cache; and whether kernels for tensor cores take heads of this size, as
  * the table in attention/attention.cu says. */
-enum { SH_ATTENTION_MAX_DIM = 256 };
+enum { SH_ATTENTION_MAX_DIM = 512 };
 static inline bool sh_cuda_attention_tiles(int64_t dim)
 {
     return dim == 32 || dim == 64 || dim == 96 || dim == 128;

@@ -34,10 +34,10 @@ static const struct sh_kernel_table table = {
 };
 
 static const struct attention_shape any_shapes[] = {
-    {1, 1, 1, 1, 8, false, 0},     {2, 17, 2, 1, 8, true, 0},   {1, 64, 3, 3, 16, false, 0},
-    {2, 65, 4, 2, 10, true, 0},    {1, 70, 2, 1, 80, true, 0},  {1, 40, 6, 2, 40, false, 0},
-    {1, 35, 2, 1, 256, false, 0},  {2, 65, 2, 1, 10, false, 1}, {1, 70, 4, 2, 80, true, 7},
-    {1, 100, 2, 1, 40, false, 33},
+    {1, 1, 1, 1, 8, false, 0},   {2, 17, 2, 1, 8, true, 0},    {1, 34, 2, 1, 290, true, 0},
+    {1, 64, 3, 3, 16, false, 0}, {2, 65, 4, 2, 10, true, 0},   {1, 70, 2, 1, 80, true, 0},
+    {1, 40, 6, 2, 40, false, 0}, {1, 35, 2, 1, 256, false, 0}, {1, 35, 2, 1, 512, false, 9},
+    {2, 65, 2, 1, 10, false, 1}, {1, 70, 4, 2, 80, true, 7},   {1, 100, 2, 1, 40, false, 33},
 };
 
 /* clang-format off */
@@ -314,7 +314,8 @@ static void test_head_too_large(void **state)
         int dim;
         const char *kib, *refused; /* NULL: it is not */
     } heads[] = {
-        {SH_F32, 264, "227", "head size 264 is too large"},
+        {SH_F32, 520, "227", "head size 520 is too large"},
+        {SH_F32, 512, "99", NULL},
         {SH_F32, 256, "99", NULL},
         {SH_BF16, 128, "66", NULL},
         {SH_F32, 160, "64", NULL},

@@ -168,7 +168,7 @@ def bench():
 
 def too_large():
     """Refused before the first step, with the name of the operation."""
-    wrong = refused('heads', 1, r'model\.head_dim=264: attention on GPUs takes heads of at most 256 elements', **{'model.head_dim': 264})
+    wrong = refused('heads', 1, r'model\.head_dim=520: attention on GPUs takes heads of at most 512 elements', **{'model.head_dim': 520})
     with environment(SHERD_EMULATED_SHARED_KIB='64'):
         return wrong + refused('shared', 1, r'forward layers\.0 attention: .* head size 256 takes 84224 bytes of shared memory, of '
                                'which a block on an emulated GPU has 65536; use another GPU', **{'model.head_dim': 256})
@@ -360,7 +360,8 @@ def main():
               ('granite', '1x2', 'bfloat16', {'activation_checkpoint.mode': 'full'}),
               ('scan', '1x2', 'float32', {'model.layer_types': 'linear,moe,mlp', 'model.n_layers': 3, 'model.n_experts': 4, 'model.n_experts_per_token': 2,
                                           'model.expert_ffn_dim': 6, 'model.shared_ffn_dim': 5}),
-              ('gemma4', '1x1', 'float32', {}), ('gemma4', '1x2', 'bfloat16', {}), ('sharing', '1x1', 'float32', {'model.n_layers': 6}),
+              ('gemma4', '1x1', 'float32', {}), ('gemma4', '1x2', 'bfloat16', {}),
+              ('gemma4', '1x2', 'bfloat16', {'model.global_head_dim': 512}), ('sharing', '1x1', 'float32', {'model.n_layers': 6}),
               ('sharing', '1x2', 'bfloat16', {'model.n_layers': 6, 'activation_checkpoint.mode': 'full'}), ('latent', '1x1', 'float32', {}),
               ('latent', '1x2', 'bfloat16', {}), ('llama', '1x1', 'float32', MUON), ('gpt2', '1x2', 'float32', MUON), ('llama', '2x2', 'bfloat16', MUON),
               ('llama', '1x1', 'bfloat16', NORMUON), ('llama', '1x4', 'float32', MUON), ('gpt2', '1x2', 'float32', {**NORMUON, 'optimizer.muon_split': 'heads'}),

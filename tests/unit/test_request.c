@@ -459,11 +459,11 @@ static void families_on_gpus(void **state)
         {STATES "nemotron_h", NULL},
         {STATES "granitemoehybrid", NULL},
         {"model.family=granitemoehybrid model.layer_types=full", NULL},
-        {"model.head_dim=258",
-         "model.head_dim=258: attention on GPUs takes heads of at most 256 elements; give training.device=cpu"},
+        {"model.head_dim=514",
+         "model.head_dim=514: attention on GPUs takes heads of at most 512 elements; give training.device=cpu"},
         {"model.family=gemma4_text model.layer_types=full model.head_dim=256", NULL},
-        {"model.family=gemma4_text model.layer_types=full model.global_head_dim=258",
-         "model.global_head_dim=258: attention on GPUs takes heads of at most 256 elements; give"},
+        {"model.family=gemma4_text model.layer_types=full model.global_head_dim=514",
+         "model.global_head_dim=514: attention on GPUs takes heads of at most 512 elements; give"},
     };
 
     (void)state;

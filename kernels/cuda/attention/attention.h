@@ -4,7 +4,7 @@
  *   attention_cudnn.c  cuDNN: bf16, head sizes of 8, 16, ... 128, and 256, no documents, no window, no soft cap; needs the
  *                      library
  *   attention.cu       tensor cores of any GPU since sm_80: bf16, head sizes of 32, 64, 96 and 128, no soft cap
- *   attention_any.cu   ordinary arithmetic: f32, other head sizes up to 256, and a soft cap of scores
+ *   attention_any.cu   ordinary arithmetic: f32, other head sizes up to 512, and a soft cap of scores
  *
  * All three are deterministic, except that cuDNN's backward adds dq in any order if attr->attn.any_order allows it.
  * Our own kernels have no such variant: they compute two more products instead of adding across blocks with atomics.

@@ -1,8 +1,8 @@
 /* Attention by ordinary arithmetic in f32: for f32, where tensor cores would round, for head sizes that
- * attention.cu has no kernel for, and for scores with a soft cap. A warp owns four rows and walks over tiles of 32 rows of the other side, which its
- * block shares. First each lane takes one of the 32 rows and computes its dot products with the four; then each lane
- * takes some columns and adds up the 32 rows, weighted by the results. Forward and dq own queries, dk and dv own
- * keys: the same two steps.
+ * attention.cu has no kernel for, and for scores with a soft cap. A warp owns four rows and walks over tiles of 32 rows
+ * of the other side, which its block shares. First each lane takes one of the 32 rows and computes its dot products with
+ * the four; then each lane takes some columns and adds up the 32 rows, weighted by the results. Forward and dq own
+ * queries, dk and dv own keys: the same two steps. Of heads above 256 a tile has 128 columns at a time.
  *
  * Floor: 4 D operations per pair (query, key seen) of a head forward, 10 D backward (14 D done here, as in
  * attention.cu). This runs on ordinary cores from shared memory, at roughly a tenth of their peak: enough to test,
@@ -13,6 +13,11 @@
 namespace
 {
 constexpr int LANES = 32, WARPS = 4, ROWS = 4, OWN = WARPS * ROWS, THREADS = LANES * WARPS;
+constexpr int WHOLE = 256, PART = 128; /* columns of a head that a tile has whole; else of a part */
+
+/* Of a head with C columns per lane: the parts, and a lane's columns of each. */
+template <int C> constexpr int PARTS = C *LANES > WHOLE ? C *LANES / PART : 1;
+template <int C> constexpr int LANE_COLUMNS = C / PARTS<C>;
 
 /* With a soft cap of scores; others take the 128 bytes alone. */
 struct capped : sh_attention {
@@ -95,10 +100,12 @@ __device__ __forceinline__ void set(const rows &r, int64_t i, float x)
 }
 
 /* Shared memory of a block, in floats: two tiles, weights, and the block's own rows of one tensor (forward) or two.
- * Rows are D + 1 long if lanes read a column. At D = 256 that is 82 KB or 98; GPUs have 99 or more. */
+ * Rows of tiles are an element longer, since lanes read a column. At D = 256 and 512 that is 82, 66 KB or 98; GPUs have
+ * 99 or more. */
 struct layout {
-    int tile, own, weights;
-    __device__ __host__ explicit layout(int dim) : tile(LANES * (dim + 1)), own(OWN * dim), weights(OWN * LANES)
+    int pitch, tile, own, weights;
+    __device__ __host__ explicit layout(int dim)
+        : pitch((dim > WHOLE ? PART : dim) + 1), tile(LANES * pitch), own(OWN * dim), weights(OWN * LANES)
     {
     }
     __device__ __host__ int floats(int owned) const
@@ -124,37 +131,88 @@ __device__ __forceinline__ space cut(float *shared, int dim)
     return s;
 }
 
-/* Rows [from, from + n) in f32, `pitch` apart; zeros after the last. The whole block calls. */
-__device__ __forceinline__ void read(float *to, int pitch, rows src, int64_t from, int n, int dim)
+/* n columns from `first` on */
+struct columns {
+    int first, n;
+};
+
+/* Those of a part of a head, in `pitch` - 1 columns of a tile. */
+template <int C> __device__ __forceinline__ columns columns_of(int dim, int part)
 {
-    for (int i = threadIdx.x; i < n * dim; i += THREADS) {
-        int row = i / dim, column = i % dim;
-        to[row * pitch + column] = from + row < src.count ? get(src, (from + row) * src.stride + column) : 0;
+    int first = part * LANE_COLUMNS<C> * LANES;
+    return {first, PARTS<C> == 1 || dim - first < PART ? dim - first : PART};
+}
+
+/* Rows [from, from + n) in f32, `pitch` apart; zeros after the last. The whole block calls. */
+__device__ __forceinline__ void read(float *to, int pitch, rows src, int64_t from, int n, columns part)
+{
+    for (int i = threadIdx.x; i < n * part.n; i += THREADS) {
+        int row = i / part.n, column = i % part.n;
+        to[row * pitch + column] = from + row < src.count ? get(src, (from + row) * src.stride + part.first + column)
+                                                          : 0;
     }
 }
 
-/* out [ROWS] = own [ROWS,D] row [D], added in sequence over D: the sum has one order. */
-__device__ __forceinline__ void dot(float out[ROWS], const float *own, const float *row, int dim)
+/* out [ROWS] += own [ROWS,D] row, of a part of D, added in sequence: the sum has one order. */
+__device__ __forceinline__ void dot(float out[ROWS], const float *own, const float *row, int dim, columns part)
 {
-    for (int i = 0; i < ROWS; i++)
-        out[i] = 0;
-    for (int d = 0; d < dim; d++)
+    for (int d = 0; d < part.n; d++)
         for (int i = 0; i < ROWS; i++)
-            out[i] += own[i * dim + d] * row[d];
+            out[i] += own[i * dim + part.first + d] * row[d];
 }
 
-/* sum [ROWS, C * 32 columns] += weights [ROWS,32] tile [32,D] */
+/* sum [ROWS, C * 32 columns] += weights [ROWS,32] tile [32, columns of the part] */
 template <int C>
-__device__ __forceinline__ void add(float sum[ROWS][C], const float *weights, const float *tile, int dim)
+__device__ __forceinline__ void add(float sum[ROWS][C], const float *weights, const float *tile, int dim, int part)
 {
-    int lane = threadIdx.x % LANES;
+    int lane = threadIdx.x % LANES, pitch = layout(dim).pitch;
+    columns of = columns_of<C>(dim, part);
     /* The 32 rows of the tile in order, whichever lane has a column. */
     for (int j = 0; j < LANES; j++)
-        for (int c = 0; c < C; c++) {
-            float x = lane + LANES * c < dim ? tile[j * (dim + 1) + lane + LANES * c] : 0;
+        for (int c = 0; c < LANE_COLUMNS<C>; c++) {
+            float x = lane + LANES * c < of.n ? tile[j * pitch + lane + LANES * c] : 0;
             for (int i = 0; i < ROWS; i++)
-                sum[i][c] += weights[i * LANES + j] * x;
+                sum[i][part * LANE_COLUMNS<C> + c] += weights[i * LANES + j] * x;
         }
+}
+
+/* add(), of weights that the lanes hold for their rows of the tile. */
+template <int C>
+__device__ __forceinline__ void add_weighted(float sum[ROWS][C], const space &s, const float weights[ROWS],
+                                             const float *tile, int dim, int part)
+{
+    __syncwarp(); /* all lanes have read the weights of before */
+    for (int i = 0; i < ROWS; i++)
+        s.weights[i * LANES + threadIdx.x % LANES] = weights[i];
+    __syncwarp();
+    add<C>(sum, s.weights, tile, dim, part);
+}
+
+/* What a block walks over: 32 rows of a tensor at a time, of which a tile has a part. */
+struct source {
+    float *tile;
+    rows src;
+};
+
+template <int C> __device__ __forceinline__ void take(source from, int64_t row, int dim, int part)
+{
+    read(from.tile, layout(dim).pitch, from.src, row, LANES, columns_of<C>(dim, part));
+}
+
+/* After all warps have used the tiles, and before any uses them again. The whole block calls. */
+template <int C> __device__ __forceinline__ void retake(source from, int64_t row, int dim, int part)
+{
+    __syncthreads();
+    take<C>(from, row, dim, part);
+    __syncthreads();
+}
+
+template <int C> __device__ __forceinline__ void take_both(source first, source second, int64_t row, int dim, int part)
+{
+    __syncthreads();
+    take<C>(first, row, dim, part);
+    take<C>(second, row, dim, part);
+    __syncthreads();
 }
 
 template <int C>
@@ -224,23 +282,34 @@ template <int C, class A> __global__ void __launch_bounds__(THREADS) forward(A a
         top[i] = -INFINITY;
         first[i] = first_key(a, q.s, q.own + i);
     }
-    read(shared + layout(a.dim).floats(0), a.dim, of_queries(a, a.q, q.s, q.head), q.from, OWN, a.dim);
+    read(shared + layout(a.dim).floats(0), a.dim, of_queries(a, a.q, q.s, q.head), q.from, OWN, {0, a.dim});
+    source keys = {s.tile[0], of_keys(a, a.kv, q.b, q.kv_head)};
+    source values = {s.tile[1], of_keys(a, a.kv, q.b, a.kv_heads + q.kv_head)};
     /* All warps of the block share the tile of 32 keys and 32 values. */
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
-        __syncthreads();
-        read(s.tile[0], a.dim + 1, of_keys(a, a.kv, q.b, q.kv_head), k0, LANES, a.dim);
-        read(s.tile[1], a.dim + 1, of_keys(a, a.kv, q.b, a.kv_heads + q.kv_head), k0, LANES, a.dim);
-        __syncthreads();
-        float score[ROWS];
-        dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
+        float score[ROWS] = {};
+        for (int part = 0; part < PARTS<C>; part++) {
+            __syncthreads();
+            take<C>(keys, k0, a.dim, part);
+            if (part == PARTS<C> - 1)
+                take<C>(values, k0, a.dim, part);
+            __syncthreads();
+            dot(score, s.own[0], s.tile[0] + lane * layout(a.dim).pitch, a.dim, columns_of<C>(a.dim, part));
+        }
+        SH_UNROLL
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
             float x = seen ? capped_score(a, score[i] * a.scale) : -INFINITY;
-            s.weights[i * LANES + lane] = take_scores<C>(x, top[i], sum[i], o[i]);
+            score[i] = take_scores<C>(x, top[i], sum[i], o[i]);
         }
-        __syncwarp();
-        add<C>(o, s.weights, s.tile[1], a.dim);
+        add_weighted<C>(o, s, score, s.tile[1], a.dim, PARTS<C> - 1);
+        SH_UNROLL
+        for (int part = 0; part < PARTS<C> - 1; part++) {
+            retake<C>(values, k0, a.dim, part);
+            add<C>(o, s.weights, s.tile[1], a.dim, part);
+        }
     }
+    SH_UNROLL
     for (int i = 0; i < ROWS; i++) {
         float all = sh_warp_reduce(sum[i], sh_add());
         write<C>(of_out(a, a.o, q.s, q.head), q.own + i, o[i], 1 / all, a.dim);
@@ -266,6 +335,18 @@ __global__ void __launch_bounds__(THREADS) row_sums(sh_attention a)
         a.delta[(s * a.heads + head) * a.rows + t] = sum;
 }
 
+/* Of a lane's row of both sides: their products with the block's own rows, over a part. */
+template <int C>
+__device__ __forceinline__ void two_dots(float x[ROWS], float y[ROWS], const space &s, source first, source second,
+                                         int64_t row, int dim, int part)
+{
+    int at = threadIdx.x % LANES * layout(dim).pitch;
+    columns of = columns_of<C>(dim, part);
+    take_both<C>(first, second, row, dim, part);
+    dot(x, s.own[0], s.tile[0] + at, dim, of);
+    dot(y, s.own[1], s.tile[1] + at, dim, of);
+}
+
 /* dq [t] = scale * sum over s of p (dp - delta) k[s], where dp = dout[t] . v[s] */
 template <int C, class A> __global__ void __launch_bounds__(THREADS) backward_queries(A a)
 {
@@ -283,24 +364,27 @@ template <int C, class A> __global__ void __launch_bounds__(THREADS) backward_qu
         delta[i] = t < a.rows ? a.delta[at] : 0;
         first[i] = first_key(a, q.s, t);
     }
-    read(shared + l.floats(0), a.dim, of_queries(a, a.q, q.s, q.head), q.from, OWN, a.dim);
-    read(shared + l.floats(1), a.dim, of_out(a, a.dout, q.s, q.head), q.from, OWN, a.dim);
+    read(shared + l.floats(0), a.dim, of_queries(a, a.q, q.s, q.head), q.from, OWN, {0, a.dim});
+    read(shared + l.floats(1), a.dim, of_out(a, a.dout, q.s, q.head), q.from, OWN, {0, a.dim});
+    source keys = {s.tile[0], of_keys(a, a.kv, q.b, q.kv_head)};
+    source values = {s.tile[1], of_keys(a, a.kv, q.b, a.kv_heads + q.kv_head)};
     for (int64_t k0 = q.first_tile; k0 < q.end; k0 += LANES) {
-        __syncthreads();
-        read(s.tile[0], a.dim + 1, of_keys(a, a.kv, q.b, q.kv_head), k0, LANES, a.dim);
-        read(s.tile[1], a.dim + 1, of_keys(a, a.kv, q.b, a.kv_heads + q.kv_head), k0, LANES, a.dim);
-        __syncthreads();
-        float score[ROWS], dp[ROWS];
-        dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
-        dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
+        float score[ROWS] = {}, dp[ROWS] = {};
+        for (int part = 0; part < PARTS<C>; part++)
+            two_dots<C>(score, dp, s, keys, values, k0, a.dim, part);
         for (int i = 0; i < ROWS; i++) {
             bool seen = k0 + lane <= q.begin + q.own + i && k0 + lane >= first[i];
             float x = capped_score(a, score[i] * a.scale);
-            s.weights[i * LANES + lane] = seen ? before_cap(a, x, expf(x - lse[i]) * (dp[i] - delta[i])) : 0;
+            dp[i] = seen ? before_cap(a, x, expf(x - lse[i]) * (dp[i] - delta[i])) : 0;
         }
-        __syncwarp();
-        add<C>(dq, s.weights, s.tile[0], a.dim);
+        add_weighted<C>(dq, s, dp, s.tile[0], a.dim, PARTS<C> - 1);
+        SH_UNROLL
+        for (int part = 0; part < PARTS<C> - 1; part++) {
+            retake<C>(keys, k0, a.dim, part);
+            add<C>(dq, s.weights, s.tile[0], a.dim, part);
+        }
     }
+    SH_UNROLL
     for (int i = 0; i < ROWS; i++)
         write<C>(of_queries(a, a.dq, q.s, q.head), q.own + i, dq[i], a.scale, a.dim);
 }
@@ -316,8 +400,8 @@ template <int C, class A> __global__ void __launch_bounds__(THREADS) backward_ke
     int64_t b = blockIdx.x / a.kv_heads, from = (int64_t)blockIdx.y * OWN, own = from + threadIdx.x / LANES * ROWS;
     float dk[ROWS][C] = {}, dv[ROWS][C] = {};
 
-    read(shared + l.floats(0), a.dim, of_keys(a, a.kv, b, kv_head), from, OWN, a.dim);
-    read(shared + l.floats(1), a.dim, of_keys(a, a.kv, b, a.kv_heads + kv_head), from, OWN, a.dim);
+    read(shared + l.floats(0), a.dim, of_keys(a, a.kv, b, kv_head), from, OWN, {0, a.dim});
+    read(shared + l.floats(1), a.dim, of_keys(a, a.kv, b, a.kv_heads + kv_head), from, OWN, {0, a.dim});
     for (int i = 0; i < group * a.runs; i++) {
         int head = kv_head * group + i / a.runs;
         int64_t s_run = i % a.runs * a.batch + b, begin = begin_of(a, s_run), start = from > begin ? from - begin : 0;
@@ -326,28 +410,28 @@ template <int C, class A> __global__ void __launch_bounds__(THREADS) backward_ke
             /* First keys never decrease, so no later tile sees any of these keys. */
             if (first_key(a, s_run, q0) >= from + OWN)
                 break;
-            __syncthreads();
-            read(s.tile[0], a.dim + 1, of_queries(a, a.q, s_run, head), q0, LANES, a.dim);
-            read(s.tile[1], a.dim + 1, of_out(a, a.dout, s_run, head), q0, LANES, a.dim);
-            __syncthreads();
-            float score[ROWS], dp[ROWS], lse = t < a.rows ? a.lse[at] : 0, delta = t < a.rows ? a.delta[at] : 0;
-            dot(score, s.own[0], s.tile[0] + lane * (a.dim + 1), a.dim);
-            dot(dp, s.own[1], s.tile[1] + lane * (a.dim + 1), a.dim);
+            source queries = {s.tile[0], of_queries(a, a.q, s_run, head)};
+            source douts = {s.tile[1], of_out(a, a.dout, s_run, head)};
+            float p[ROWS] = {}, dp[ROWS] = {}, lse = t < a.rows ? a.lse[at] : 0, delta = t < a.rows ? a.delta[at] : 0;
+            for (int part = 0; part < PARTS<C>; part++)
+                two_dots<C>(p, dp, s, queries, douts, q0, a.dim, part);
             for (int j = 0; j < ROWS; j++) {
                 bool seen = t < a.rows && own + j <= begin + t && own + j >= first;
-                float x = capped_score(a, score[j] * a.scale), p = seen ? expf(x - lse) : 0;
-                s.weights[j * LANES + lane] = p;
-                dp[j] = seen ? before_cap(a, x, p * (dp[j] - delta)) : 0;
+                float x = capped_score(a, p[j] * a.scale);
+                p[j] = seen ? expf(x - lse) : 0;
+                dp[j] = seen ? before_cap(a, x, p[j] * (dp[j] - delta)) : 0;
             }
-            __syncwarp();
-            add<C>(dv, s.weights, s.tile[1], a.dim);
-            __syncwarp(); /* all lanes have read p */
-            for (int j = 0; j < ROWS; j++)
-                s.weights[j * LANES + lane] = dp[j];
-            __syncwarp();
-            add<C>(dk, s.weights, s.tile[0], a.dim);
+            add_weighted<C>(dv, s, p, s.tile[1], a.dim, PARTS<C> - 1);
+            add_weighted<C>(dk, s, dp, s.tile[0], a.dim, PARTS<C> - 1);
+            SH_UNROLL
+            for (int part = 0; part < PARTS<C> - 1; part++) {
+                take_both<C>(queries, douts, q0, a.dim, part);
+                add_weighted<C>(dv, s, p, s.tile[1], a.dim, part);
+                add_weighted<C>(dk, s, dp, s.tile[0], a.dim, part);
+            }
         }
     }
+    SH_UNROLL
     for (int i = 0; i < ROWS; i++) {
         write<C>(of_keys(a, a.dkv, b, kv_head), own + i, dk[i], a.scale, a.dim);
         write<C>(of_keys(a, a.dkv, b, a.kv_heads + kv_head), own + i, dv[i], 1, a.dim);
@@ -374,13 +458,13 @@ template <int C, class A> sh_rc run(const A &a, bool backward, void *queue)
     return SH_LAUNCH((backward_keys<C, A>), keys, dim3(THREADS), shared_bytes(a, 2), queue, a);
 }
 
-/* By columns per lane: head sizes up to 64, 128 and 256. */
+/* By columns per lane: head sizes up to 64, 128, 256 and 512. */
 template <class A> sh_rc run_any(const A &a, bool backward, void *queue)
 {
     SH_REQUIRE(a.dim <= SH_ATTENTION_MAX_DIM);
-    if (a.dim <= 64)
-        return run<2>(a, backward, queue);
-    return a.dim <= 128 ? run<4>(a, backward, queue) : run<8>(a, backward, queue);
+    if (a.dim <= 128)
+        return a.dim <= 64 ? run<2>(a, backward, queue) : run<4>(a, backward, queue);
+    return a.dim <= WHOLE ? run<8>(a, backward, queue) : run<16>(a, backward, queue);
 }
 
 sh_rc run_with(const sh_attention &a, float cap, bool backward, void *queue)
