@@ -509,7 +509,7 @@ static const struct
                      "c.yaml:1: model.rope_high_freq_factor: 1 must be above model.rope_low_freq_factor 1"},
                     /* keys that do not fit together */
                     {DEBUG_MODEL "training: {seq_len: 1024}\n",
-                     "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len 512"},
+                     "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len; give --training.seq_len=512, or less"},
                     {DEBUG_MODEL "training: {global_batch_size: 0}\n",
                      "c.yaml:2: training.global_batch_size: 0; give -1 for local_batch_size * ranks, or a number"},
                     {DEBUG_MODEL "training: {local_batch_size: 3, global_batch_size: 8}\n",
@@ -921,9 +921,10 @@ static void test_all_of_a_kind(void **state)
                                          "c.yaml:3:2: while parsing a block mapping, did not find expected key\n"
                                          "--training.steps: 0 is out of range 1 .. 1000000000000");
     assert_int_equal(sh_config_parse(apart, strlen(apart), "c.yaml", 0, NULL, &cfg), SH_E_USAGE);
-    assert_string_equal(sh_error_text(),
-                        "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len 512\n"
-                        "c.yaml:3: guard.z_score: 1 would skip many good steps; give 0 (off) or at least 2");
+    assert_string_equal(
+        sh_error_text(),
+        "c.yaml:2: training.seq_len: 1024 is longer than model.max_seq_len; give --training.seq_len=512, or less\n"
+        "c.yaml:3: guard.z_score: 1 would skip many good steps; give 0 (off) or at least 2");
 }
 
 static void test_many(void **state)

@@ -18,7 +18,8 @@ sh_rc sh_config_check_batch(struct sh_config_state *state)
     const struct sh_config *c = &state->cfg;
     int local = c->training.local_batch_size, global = c->training.global_batch_size;
     if (c->training.seq_len > c->model.max_seq_len)
-        return sh_config_refuse(state, "training.seq_len", "%d is longer than model.max_seq_len %d",
+        return sh_config_refuse(state, "training.seq_len",
+                                "%d is longer than model.max_seq_len; give --training.seq_len=%d, or less",
                                 c->training.seq_len, c->model.max_seq_len);
     /* -1 stands for the default; 0 would make steps without data. */
     if (global == 0)
