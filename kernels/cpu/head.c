@@ -70,10 +70,10 @@ static struct head head_of(const struct sh_op_call *call, int threads, int64_t p
 /* The largest of the products that the head runs: logits and dw in f32, dx in the compute type. */
 static int64_t products_bytes(const struct head *h, int threads)
 {
-    struct sh_gemm logits = {.m = h->chunk, .n = h->vocab, .k = h->dim, .in_dtype = h->dtype, .out_dtype = SH_F32};
-    struct sh_gemm dx = {.m = h->chunk, .n = h->dim, .k = h->vocab, .in_dtype = h->dtype, .out_dtype = h->dtype};
-    struct sh_gemm dw = {.m = h->vocab, .n = h->dim, .k = h->chunk, .in_dtype = h->dtype, .out_dtype = SH_F32};
-    const struct sh_gemm *all[] = {&logits, &dx, &dw};
+    struct sh_matmul logits = {.m = h->chunk, .n = h->vocab, .k = h->dim, .in_dtype = h->dtype, .out_dtype = SH_F32};
+    struct sh_matmul dx = {.m = h->chunk, .n = h->dim, .k = h->vocab, .in_dtype = h->dtype, .out_dtype = h->dtype};
+    struct sh_matmul dw = {.m = h->vocab, .n = h->dim, .k = h->chunk, .in_dtype = h->dtype, .out_dtype = SH_F32};
+    const struct sh_matmul *all[] = {&logits, &dx, &dw};
     int64_t most = 0;
 
     for (int i = 0; i < 3; i++) {
@@ -92,13 +92,13 @@ static bool by_tiles(const struct sh_op_call *call)
 #endif
 
 /* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
-static struct sh_gemm logits_of_last(const struct sh_op_call *call)
+static struct sh_matmul logits_of_last(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
     int64_t seq = x->dim[1], dim = x->dim[2], position = call->scalars ? call->scalars->position : 0;
 
     /* clang-format off */
-    return (struct sh_gemm){
+    return (struct sh_matmul){
         .m = x->dim[0], .n = w->dim[0], .k = dim,
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = sh_cpu_at(x->data, x->dtype, position * dim), .lda = seq * dim,
@@ -111,7 +111,7 @@ static struct sh_gemm logits_of_last(const struct sh_op_call *call)
 int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
 {
     if (call->kind == SH_OP_LOGITS) {
-        struct sh_gemm g = logits_of_last(call);
+        struct sh_matmul g = logits_of_last(call);
         return sh_gemm_work_bytes(&g, threads);
     }
 #ifdef SH_WIDE
@@ -142,7 +142,7 @@ static sh_rc open_head(const struct sh_op_call *call, struct head *h)
 static sh_rc logits_of(const struct head *h, int64_t r, int64_t n)
 {
     /* clang-format off */
-    struct sh_gemm g = {
+    struct sh_matmul g = {
         .m = n, .n = h->vocab, .k = h->dim,
         .in_dtype = h->dtype, .out_dtype = SH_F32,
         .a = sh_cpu_at(h->x, h->dtype, r * h->dim), .lda = h->dim,
@@ -248,7 +248,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *dx = &h->call->out[1], *dw = &h->call->out[2];
     /* clang-format off */
-    struct sh_gemm g = {
+    struct sh_matmul g = {
         .m = n, .n = h->dim, .k = h->vocab,
         .in_dtype = h->dtype, .out_dtype = dx->dtype,
         .a = h->logits, .lda = h->ld * (int64_t)sizeof *h->logits / sh_dtype_bytes(h->dtype),
@@ -365,7 +365,7 @@ sh_rc sh_cpu_head_score(const struct sh_op_call *call)
 
 sh_rc sh_cpu_logits(const struct sh_op_call *call)
 {
-    struct sh_gemm g = logits_of_last(call);
+    struct sh_matmul g = logits_of_last(call);
     float cap = call->attr->part.cap;
 
     if (g.n < g.ldc) /* other ranks have the other words */

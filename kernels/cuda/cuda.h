@@ -28,9 +28,9 @@ SH_OP_LIST(SH_CUDA_KERNEL, SH_CUDA_KERNEL, SH_OP_SKIP)
 sh_rc sh_cuda_product_prepare(const struct sh_op_call *call);
 
 /* product.cu, for cublaslt.c: a product without a bias; and c = addend + bias, to be the addend of a product. */
-struct sh_cublaslt_product;
-sh_rc sh_cuda_product(const struct sh_cublaslt_product *p, void *queue);
-sh_rc sh_cuda_product_bias(const struct sh_cublaslt_product *p, void *queue);
+struct sh_matmul;
+sh_rc sh_cuda_product(const struct sh_matmul *p, void *queue);
+sh_rc sh_cuda_product_bias(const struct sh_matmul *p, void *queue);
 
 /* moe/expert.cu: Sherd's own kernel of EXPERT_LINEAR*; and whether tensor cores can compute the call: bf16, widths and
  * addresses that are multiples of 16 bytes. */

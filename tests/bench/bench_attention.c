@@ -79,18 +79,18 @@ static double product_rate(enum sh_dtype dtype)
 {
     struct sh_operand a = tensor(dtype, 1, SIDE, SIDE), b = tensor(dtype, 1, SIDE, SIDE),
                       c = tensor(SH_F32, 1, SIDE, SIDE);
-    struct sh_gemm g = {.m = SIDE,
-                        .n = SIDE,
-                        .k = SIDE,
-                        .in_dtype = dtype,
-                        .out_dtype = SH_F32,
-                        .a = a.data,
-                        .lda = SIDE,
-                        .b = b.data,
-                        .ldb = SIDE,
-                        .trans_b = true,
-                        .c = c.data,
-                        .ldc = SIDE};
+    struct sh_matmul g = {.m = SIDE,
+                          .n = SIDE,
+                          .k = SIDE,
+                          .in_dtype = dtype,
+                          .out_dtype = SH_F32,
+                          .a = a.data,
+                          .lda = SIDE,
+                          .b = b.data,
+                          .ldb = SIDE,
+                          .trans_b = true,
+                          .c = c.data,
+                          .ldc = SIDE};
     int64_t bytes = sh_gemm_work_bytes(&g, 1);
     void *work = zeroed(bytes);
     double least = 1e30;

@@ -208,18 +208,18 @@ static void bench_engines(void)
             continue;
         struct sh_operand a = tensor(e->in_dtype, 2, N, C, 0), b = tensor(e->in_dtype, 2, F, C, 0);
         struct sh_operand c = tensor(SH_F32, 2, N, F, 0);
-        struct sh_gemm g = {.m = N,
-                            .n = F,
-                            .k = C,
-                            .in_dtype = e->in_dtype,
-                            .out_dtype = SH_F32,
-                            .a = a.data,
-                            .lda = C,
-                            .b = b.data,
-                            .ldb = C,
-                            .trans_b = true,
-                            .c = c.data,
-                            .ldc = F};
+        struct sh_matmul g = {.m = N,
+                              .n = F,
+                              .k = C,
+                              .in_dtype = e->in_dtype,
+                              .out_dtype = SH_F32,
+                              .a = a.data,
+                              .lda = C,
+                              .b = b.data,
+                              .ldb = C,
+                              .trans_b = true,
+                              .c = c.data,
+                              .ldc = F};
         int64_t work_bytes = sh_gemm_work_bytes_on(e, &g, omp_get_max_threads());
         void *work = zeroed(work_bytes);
         double best = 1e30;

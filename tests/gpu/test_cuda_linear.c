@@ -187,7 +187,7 @@ static void test_shifted_bias(void **state)
     void *work = device_alloc(SH_CUBLASLT_WORK_BYTES, 0), *dx = device_alloc(sizeof x, 0),
          *dw = device_alloc(sizeof w, 0), *db = device_alloc(sizeof b, 0), *dy = device_alloc(sizeof y, 0);
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = ROWS, .n = COLS, .k = 1, .in_dtype = SH_F32, .out_dtype = SH_F32,
         .a = dx, .lda = 1, .b = dw, .ldb = 1, .trans_b = true, .c = dy, .ldc = COLS, .bias = (float *)db + SHIFT,
     };
@@ -267,7 +267,7 @@ static void test_many_shapes(void **state)
     for (int64_t n = 0; n < 300; n++) {
         int64_t rows = n % 150 + 1, r = rows - 1;
         /* clang-format off */
-        struct sh_cublaslt_product p = {
+        struct sh_matmul p = {
             .m = rows, .n = 3, .k = 2, .in_dtype = SH_F32, .out_dtype = SH_F32,
             .a = dx, .lda = 2, .b = dw, .ldb = 2, .trans_b = true, .c = dy, .ldc = 3,
         };
@@ -306,7 +306,7 @@ static void test_refused(void **state)
 static void test_other_errors(void **state)
 {
 #ifdef SH_CUDA_EMULATED
-    struct sh_cublaslt_product p = {.m = 77, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldc = 1};
+    struct sh_matmul p = {.m = 77, .n = 1, .k = 1, .lda = 1, .ldb = 1, .ldc = 1};
     char work[1];
     assert_int_equal(sh_cuda_product_prepare(NULL), SH_OK);
     refuse("all error");
@@ -318,7 +318,7 @@ static void test_other_errors(void **state)
 }
 
 /* A product whose operands are a call's: a, b and an addend are inputs, c an output. */
-static struct sh_cublaslt_product product_of(struct optest *t, struct sh_cublaslt_product p)
+static struct sh_matmul product_of(struct optest *t, struct sh_matmul p)
 {
     enum { PAD = 3 }; /* rows are longer than they need be */
     p.lda = (p.trans_a ? p.m : p.k) + PAD, p.ldb = (p.trans_b ? p.k : p.n) + PAD, p.ldc = p.n + PAD;
@@ -330,7 +330,7 @@ static struct sh_cublaslt_product product_of(struct optest *t, struct sh_cublasl
 }
 
 /* Element (i, j) in float64. */
-static double exact(const struct optest *t, const struct sh_cublaslt_product *p, int64_t i, int64_t j)
+static double exact(const struct optest *t, const struct sh_matmul *p, int64_t i, int64_t j)
 {
     double sum = p->addend ? optest_get(&t->call.in[2], i * p->ldc + j) : 0;
     for (int64_t k = 0; k < p->k; k++)
@@ -341,7 +341,7 @@ static double exact(const struct optest *t, const struct sh_cublaslt_product *p,
 
 /* Kernels: Sherd's own, in several orders, and cuBLASLt's. c starts as the addend; what lies between its rows stays. */
 enum { OWN_RUNS = OPTEST_ORDERS, RUNS };
-static void run_product(struct optest *t, struct sh_cublaslt_product p, bool addend, int which, struct optest *out)
+static void run_product(struct optest *t, struct sh_matmul p, bool addend, int which, struct optest *out)
 {
     size_t bytes[3], work_bytes = which < OWN_RUNS ? 0 : SH_CUBLASLT_WORK_BYTES;
     void *at[3], *work = device_alloc(work_bytes, 0);
@@ -364,7 +364,7 @@ static void run_product(struct optest *t, struct sh_cublaslt_product p, bool add
     device_free(work);
 }
 
-static void check_product(struct sh_cublaslt_product p, bool addend)
+static void check_product(struct sh_matmul p, bool addend)
 {
     struct optest t, out[RUNS];
     p = product_of(&t, p);
@@ -399,13 +399,13 @@ static void test_own_kernel(void **state)
     optest_seed(48);
     for (size_t i = 0; i < (few ? 3 : sizeof sizes / sizeof sizes[0]); i++)
         for (int way = 0; way < 3 * 8; way += few ? 5 : 1)
-            check_product((struct sh_cublaslt_product){.m = sizes[i][0],
-                                                       .n = sizes[i][1],
-                                                       .k = sizes[i][2],
-                                                       .in_dtype = types[way % 3][0],
-                                                       .out_dtype = types[way % 3][1],
-                                                       .trans_a = way / 3 & 1,
-                                                       .trans_b = way / 6 & 1},
+            check_product((struct sh_matmul){.m = sizes[i][0],
+                                             .n = sizes[i][1],
+                                             .k = sizes[i][2],
+                                             .in_dtype = types[way % 3][0],
+                                             .out_dtype = types[way % 3][1],
+                                             .trans_a = way / 3 & 1,
+                                             .trans_b = way / 6 & 1},
                           way / 12);
 }
 

@@ -70,21 +70,21 @@ static void divide(struct setting *s, bool equally)
 static sh_rc run_dense(const struct setting *s)
 {
     bool forward = s->call.kind == SH_OP_EXPERT_LINEAR, bwd_w = s->call.kind == SH_OP_EXPERT_LINEAR_BWD_W;
-    struct sh_cublaslt_product p = {.m = bwd_w ? s->O : s->M,
-                                    .n = forward ? s->O : s->I,
-                                    .k = bwd_w     ? s->M
-                                         : forward ? s->I
-                                                   : s->O,
-                                    .in_dtype = SH_BF16,
-                                    .out_dtype = bwd_w ? SH_F32 : SH_BF16,
-                                    .a = s->call.in[0].data,
-                                    .lda = forward ? s->I : s->O,
-                                    .trans_a = bwd_w,
-                                    .b = bwd_w ? s->wide[1] : s->w,
-                                    .ldb = s->I,
-                                    .trans_b = forward,
-                                    .c = s->call.out[0].data,
-                                    .ldc = forward ? s->O : s->I};
+    struct sh_matmul p = {.m = bwd_w ? s->O : s->M,
+                          .n = forward ? s->O : s->I,
+                          .k = bwd_w     ? s->M
+                               : forward ? s->I
+                                         : s->O,
+                          .in_dtype = SH_BF16,
+                          .out_dtype = bwd_w ? SH_F32 : SH_BF16,
+                          .a = s->call.in[0].data,
+                          .lda = forward ? s->I : s->O,
+                          .trans_a = bwd_w,
+                          .b = bwd_w ? s->wide[1] : s->w,
+                          .ldb = s->I,
+                          .trans_b = forward,
+                          .c = s->call.out[0].data,
+                          .ldc = forward ? s->O : s->I};
 
     return sh_cublaslt_run(&p, s->work, SH_CUBLASLT_WORK_BYTES, NULL);
 }

@@ -82,7 +82,7 @@ static struct sh_operand run_on(const struct sh_gemm_engine *e, const struct pro
     }
     void *addend = p->extra == ADD ? moved[2].data : p->extra == BIAS_AND_ADDEND ? moved[4].data : NULL;
     /* clang-format off */
-    struct sh_gemm g = {
+    struct sh_matmul g = {
         .m = p->m, .n = p->n, .k = p->k, .in_dtype = t[0].dtype, .out_dtype = t[2].dtype,
         .a = moved[0].data, .lda = t[0].dim[1], .trans_a = p->trans_a,
         .b = moved[1].data, .ldb = t[1].dim[1], .trans_b = p->trans_b,
@@ -177,7 +177,7 @@ static void check_engine(const struct sh_gemm_engine *e)
 static void check_thin(const struct product *p, enum sh_dtype out)
 {
     /* clang-format off */
-    struct sh_gemm g = {.m = p->m, .n = p->n, .k = p->k, .trans_a = p->trans_a, .trans_b = p->trans_b,
+    struct sh_matmul g = {.m = p->m, .n = p->n, .k = p->k, .trans_a = p->trans_a, .trans_b = p->trans_b,
                         .in_dtype = SH_BF16, .out_dtype = out, .bias = p->extra >= BIAS ? p : NULL};
     /* clang-format on */
     if (!sh_gemm_engine_thin.takes(&g))
@@ -207,8 +207,8 @@ static void test_thin(void **state)
                                        {600, 16, 8300}, {3300, 48, 40}, {48, 3300, 40}, {65, 65, 65}};
     (void)state;
     for (int64_t n = 64; n < 66; n++) {
-        struct sh_gemm down = {.m = 99, .n = n, .k = 99, .trans_b = true}, up = {.m = 99, .n = 99, .k = n},
-                       outer = {.m = n, .n = 99, .k = 99, .trans_a = true};
+        struct sh_matmul down = {.m = 99, .n = n, .k = 99, .trans_b = true}, up = {.m = 99, .n = 99, .k = n},
+                         outer = {.m = n, .n = 99, .k = 99, .trans_a = true};
         assert_int_equal(sh_gemm_engine_thin.takes(&down), n == 64);
         assert_int_equal(sh_gemm_engine_thin.takes(&up), n == 64);
         assert_int_equal(sh_gemm_engine_thin.takes(&outer), n == 64);
@@ -232,7 +232,7 @@ static void test_thin(void **state)
 
 #ifdef SH_QUADS
 /* g.c [m,n] f32 of panels: rows from `first` on of a [.,k], times columns from there on of b [k,ld]. */
-static void part_of_panels(const sh_bf16 *a, const sh_bf16 *b, int64_t ld, struct sh_gemm g, int64_t first)
+static void part_of_panels(const sh_bf16 *a, const sh_bf16 *b, int64_t ld, struct sh_matmul g, int64_t first)
 {
     g.in_dtype = SH_BF16;
     g.lda = g.k;
@@ -257,12 +257,12 @@ static void test_place_in_panels(void **state)
     float *c = malloc(M * M * sizeof *c), *part = malloc(M * M * sizeof *part);
     optest_seed(9);
     struct sh_operand a = tensor(SH_BF16, M, K), b = tensor(SH_BF16, K, M);
-    part_of_panels(a.data, b.data, M, (struct sh_gemm){.m = M, .n = M, .k = K, .c = c, .ldc = M}, 0);
+    part_of_panels(a.data, b.data, M, (struct sh_matmul){.m = M, .n = M, .k = K, .c = c, .ldc = M}, 0);
     for (int64_t first = 1; first < M; first += 37)
         for (int64_t m = 1; first + m <= M; m += 23) {
             int64_t n = M - first;
 
-            part_of_panels(a.data, b.data, M, (struct sh_gemm){.m = m, .n = n, .k = K, .c = part, .ldc = n}, first);
+            part_of_panels(a.data, b.data, M, (struct sh_matmul){.m = m, .n = n, .k = K, .c = part, .ldc = n}, first);
             for (int64_t i = 0; i < m; i++)
                 assert_memory_equal(part + i * n, c + (first + i) * M + first, (size_t)n * sizeof *c);
         }
@@ -297,7 +297,7 @@ static void test_denormals(void **state)
 
         a[only] = rows[only % ROWS].a;
         b[only] = rows[only % ROWS].b;
-        part_of_panels(a, b, 1, (struct sh_gemm){.m = 1, .n = 1, .k = K, .c = &c, .ldc = 1}, 0);
+        part_of_panels(a, b, 1, (struct sh_matmul){.m = 1, .n = 1, .k = K, .c = &c, .ldc = 1}, 0);
         assert_true(c == rows[only % ROWS].want);
     }
 }
@@ -381,13 +381,13 @@ static void test_place(void **state)
 #endif
 
 /* Products of one kind: the last are so deep that they may have another engine than the first. */
-static struct sh_gemm one_of(const void *from, int64_t i)
+static struct sh_matmul one_of(const void *from, int64_t i)
 {
     static const int64_t sizes[][2] = {{40, 70}, {0, 300}, {33, 300}, {65, 1100}};
     const struct sh_operand *t = from;
 
     /* clang-format off */
-    return (struct sh_gemm){
+    return (struct sh_matmul){
         .m = sizes[i][0], .n = 96, .k = sizes[i][1], .in_dtype = t[0].dtype, .out_dtype = SH_F32,
         .a = t[0].data, .lda = t[0].dim[1], .trans_a = t[0].dim[0] > t[0].dim[1],
         .b = t[1].data, .ldb = t[1].dim[1],
@@ -400,8 +400,8 @@ static struct sh_gemm one_of(const void *from, int64_t i)
  * small enough to be one's, with three the first. */
 static void check_several(const struct sh_operand t[3], bool alone, int threads)
 {
-    struct sh_gemm largest = {.m = 96, .n = 96, .k = 1100, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
-    struct sh_gemm small = {.m = 40, .n = 96, .k = 300, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
+    struct sh_matmul largest = {.m = 96, .n = 96, .k = 1100, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
+    struct sh_matmul small = {.m = 40, .n = 96, .k = 300, .in_dtype = t[0].dtype, .out_dtype = SH_F32};
 
     omp_set_num_threads(threads);
     int64_t work_bytes = sh_gemm_work_bytes(&largest, threads), smalls = threads * sh_gemm_work_bytes(&small, 1);
@@ -411,7 +411,7 @@ static void check_several(const struct sh_operand t[3], bool alone, int threads)
     if (!alone)
         assert_int_equal(sh_gemm_run_several(&all, work, work_bytes), SH_OK);
     for (int64_t i = 0; alone && i < all.n; i++) {
-        struct sh_gemm g = one_of(t, i);
+        struct sh_matmul g = one_of(t, i);
         if (g.m)
             assert_int_equal(sh_gemm_run(&g, work, work_bytes), SH_OK);
     }
@@ -448,12 +448,12 @@ static void test_work_of_larger(void **state)
 
     (void)state;
     for (int i = 0; i < N * N * N * 4; i++) {
-        struct sh_gemm g = {.m = sizes[i % N],
-                            .n = sizes[i / N % N],
-                            .k = sizes[i / N / N % N],
-                            .trans_a = i / N / N / N % 2,
-                            .in_dtype = SH_BF16,
-                            .out_dtype = i / N / N / N / 2 ? SH_F32 : SH_BF16};
+        struct sh_matmul g = {.m = sizes[i % N],
+                              .n = sizes[i / N % N],
+                              .k = sizes[i / N / N % N],
+                              .trans_a = i / N / N / N % 2,
+                              .in_dtype = SH_BF16,
+                              .out_dtype = i / N / N / N / 2 ? SH_F32 : SH_BF16};
         int64_t *const size[] = {&g.m, &g.n, &g.k}, bytes = sh_gemm_work_bytes(&g, 3);
 
         assert_true(sh_gemm_work_bytes_on(sh_gemm_engine_for(SH_BF16), &g, 3) <= bytes);
@@ -471,17 +471,17 @@ static void test_work_too_small(void **state)
 {
     (void)state;
     float a = 1, c = 0;
-    struct sh_gemm g = {.m = 1,
-                        .n = 1,
-                        .k = 1,
-                        .in_dtype = SH_BF16,
-                        .out_dtype = SH_BF16,
-                        .a = &a,
-                        .lda = 1,
-                        .b = &a,
-                        .ldb = 1,
-                        .c = &c,
-                        .ldc = 1};
+    struct sh_matmul g = {.m = 1,
+                          .n = 1,
+                          .k = 1,
+                          .in_dtype = SH_BF16,
+                          .out_dtype = SH_BF16,
+                          .a = &a,
+                          .lda = 1,
+                          .b = &a,
+                          .ldb = 1,
+                          .c = &c,
+                          .ldc = 1};
     assert_int_equal(sh_gemm_run(&g, NULL, 0), SH_E_BUG);
 }
 
@@ -623,25 +623,25 @@ static void test_residual_in_place(void **state)
 }
 
 /* A product with few rows: y = x w, with w stored [n,k] if trans_b says so. */
-static struct sh_gemm few_rows(const struct sh_operand *x, const struct sh_operand *w, bool trans_b,
-                               const struct sh_operand *y)
+static struct sh_matmul few_rows(const struct sh_operand *x, const struct sh_operand *w, bool trans_b,
+                                 const struct sh_operand *y)
 {
-    return (struct sh_gemm){.m = x->dim[0],
-                            .n = y->dim[1],
-                            .k = x->dim[1],
-                            .in_dtype = x->dtype,
-                            .out_dtype = y->dtype,
-                            .a = x->data,
-                            .lda = x->dim[1],
-                            .b = w->data,
-                            .ldb = w->dim[1],
-                            .trans_b = trans_b,
-                            .c = y->data,
-                            .ldc = y->dim[1]};
+    return (struct sh_matmul){.m = x->dim[0],
+                              .n = y->dim[1],
+                              .k = x->dim[1],
+                              .in_dtype = x->dtype,
+                              .out_dtype = y->dtype,
+                              .a = x->data,
+                              .lda = x->dim[1],
+                              .b = w->data,
+                              .ldb = w->dim[1],
+                              .trans_b = trans_b,
+                              .c = y->data,
+                              .ldc = y->dim[1]};
 }
 
 /* Stretches of the rows, starting at any row, by more threads than computed `all`. */
-static void same_bits_in_any_company(struct sh_gemm g, const struct sh_operand *x, const struct sh_operand *all)
+static void same_bits_in_any_company(struct sh_matmul g, const struct sh_operand *x, const struct sh_operand *all)
 {
     struct sh_operand few = tensor(all->dtype, g.m, g.n);
     int64_t rows = g.m;
@@ -686,7 +686,7 @@ static void check_few_rows(int64_t n, int64_t k, int way)
     bool trans_b = way & 2;
     struct sh_operand x = tensor(in, ROWS, k), w = trans_b ? tensor(in, n, k) : tensor(in, k, n), b = tensor(in, 1, n),
                       *bias = way & 4 ? &b : NULL, y = tensor(way & 4 ? in : SH_F32, ROWS, n);
-    struct sh_gemm g = few_rows(&x, &w, trans_b, &y);
+    struct sh_matmul g = few_rows(&x, &w, trans_b, &y);
 
     g.bias = bias ? b.data : NULL;
     assert_true(sh_gemv_takes(&g));
@@ -721,7 +721,7 @@ static void test_few_rows_of_f16(void **state)
     for (int first = 0; first < 1 << 16; first += N)
         for (int way = 0; way < 3; way++) {
             const struct sh_operand *w = way < 2 ? &by_rows : &by_columns;
-            struct sh_gemm g = few_rows(&x, w, way < 2, &y);
+            struct sh_matmul g = few_rows(&x, w, way < 2, &y);
             int at = way == 1 ? K - 1 : 3; /* the last one is after the whole vectors */
             memset(x.data, 0, K * sizeof(sh_f16));
             memset(w->data, 0, N * K * sizeof(sh_f16));

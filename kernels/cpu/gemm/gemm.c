@@ -39,7 +39,7 @@ static int64_t even_part(int64_t n, int64_t most)
 }
 
 /* Tiles of equal size, so that the last row of tiles is not a thin one. */
-static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm *g)
+static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_matmul *g)
 {
     struct plan p = {.tile_m = even_part(g->m, most_m), .tile_n = even_part(g->n, most_n)};
     p.down = ceil_div(g->m, p.tile_m);
@@ -48,7 +48,7 @@ static struct plan plan_of(int64_t most_m, int64_t most_n, const struct sh_gemm 
 }
 
 /* Fewer tiles leave threads idle. */
-static int64_t enough_tiles(const struct sh_gemm *g, int64_t least)
+static int64_t enough_tiles(const struct sh_matmul *g, int64_t least)
 {
     const struct cut *c = &cuts[g->in_dtype];
     double wanted = 2.0 * (double)g->m * (double)g->n * (double)g->k / c->tile_flops;
@@ -57,7 +57,7 @@ static int64_t enough_tiles(const struct sh_gemm *g, int64_t least)
 }
 
 /* Halve the longer side of a tile until there are enough tiles, or they would be too small. */
-static struct plan plan_tiles(const struct sh_gemm *g, int64_t least)
+static struct plan plan_tiles(const struct sh_matmul *g, int64_t least)
 {
     int64_t most_m = cuts[g->in_dtype].most_m, most_n = cuts[g->in_dtype].most_n, enough = enough_tiles(g, least);
     struct plan p = plan_of(most_m, most_n, g);
@@ -73,7 +73,7 @@ static struct plan plan_tiles(const struct sh_gemm *g, int64_t least)
 }
 
 /* A tile's sums go straight to an f32 C; a 16-bit C gets them rounded once, after bias and addend. */
-static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, struct plan p, int64_t i, void *work)
+static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_matmul *g, struct plan p, int64_t i, void *work)
 {
     int64_t row = i % p.down * p.tile_m, col = i / p.down * p.tile_n;
     struct sh_cpu_block size = {.rows = g->m - row < p.tile_m ? g->m - row : p.tile_m,
@@ -102,7 +102,7 @@ static sh_rc run_tile(const struct sh_gemm_engine *e, const struct sh_gemm *g, s
 }
 
 /* Either the engine takes whole products and has its own scratch, or the tiles are dealt out here. */
-int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, int threads)
+int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_matmul *g, int threads)
 {
     if (e->product)
         return e->product_bytes(g, threads);
@@ -111,7 +111,7 @@ int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_ge
 
 /* Within a parallel region: its threads share the tiles, and do not wait for one another. Dynamic, since tiles at the
  * edges are smaller and other processes may occupy a core. */
-static void deal_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, int64_t least, void *mine,
+static void deal_tiles(const struct sh_gemm_engine *e, const struct sh_matmul *g, int64_t least, void *mine,
                        struct sh_gemm_failure *failure)
 {
     struct plan p = plan_tiles(g, least);
@@ -120,16 +120,16 @@ static void deal_tiles(const struct sh_gemm_engine *e, const struct sh_gemm *g, 
         sh_gemm_note(failure, run_tile(e, g, p, i, mine));
 }
 
-static struct sh_gemm only(const void *g, int64_t i)
+static struct sh_matmul only(const void *g, int64_t i)
 {
     (void)i;
-    return *(const struct sh_gemm *)g;
+    return *(const struct sh_matmul *)g;
 }
 
 static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm_several *s, int64_t least, void *work,
                        int64_t work_bytes)
 {
-    struct sh_gemm like = s->at(s->from, 0);
+    struct sh_matmul like = s->at(s->from, 0);
     int64_t one_thread = sh_gemm_work_bytes_on(e, &like, 1);
     struct sh_gemm_failure failure = {0};
 
@@ -139,7 +139,7 @@ static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm_seve
         sh_gemm_serial();
         char *mine = one_thread ? (char *)work + one_thread * omp_get_thread_num() : NULL;
         for (int64_t i = 0; i < s->n; i++) {
-            struct sh_gemm g = s->at(s->from, i);
+            struct sh_matmul g = s->at(s->from, i);
             if (g.m)
                 deal_tiles(e, &g, least, mine, &failure);
         }
@@ -147,7 +147,7 @@ static sh_rc run_tiles(const struct sh_gemm_engine *e, const struct sh_gemm_seve
     return sh_gemm_failed(&failure);
 }
 
-sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes)
+sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_matmul *g, void *work, int64_t work_bytes)
 {
     struct sh_gemm_several one = {.n = 1, .at = only, .from = g};
 
@@ -157,7 +157,7 @@ sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, vo
     return e->product(g, work);
 }
 
-static const struct sh_gemm_engine *engine_of(const struct sh_gemm *g)
+static const struct sh_gemm_engine *engine_of(const struct sh_matmul *g)
 {
     const struct sh_gemm_engine *e = sh_gemm_engine_for(g->in_dtype);
 
@@ -165,16 +165,16 @@ static const struct sh_gemm_engine *engine_of(const struct sh_gemm *g)
 }
 
 /* Those of several products that are dealt out as tiles. */
-static struct sh_gemm in_tiles(const void *from, int64_t i)
+static struct sh_matmul in_tiles(const void *from, int64_t i)
 {
     const struct sh_gemm_several *s = from;
-    struct sh_gemm g = s->at(s->from, i);
+    struct sh_matmul g = s->at(s->from, i);
 
     g.m = engine_of(&g)->product ? 0 : g.m;
     return g;
 }
 
-static double operations(const struct sh_gemm *g)
+static double operations(const struct sh_matmul *g)
 {
     return 2.0 * (double)g->m * (double)g->n * (double)g->k;
 }
@@ -185,7 +185,7 @@ struct alone {
     double most;
 };
 
-static bool is_alone(const struct alone *x, const struct sh_gemm *g)
+static bool is_alone(const struct alone *x, const struct sh_matmul *g)
 {
     return g->m && engine_of(g)->product && operations(g) <= x->most;
 }
@@ -202,7 +202,7 @@ static sh_rc run_alone(const struct alone *x, void *work, int64_t work_bytes)
         sh_gemm_serial();
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < x->s->n; i++) {
-            struct sh_gemm g = x->s->at(x->s->from, i);
+            struct sh_matmul g = x->s->at(x->s->from, i);
             if (is_alone(x, &g))
                 sh_gemm_note(&failure,
                              sh_gemm_run_on(engine_of(&g), &g, (char *)work + each * omp_get_thread_num(), each));
@@ -220,11 +220,11 @@ sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t w
     bool any = false;
 
     for (int64_t i = 0; i < s->n && threads > 1; i++) {
-        struct sh_gemm g = s->at(s->from, i);
+        struct sh_matmul g = s->at(s->from, i);
         alone.most += operations(&g) / (SH_GEMM_OF_SEVERAL * threads);
     }
     for (int64_t i = 0; i < s->n; i++) {
-        struct sh_gemm g = s->at(s->from, i);
+        struct sh_matmul g = s->at(s->from, i);
         const struct sh_gemm_engine *e = engine_of(&g);
         if (is_alone(&alone, &g))
             any = true;
@@ -239,7 +239,7 @@ sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t w
 }
 
 /* Larger products than g may have another engine. */
-int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads)
+int64_t sh_gemm_work_bytes(const struct sh_matmul *g, int threads)
 {
     const struct sh_gemm_engine *e = sh_gemm_engine_for(g->in_dtype);
     int64_t most = sh_gemm_work_bytes_on(e, g, threads);
@@ -248,7 +248,7 @@ int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads)
     return most > others ? most : others;
 }
 
-sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes)
+sh_rc sh_gemm_run(const struct sh_matmul *g, void *work, int64_t work_bytes)
 {
     return sh_gemm_run_on(engine_of(g), g, work, work_bytes);
 }

@@ -1,4 +1,4 @@
-/* Matrix products: C = op(A) op(B) + bias + addend, all row-major, sums in f32, one rounding at the end.
+/* Matrix products (kernels/matmul.h).
  *
  * C is cut into tiles whose size depends on its shape only. A tile is one library call on one thread, over the whole
  * inner dimension, and the program's threads take tiles. A library's own threads, the way it cuts work by their
@@ -11,38 +11,19 @@
 #ifndef SH_GEMM_GEMM_H
 #define SH_GEMM_GEMM_H
 
-#include "src/base/number/dtype.h"
+#include "kernels/matmul.h"
 #include "src/base/err.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ld: distance between stored rows in elements. A is stored [m,k], or [k,m] if trans_a; B [k,n], or [n,k] if
- * trans_b. */
-struct sh_gemm {
-    int64_t m, n, k;
-    enum sh_dtype in_dtype; /* of A, B and bias: f32, bf16 or f16 */
-    const void *a;
-    int64_t lda;
-    bool trans_a;
-    const void *b;
-    int64_t ldb;
-    bool trans_b;
-    enum sh_dtype out_dtype; /* of C and addend: f32, or in_dtype */
-    void *c;                 /* [m,n]; overlaps no operand, except that it may be exactly addend */
-    int64_t ldc;
-    int64_t c_rows;     /* of the matrix of which C is a part: a large one is written past the caches; 0: m */
-    const void *bias;   /* [n], added to each row; NULL: none */
-    const void *addend; /* [m,n] with ldc; C itself: the product is added to C; NULL: none */
-};
-
 /* Scratch of a product with `threads` threads; only sizes and types of g are read. Larger sizes never need less, so
  * one product with the maximum of each size covers several. */
-int64_t sh_gemm_work_bytes(const struct sh_gemm *g, int threads);
+int64_t sh_gemm_work_bytes(const struct sh_matmul *g, int threads);
 
 /* Run one product with omp_get_max_threads() threads; work: sh_gemm_work_bytes() for that many threads, 64-byte
  * aligned. Errors: SH_E_MEMORY if oneDNN runs out of memory, SH_E_BUG if `work` is too small. */
-sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes);
+sh_rc sh_gemm_run(const struct sh_matmul *g, void *work, int64_t work_bytes);
 
 /* Several products of one kind with different sizes, one of them or more: threads that have finished one begin with the
  * next. A product's bits depend on its own sizes only, and may differ from those of sh_gemm_run(). One with at most
@@ -51,7 +32,8 @@ sh_rc sh_gemm_run(const struct sh_gemm *g, void *work, int64_t work_bytes);
 enum { SH_GEMM_OF_SEVERAL = 4 };
 struct sh_gemm_several {
     int64_t n;
-    struct sh_gemm (*at)(const void *from, int64_t i); /* product i; m is 0 if it is left out. Called by all threads */
+    struct sh_matmul (*at)(const void *from,
+                           int64_t i); /* product i; m is 0 if it is left out. Called by all threads */
     const void *from;
 };
 sh_rc sh_gemm_run_several(const struct sh_gemm_several *s, void *work, int64_t work_bytes);

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/gemm/gemm.h"
 
-/* C [m,n] f32 = op(A) op(B), or += when add; orders and leading dimensions as in struct sh_gemm. */
+/* C [m,n] f32 = op(A) op(B), or += when add; orders and leading dimensions as in struct sh_matmul. */
 struct sh_gemm_tile {
     int64_t m, n, k;
     const void *a;
@@ -27,13 +27,13 @@ struct sh_gemm_engine {
     enum sh_dtype in_dtype;
     bool (*usable)(void); /* on this CPU; also prepares the library, so called before the first tile */
     bool (*takes)(
-        const struct sh_gemm *g); /* products that it is the best for; NULL: all. The next usable has others */
+        const struct sh_matmul *g); /* products that it is the best for; NULL: all. The next usable has others */
     bool (*works)(void); /* like usable(), but any CPU that gives right numbers, even slowly; for tests; optional */
     /* One of these two; all f32 engines have tile(). */
     sh_rc (*tile)(const struct sh_gemm_tile *t, void *work); /* from many threads at once */
-    sh_rc (*product)(const struct sh_gemm *g, void *work);   /* opens a parallel region itself */
+    sh_rc (*product)(const struct sh_matmul *g, void *work); /* opens a parallel region itself */
     int64_t work_bytes; /* tile(): scratch of one thread, a multiple of 64; 0 in all f32 engines */
-    int64_t (*product_bytes)(const struct sh_gemm *g, int threads); /* for product(), as sh_gemm_work_bytes() */
+    int64_t (*product_bytes)(const struct sh_matmul *g, int threads); /* for product(), as sh_gemm_work_bytes() */
 };
 
 extern const struct sh_gemm_engine sh_gemm_engine_dnnl_f32, sh_gemm_engine_dnnl_bf16; /* with HAVE_DNNL */
@@ -57,7 +57,7 @@ const struct sh_gemm_engine *sh_gemm_engine_beside(const struct sh_gemm_engine *
 enum { SH_GEMM_TILE_M = 256, SH_GEMM_TILE_N = 384 };
 
 /* sh_gemm_run() and its scratch for a given engine, so that tests and benchmarks can compare engines. */
-int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, int threads);
-sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_gemm *g, void *work, int64_t work_bytes);
+int64_t sh_gemm_work_bytes_on(const struct sh_gemm_engine *e, const struct sh_matmul *g, int threads);
+sh_rc sh_gemm_run_on(const struct sh_gemm_engine *e, const struct sh_matmul *g, void *work, int64_t work_bytes);
 
 #endif

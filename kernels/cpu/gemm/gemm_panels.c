@@ -26,7 +26,7 @@ _Static_assert(DEEP <= KEPT_ELEMS / (KEPT * SIDE), "a stretch is kept whole");
 
 /* One product; [first, first + count) are the panels kept now. */
 struct product {
-    const struct sh_gemm *g;
+    const struct sh_matmul *g;
     bool keeps_rows;
     int64_t first, count;
     sh_bf16 *kept; /* [chunks of the inner dimension][count][CHUNK] */
@@ -53,12 +53,12 @@ static int64_t div_up(int64_t a, int64_t b)
 }
 
 /* The number of panels of the shorter side of C that are kept at a time, at most. */
-static int64_t kept_panels(const struct sh_gemm *g)
+static int64_t kept_panels(const struct sh_matmul *g)
 {
     return sh_panel_least(sh_panels(sh_panel_least(g->m, g->n)), KEPT);
 }
 
-static int64_t kept_bytes(const struct sh_gemm *g)
+static int64_t kept_bytes(const struct sh_matmul *g)
 {
     int64_t depth = g->out_dtype == SH_F32 ? sh_panel_least(g->k, DEEP) : g->k;
     int64_t elems = kept_panels(g) * div_up(depth, DEPTH * SIDE) * CHUNK;
@@ -67,32 +67,32 @@ static int64_t kept_bytes(const struct sh_gemm *g)
 }
 
 /* The maximum number of panels in a slice of the longer side. */
-static int64_t most_slice(const struct sh_gemm *g)
+static int64_t most_slice(const struct sh_matmul *g)
 {
     return sh_panel_least(sh_panels(g->m > g->n ? g->m : g->n), unit()->slice);
 }
 
 /* Bytes per thread: the packed panels of a slice, one that is widened, and sums. */
-static int64_t own_bytes(const struct sh_gemm *g)
+static int64_t own_bytes(const struct sh_matmul *g)
 {
     int64_t sums = kept_panels(g) * STEP * (int64_t)sizeof(float);
 
     return most_slice(g) * (chunk_bytes() + sums) + (unit()->wide ? chunk_bytes() : 0);
 }
 
-static int64_t product_bytes(const struct sh_gemm *g, int threads)
+static int64_t product_bytes(const struct sh_matmul *g, int threads)
 {
     return kept_bytes(g) + threads * own_bytes(g);
 }
 
 /* Whether the inner dimension counts the stored rows of A, or of B. */
-static bool has_inner_rows(const struct sh_gemm *g, bool rows)
+static bool has_inner_rows(const struct sh_matmul *g, bool rows)
 {
     return rows ? g->trans_a : !g->trans_b;
 }
 
 /* `count` panels of the rows or columns, from `first` on, over at most `steps` steps from inner element k on. */
-static struct sh_panel_source source_of(const struct sh_gemm *g, bool rows, int64_t first, int64_t count, int64_t k,
+static struct sh_panel_source source_of(const struct sh_matmul *g, bool rows, int64_t first, int64_t count, int64_t k,
                                         int64_t steps)
 {
     int64_t side = first * SIDE, ld = rows ? g->lda : g->ldb;
@@ -260,13 +260,13 @@ static bool usable(void)
 }
 
 /* A float C takes a deep product in parts; a bf16 C gets it whole, with fewer panels kept at a time. */
-static sh_rc panels_product(const struct sh_gemm *g, void *work)
+static sh_rc panels_product(const struct sh_matmul *g, void *work)
 {
     SH_REQUIRE(g->out_dtype == SH_F32 || g->k <= KEPT_ELEMS / SIDE);
 #pragma omp parallel
     {
         char *own = (char *)work + kept_bytes(g) + own_bytes(g) * omp_get_thread_num();
-        struct sh_gemm part = *g;
+        struct sh_matmul part = *g;
         struct product p = {.g = &part,
                             .keeps_rows = g->m <= g->n,
                             .kept = work,
@@ -304,7 +304,7 @@ static bool wide_usable(void)
 }
 
 /* Others pay for whole steps, and for sums that are stored twice: a gradient of few rows more than it gains. */
-static bool is_deep(const struct sh_gemm *g)
+static bool is_deep(const struct sh_matmul *g)
 {
     return g->k >= (g->trans_a ? 4 : 1) * DEPTH * SIDE;
 }

@@ -29,7 +29,7 @@ enum { ACROSS = 8 };                        /* squares of C at a time */
 enum { WIDTH = 96, TALL = 2, APART = TALL * STEP + SIDE };
 
 struct thin {
-    const struct sh_gemm *g;
+    const struct sh_matmul *g;
     sh_bf16 *small; /* packed, [panels][steps][STEP] */
     /* This thread's. */
     sh_bf16 *packed;
@@ -38,7 +38,7 @@ struct thin {
 
 enum form { NONE, DOWN, UP, OUTER, TURNED };
 
-static enum form form_of(const struct sh_gemm *g)
+static enum form form_of(const struct sh_matmul *g)
 {
     if (!g->trans_a)
         return g->k <= MOST ? UP : g->n <= MOST ? DOWN : NONE;
@@ -52,7 +52,7 @@ static bool usable(void)
     return sh_panel_unit() && sh_panel_unit()->multiply_stored;
 }
 
-static bool takes(const struct sh_gemm *g)
+static bool takes(const struct sh_matmul *g)
 {
     return form_of(g) != NONE;
 }
@@ -61,7 +61,7 @@ static bool takes(const struct sh_gemm *g)
 enum { PACKED_BYTES = WIDTH * APART * (int)sizeof(sh_bf16) };
 _Static_assert(EDGE *STEP <= WIDTH * APART, "rows have room");
 
-static int64_t own_bytes(const struct sh_gemm *g)
+static int64_t own_bytes(const struct sh_matmul *g)
 {
     int64_t tall = sh_panel_least(sh_panels(g->m > g->n ? g->m : g->n), WIDTH);
     int64_t squares = sh_panel_least(sh_panels(g->m < g->n ? g->m : g->n), THIN) * tall;
@@ -69,7 +69,7 @@ static int64_t own_bytes(const struct sh_gemm *g)
     return PACKED_BYTES + (squares < ACROSS ? ACROSS : squares) * STEP * (int64_t)sizeof(float);
 }
 
-static int64_t product_bytes(const struct sh_gemm *g, int threads)
+static int64_t product_bytes(const struct sh_matmul *g, int threads)
 {
     int64_t side = g->m > g->n ? g->m : g->n, longest = side > g->k ? side : g->k;
 
@@ -77,8 +77,8 @@ static int64_t product_bytes(const struct sh_gemm *g, int threads)
 }
 
 /* Steps [first, first + n) of the sides of A or B from `side` on, at most `sides` of them. */
-static struct sh_panel_source source_of(const struct sh_gemm *g, bool rows, int64_t side, int64_t sides, int64_t first,
-                                        int64_t n)
+static struct sh_panel_source source_of(const struct sh_matmul *g, bool rows, int64_t side, int64_t sides,
+                                        int64_t first, int64_t n)
 {
     int64_t ld = rows ? g->lda : g->ldb, all = rows ? g->m : g->n, k = first * SIDE;
     bool inner_rows = rows ? g->trans_a : !g->trans_b;
@@ -112,7 +112,7 @@ static void pack_small(const struct thin *t, enum form form)
 static void multiply_rows(const struct thin *t, int64_t row, const sh_bf16 *small, int64_t first, int64_t end,
                           int64_t live)
 {
-    const struct sh_gemm *g = t->g;
+    const struct sh_matmul *g = t->g;
     int64_t whole = row + SIDE <= g->m ? sh_panel_least(end, g->k / SIDE) : first;
 
     if (first < whole)
@@ -127,14 +127,14 @@ static void multiply_rows(const struct thin *t, int64_t row, const sh_bf16 *smal
 
 static void run_down(const struct thin *t)
 {
-    const struct sh_gemm *g = t->g;
+    const struct sh_matmul *g = t->g;
     int64_t steps = sh_panels(g->k), stretch = g->out_dtype == SH_F32 ? STRETCH : steps;
 
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < g->m; row += SIDE)
         for (int64_t col = 0; col < g->n; col += SIDE)
             for (int64_t s = 0; s < steps; s += stretch) {
-                struct sh_gemm part = *g;
+                struct sh_matmul part = *g;
                 part.bias = s ? NULL : g->bias;
                 part.addend = s ? g->c : g->addend;
                 multiply_rows(t, row, t->small + col / SIDE * steps * STEP, s, sh_panel_least(s + stretch, steps),
@@ -145,7 +145,7 @@ static void run_down(const struct thin *t)
 
 static void run_up(const struct thin *t)
 {
-    const struct sh_gemm *g = t->g;
+    const struct sh_matmul *g = t->g;
     int64_t steps = sh_panels(g->k), cols = sh_panels(g->n);
 
 #pragma omp for schedule(static)
@@ -176,7 +176,7 @@ static void sum_outer(const struct thin *t, bool rows, int64_t first, int64_t n,
 }
 
 /* Store a square of sums transposed. */
-static void emit_turned(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+static void emit_turned(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col)
 {
     enum { HALF = SIDE / 2 };
     _Alignas(64) float turned[STEP];
@@ -198,7 +198,7 @@ static int64_t width_of(int64_t panels)
 
 static void run_outer(const struct thin *t, bool turned)
 {
-    const struct sh_gemm *g = t->g;
+    const struct sh_matmul *g = t->g;
     int64_t tall = sh_panels(turned ? g->m : g->n), small = sh_panels(turned ? g->n : g->m), steps = sh_panels(g->k);
     int64_t width = width_of(tall);
 
@@ -206,7 +206,7 @@ static void run_outer(const struct thin *t, bool turned)
     for (int64_t p = 0; p < tall; p += width)
         for (int64_t s = 0; s < steps; s += STRETCH) {
             int64_t n = sh_panel_least(width, tall - p);
-            struct sh_gemm part = *g;
+            struct sh_matmul part = *g;
             part.addend = s ? g->c : g->addend;
             sum_outer(t, turned, p, n, s, sh_panel_least(s + STRETCH, steps));
             for (int64_t i = 0; i < small * n; i++) {
@@ -218,7 +218,7 @@ static void run_outer(const struct thin *t, bool turned)
         }
 }
 
-static sh_rc product(const struct sh_gemm *g, void *work)
+static sh_rc product(const struct sh_matmul *g, void *work)
 {
     enum form form = form_of(g);
 

@@ -17,7 +17,7 @@ typedef uint32_t bits __attribute__((vector_size(LANES * sizeof(uint32_t))));
 typedef uint16_t halves __attribute__((vector_size(LANES * sizeof(uint16_t))));
 
 /* 16-bit results of float32 operands are left to other engines. */
-bool sh_gemv_takes(const struct sh_gemm *g)
+bool sh_gemv_takes(const struct sh_matmul *g)
 {
     bool types = g->in_dtype != SH_F32 || g->out_dtype == SH_F32;
 
@@ -114,7 +114,7 @@ static float one(enum sh_dtype dtype, const void *p)
 }
 
 /* y [r,c], rounded once. */
-static void put(const struct sh_gemm *g, int64_t row, int64_t column, float sum)
+static void put(const struct sh_matmul *g, int64_t row, int64_t column, float sum)
 {
     if (g->bias)
         sum += one(g->in_dtype, sh_cpu_at(g->bias, g->in_dtype, column));
@@ -127,7 +127,7 @@ static void put(const struct sh_gemm *g, int64_t row, int64_t column, float sum)
 }
 
 /* Rows [row, row + m) of x with a group of w's rows from `column` on; m is 1, 2 or 4. */
-static void take_group(const struct sh_gemm *g, int64_t row, int m, int64_t column)
+static void take_group(const struct sh_matmul *g, int64_t row, int m, int64_t column)
 {
     const void *w = sh_cpu_at(g->b, g->in_dtype, column * g->ldb), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda);
     float sums[GROUP * 4];
@@ -144,7 +144,7 @@ static void take_group(const struct sh_gemm *g, int64_t row, int m, int64_t colu
 }
 
 /* A group has GROUP rows; the last rows of a part may be fewer. */
-static void take_one(const struct sh_gemm *g, int64_t row, int64_t column)
+static void take_one(const struct sh_matmul *g, int64_t row, int64_t column)
 {
     const void *w = sh_cpu_at(g->b, g->in_dtype, column * g->ldb), *x = sh_cpu_at(g->a, g->in_dtype, row * g->lda);
     float sum;
@@ -159,7 +159,7 @@ static void take_one(const struct sh_gemm *g, int64_t row, int64_t column)
 }
 
 /* Columns [c, end) of y, which are rows of w; the second and third pass over a group find it in the cache. */
-static void take_rows_of_w(const struct sh_gemm *g, int64_t c, int64_t end)
+static void take_rows_of_w(const struct sh_matmul *g, int64_t c, int64_t end)
 {
     for (; c + GROUP <= end; c += GROUP)
         for (int64_t row = 0, m; row < g->m; row += m) {
@@ -200,7 +200,7 @@ SH_CLONES static void add_f16(float *sums, float x, const sh_f16 *w, int64_t n)
 }
 
 /* Columns [c, c + n) of y if w is [k,n]: sums of multiples of its rows, in order. */
-static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
+static void take_columns_of_w(const struct sh_matmul *g, int64_t c, int64_t n)
 {
     float sums[MOST_ROWS][COLUMNS];
 
@@ -224,7 +224,7 @@ static void take_columns_of_w(const struct sh_gemm *g, int64_t c, int64_t n)
 
 /* Threads take parts as they become free: a core that is slower or busy takes fewer. Each result is computed by one
  * thread, so its bits do not depend on which. */
-void sh_gemv_run(const struct sh_gemm *g)
+void sh_gemv_run(const struct sh_matmul *g)
 {
     int64_t part = g->trans_b ? CHUNK : COLUMNS, parts = (g->n + part - 1) / part;
 

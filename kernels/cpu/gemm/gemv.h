@@ -8,9 +8,9 @@
 
 /* Whether it handles such a product: few rows, x not transposed, no addend, equal types except for f32 sums of 16
  * bits. */
-bool sh_gemv_takes(const struct sh_gemm *g);
+bool sh_gemv_takes(const struct sh_matmul *g);
 
 /* Run it with all threads of the caller. Cost: the bytes of w. */
-void sh_gemv_run(const struct sh_gemm *g);
+void sh_gemv_run(const struct sh_matmul *g);
 
 #endif

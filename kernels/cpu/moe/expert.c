@@ -38,13 +38,13 @@ static void *at(const struct sh_operand *t, int64_t i)
 }
 
 /* y = x w[e]', or dx = dy w[e], of `rows` rows from `row` on. */
-static struct sh_gemm product_of_rows(const struct experts *x, int64_t e, int64_t row, int64_t rows)
+static struct sh_matmul product_of_rows(const struct experts *x, int64_t e, int64_t row, int64_t rows)
 {
     const struct sh_operand *from = &x->call->in[0], *to = &x->call->out[0];
     int64_t wide = from->dim[1], n = to->dim[1];
 
     /* clang-format off */
-    return (struct sh_gemm){
+    return (struct sh_matmul){
         .m = rows, .n = n, .k = wide,
         .in_dtype = from->dtype, .out_dtype = to->dtype,
         .a = at(from, row * wide), .lda = wide,
@@ -56,14 +56,14 @@ static struct sh_gemm product_of_rows(const struct experts *x, int64_t e, int64_
 }
 
 /* dw[e] (+)= dy' x, or x' dy */
-static struct sh_gemm product_of_w(const struct experts *x, int64_t e, int64_t row, int64_t rows, bool add)
+static struct sh_matmul product_of_w(const struct experts *x, int64_t e, int64_t row, int64_t rows, bool add)
 {
     bool in_out = x->call->attr->rows.w_in_out;
     const struct sh_operand *dy = &x->call->in[in_out], *in = &x->call->in[!in_out];
     void *dw = at(x->w, e * x->O * x->I);
 
     /* clang-format off */
-    return (struct sh_gemm){
+    return (struct sh_matmul){
         .m = x->O, .n = x->I, .k = rows,
         .in_dtype = dy->dtype, .out_dtype = SH_F32,
         .a = at(dy, row * x->O), .lda = x->O, .trans_a = true,
@@ -75,7 +75,7 @@ static struct sh_gemm product_of_w(const struct experts *x, int64_t e, int64_t r
 }
 
 /* Of `rows` rows from `row` on; add: to dw. */
-static struct sh_gemm product_of(const struct experts *x, int64_t e, int64_t row, int64_t rows, bool add)
+static struct sh_matmul product_of(const struct experts *x, int64_t e, int64_t row, int64_t rows, bool add)
 {
     if (x->call->kind == SH_OP_EXPERT_LINEAR_BWD_W)
         return product_of_w(x, e, row, rows, add);
@@ -86,8 +86,8 @@ static struct sh_gemm product_of(const struct experts *x, int64_t e, int64_t row
 int64_t sh_cpu_expert_work_bytes(const struct sh_op_call *call, int threads)
 {
     struct experts x = experts_of(call);
-    struct sh_gemm all = product_of(&x, 0, 0, x.M, false);
-    struct sh_gemm part = product_of(&x, 0, 0, x.M / ((int64_t)SH_GEMM_OF_SEVERAL * threads), false);
+    struct sh_matmul all = product_of(&x, 0, 0, x.M, false);
+    struct sh_matmul part = product_of(&x, 0, 0, x.M / ((int64_t)SH_GEMM_OF_SEVERAL * threads), false);
     int64_t bytes = sh_gemm_work_bytes(&all, threads), parts = threads * sh_cpu_round64(sh_gemm_work_bytes(&part, 1));
 
     return bytes > parts || threads == 1 ? bytes : parts;
@@ -100,20 +100,20 @@ static bool are_apart(const struct experts *x)
 }
 
 /* The i-th group's product, expert by expert; none if it has no rows, or is one of those that gemv takes. */
-static struct sh_gemm product_apart(const void *from, int64_t i)
+static struct sh_matmul product_apart(const void *from, int64_t i)
 {
     const struct experts *x = from;
     int64_t each = x->G / x->E, e = i / each, g = e + i % each * x->E, row = x->first[g];
-    struct sh_gemm product = product_of(x, e, row, x->first[g + 1] - row, sh_op_adds(x->call, 0));
+    struct sh_matmul product = product_of(x, e, row, x->first[g + 1] - row, sh_op_adds(x->call, 0));
 
     product.m = x->first[g + 1] == row || sh_gemv_takes(&product) ? 0 : product.m;
     return product;
 }
 
-static struct sh_gemm itself(const void *product, int64_t i)
+static struct sh_matmul itself(const void *product, int64_t i)
 {
     (void)i;
-    return *(const struct sh_gemm *)product;
+    return *(const struct sh_matmul *)product;
 }
 
 /* Group g, unless it is left to the threads: *later. *add: whether its product is added to the gradient of its expert, as
@@ -121,7 +121,7 @@ static struct sh_gemm itself(const void *product, int64_t i)
 static sh_rc run_group(const struct experts *x, int64_t g, bool *add, bool *later)
 {
     int64_t row = x->first[g], rows = x->first[g + 1] - row;
-    struct sh_gemm product = product_of(x, g % x->E, row, rows, *add);
+    struct sh_matmul product = product_of(x, g % x->E, row, rows, *add);
     struct sh_gemm_several one = {.n = 1, .at = itself, .from = &product}; /* with the bits that it has among others */
 
     SH_REQUIRE(row >= 0 && rows >= 0 && row + rows <= x->M);

@@ -16,13 +16,13 @@ struct choice {
     int groups, top_groups;
 };
 
-static struct sh_gemm logits_of(const struct sh_op_call *call)
+static struct sh_matmul logits_of(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
     int64_t E = w->dim[0], C = w->dim[1];
 
     /* clang-format off */
-    return (struct sh_gemm){
+    return (struct sh_matmul){
         .m = sh_cpu_elems(&call->out[2]) / E, .n = E, .k = C,
         .in_dtype = x->dtype, .out_dtype = SH_F32,
         .a = x->data, .lda = C,
@@ -34,7 +34,7 @@ static struct sh_gemm logits_of(const struct sh_op_call *call)
 
 int64_t sh_cpu_route_work_bytes(const struct sh_op_call *call, int threads)
 {
-    struct sh_gemm g = logits_of(call);
+    struct sh_matmul g = logits_of(call);
 
     return sh_gemm_work_bytes(&g, threads);
 }
@@ -187,7 +187,7 @@ static bool can_choose(const struct sh_op_call *call, int64_t E)
 
 sh_rc sh_cpu_route(const struct sh_op_call *call)
 {
-    struct sh_gemm g = logits_of(call);
+    struct sh_matmul g = logits_of(call);
 
     SH_REQUIRE(can_choose(call, g.n));
     if (sh_gemv_takes(&g))

@@ -32,7 +32,7 @@ static struct route route_of(const struct sh_op_call *call, int threads)
     r.rows = r.w + (wide ? 0 : sh_cpu_round64(r.E * r.C * (int64_t)sizeof(float)));
     r.products = r.rows + (wide ? 0 : sh_cpu_round64(r.chunk * r.C * (int64_t)sizeof(float)));
     int64_t most = r.chunk > r.E ? r.chunk : r.E;
-    struct sh_gemm g = {.m = most, .n = r.C, .k = most, .in_dtype = SH_F32, .out_dtype = SH_F32};
+    struct sh_matmul g = {.m = most, .n = r.C, .k = most, .in_dtype = SH_F32, .out_dtype = SH_F32};
     r.bytes = r.products + sh_gemm_work_bytes(&g, threads);
     return r;
 }
@@ -152,7 +152,7 @@ static void store_rows(const struct route *r, int64_t first, int64_t rows, float
     }
 }
 
-static sh_rc product(const struct route *r, const struct sh_gemm *g)
+static sh_rc product(const struct route *r, const struct sh_matmul *g)
 {
     return sh_gemm_run(g, (char *)r->call->work + r->products, r->bytes - r->products);
 }
@@ -162,17 +162,17 @@ static sh_rc add_dw(const struct route *r, int64_t first, int64_t rows)
 {
     float *dw = r->call->out[1].data;
     const float *x = wide_rows(&r->call->in[4], first, rows, r->C, scratch(r, r->rows));
-    struct sh_gemm g = {.m = r->E,
-                        .n = r->C,
-                        .k = rows,
-                        .a = scratch(r, 0) + first * r->E,
-                        .lda = r->E,
-                        .trans_a = true,
-                        .b = x,
-                        .ldb = r->C,
-                        .c = dw,
-                        .ldc = r->C,
-                        .addend = first || sh_op_adds(r->call, 1) ? dw : NULL};
+    struct sh_matmul g = {.m = r->E,
+                          .n = r->C,
+                          .k = rows,
+                          .a = scratch(r, 0) + first * r->E,
+                          .lda = r->E,
+                          .trans_a = true,
+                          .b = x,
+                          .ldb = r->C,
+                          .c = dw,
+                          .ldc = r->C,
+                          .addend = first || sh_op_adds(r->call, 1) ? dw : NULL};
 
     return product(r, &g);
 }
@@ -182,16 +182,16 @@ static sh_rc make_dx(const struct route *r, const float *w, int64_t first, int64
 {
     const struct sh_operand *dres = &r->call->in[6], *dx = &r->call->out[0];
     bool wide = dx->dtype == SH_F32;
-    struct sh_gemm g = {.m = rows,
-                        .n = r->C,
-                        .k = r->E,
-                        .a = scratch(r, 0) + first * r->E,
-                        .lda = r->E,
-                        .b = w,
-                        .ldb = r->C,
-                        .c = wide ? (float *)dx->data + first * r->C : scratch(r, r->rows),
-                        .ldc = r->C,
-                        .addend = wide && dres->data ? (const float *)dres->data + first * r->C : NULL};
+    struct sh_matmul g = {.m = rows,
+                          .n = r->C,
+                          .k = r->E,
+                          .a = scratch(r, 0) + first * r->E,
+                          .lda = r->E,
+                          .b = w,
+                          .ldb = r->C,
+                          .c = wide ? (float *)dx->data + first * r->C : scratch(r, r->rows),
+                          .ldc = r->C,
+                          .addend = wide && dres->data ? (const float *)dres->data + first * r->C : NULL};
 
     SH_TRY(product(r, &g));
     if (!wide)

@@ -25,7 +25,7 @@ static int64_t bytes_of(int64_t elems, int64_t size)
 /* One product as large as the largest of the three. */
 static int64_t product_bytes(int64_t m, int64_t n, int threads)
 {
-    const struct sh_gemm g = {
+    const struct sh_matmul g = {
         .m = m, .n = n, .k = n, .in_dtype = SH_F32, .lda = n, .ldb = n, .trans_b = true, .out_dtype = SH_F32, .ldc = n};
 
     return sh_gemm_work_bytes(&g, threads);
@@ -58,18 +58,18 @@ int64_t sh_cpu_ortho_work_bytes(const struct sh_op_call *call, int threads)
 static sh_rc multiply(const struct room *r, const float *a, const float *b, bool turned, int64_t m, int64_t n,
                       int64_t k, float *c)
 {
-    const struct sh_gemm g = {.m = m,
-                              .n = n,
-                              .k = k,
-                              .in_dtype = SH_F32,
-                              .a = a,
-                              .lda = k,
-                              .b = b,
-                              .ldb = turned ? k : n,
-                              .trans_b = turned,
-                              .out_dtype = SH_F32,
-                              .c = c,
-                              .ldc = n};
+    const struct sh_matmul g = {.m = m,
+                                .n = n,
+                                .k = k,
+                                .in_dtype = SH_F32,
+                                .a = a,
+                                .lda = k,
+                                .b = b,
+                                .ldb = turned ? k : n,
+                                .trans_b = turned,
+                                .out_dtype = SH_F32,
+                                .c = c,
+                                .ldc = n};
 
     return sh_gemm_run(&g, r->work, r->work_bytes);
 }

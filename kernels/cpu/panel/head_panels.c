@@ -315,7 +315,7 @@ static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf
 
 /* dw [V,C] (+)= dlogits' x for the words of a slice, one panel of words at a time, so that whole rows of dw are
  * written; words [SLICE][row_panels][STEP], sums [dim_panels][STEP] */
-static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t slice, const sh_bf16 *words, float *sums)
+static void slice_dw(const struct head *h, const struct sh_matmul *dw, int64_t slice, const sh_bf16 *words, float *sums)
 {
     for (int64_t q = 0; q < panels_of(h, slice); q++, words += h->row_panels * STEP) {
         int64_t word = (slice * SLICE + q) * SIDE;
@@ -333,8 +333,8 @@ static void slice_dw(const struct head *h, const struct sh_gemm *dw, int64_t sli
 }
 
 /* A part of dx [n,C] = dlogits w: `down` x `across` squares from panels (i, j) on. */
-static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, int64_t down, int64_t j, int64_t across,
-                    sh_bf16 *panels)
+static void part_dx(const struct head *h, const struct sh_matmul *dx, int64_t i, int64_t down, int64_t j,
+                    int64_t across, sh_bf16 *panels)
 {
     float *sums = (float *)(void *)(panels + ACROSS * CHUNK);
 
@@ -363,11 +363,11 @@ static void part_dx(const struct head *h, const struct sh_gemm *dx, int64_t i, i
 static void all_dx(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[1];
-    struct sh_gemm dx = {.m = h->n,
-                         .n = h->dim,
-                         .out_dtype = t->dtype,
-                         .ldc = h->dim,
-                         .c = sh_cpu_at(t->data, t->dtype, h->row * h->dim)};
+    struct sh_matmul dx = {.m = h->n,
+                           .n = h->dim,
+                           .out_dtype = t->dtype,
+                           .ldc = h->dim,
+                           .c = sh_cpu_at(t->data, t->dtype, h->row * h->dim)};
     int64_t down = DOWN, across = ACROSS;
 
     /* Halve the larger side until there are parts for all threads, but not below four panels. */
@@ -388,7 +388,7 @@ static void all_dw(const struct head *h)
 {
     const struct sh_operand *t = &h->call->out[2];
     bool add = h->row > 0 || sh_op_adds(h->call, 2);
-    struct sh_gemm dw = {
+    struct sh_matmul dw = {
         .m = h->vocab, .n = h->dim, .out_dtype = t->dtype, .c = t->data, .ldc = h->dim, .addend = add ? t->data : NULL};
 
 #pragma omp for schedule(dynamic)

@@ -126,11 +126,11 @@ static inline void sh_panel_fence(void)
 
 /* Write a square of sums, from (row, col) on, into C of g, with its bias and addend; elements outside C are left out.
  * A large C is written past the caches, unless it is added to: other threads see it after sh_panel_fence(). */
-void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col);
+void sh_panel_emit(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col);
 /* The same of several squares, side by side in C. */
-void sh_panel_emit_band(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares);
+void sh_panel_emit_band(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col, int64_t squares);
 
 /* Prefetch what sh_panel_emit() will add to the sums. */
-void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col);
+void sh_panel_prefetch_addend(const struct sh_matmul *g, int64_t row, int64_t col);
 
 #endif

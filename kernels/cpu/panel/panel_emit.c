@@ -26,7 +26,7 @@ static SH_WIDE inline __m512 widen(const void *p, enum sh_dtype dtype, __mmask16
 }
 
 /* Up to 16 sums of a row, from column `col` on, with bias and addend added. */
-static SH_WIDE inline __m512 finish(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col,
+static SH_WIDE inline __m512 finish(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col,
                                     __mmask16 mask)
 {
     __m512 x = _mm512_load_ps(sums);
@@ -40,7 +40,7 @@ static SH_WIDE inline __m512 finish(const struct sh_gemm *g, const float *sums, 
 
 /* Whether to store past the caches, without reading the line first: only for whole lines that are not in the caches
  * already, and only for a C that would be evicted before it is read again. */
-static bool streams(const struct sh_gemm *g, int64_t row, int64_t col, int64_t squares)
+static bool streams(const struct sh_matmul *g, int64_t row, int64_t col, int64_t squares)
 {
     enum { LARGE = 1 << 20 };
     int64_t bytes = sh_dtype_bytes(g->out_dtype), rows = g->c_rows > g->m ? g->c_rows : g->m;
@@ -51,7 +51,7 @@ static bool streams(const struct sh_gemm *g, int64_t row, int64_t col, int64_t s
 }
 
 /* Whole squares only: no masks, and lo and hi of a row are one or two full lines. Row by row, as memory is written best. */
-static SH_WIDE void stream(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
+static SH_WIDE void stream(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col, int64_t squares)
 {
     for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE)
         for (int64_t i = 0; i < squares; i++) {
@@ -68,7 +68,7 @@ static SH_WIDE void stream(const struct sh_gemm *g, const float *sums, int64_t r
         }
 }
 
-static SH_WIDE inline void store(const struct sh_gemm *g, __m512 x, int64_t row, int64_t col, __mmask16 mask)
+static SH_WIDE inline void store(const struct sh_matmul *g, __m512 x, int64_t row, int64_t col, __mmask16 mask)
 {
     void *c = sh_cpu_at(g->c, g->out_dtype, row * g->ldc + col);
 
@@ -79,13 +79,13 @@ static SH_WIDE inline void store(const struct sh_gemm *g, __m512 x, int64_t row,
 }
 
 /* Whether whole squares are rounded once with what they are added to, and nothing else: the usual case of an addend. */
-static bool only_adds(const struct sh_gemm *g, int64_t col, int64_t squares)
+static bool only_adds(const struct sh_matmul *g, int64_t col, int64_t squares)
 {
     return g->out_dtype == SH_BF16 && g->addend && !g->bias && col + squares * SIDE <= g->n;
 }
 
 /* Row by row, as memory is read best; the next row's lines are asked for. */
-static SH_WIDE void add_squares(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
+static SH_WIDE void add_squares(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col, int64_t squares)
 {
     for (int64_t r = row; r < sh_panel_least(g->m, row + SIDE); r++, sums += SIDE) {
         sh_bf16 *c = (sh_bf16 *)g->c + r * g->ldc + col;
@@ -101,7 +101,7 @@ static SH_WIDE void add_squares(const struct sh_gemm *g, const float *sums, int6
 }
 
 /* Store the sums of one square to C, with bias and addend, in C's type. At the edges masks leave out what is past C. */
-SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+SH_WIDE void sh_panel_emit(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col)
 {
     int64_t rows = sh_panel_least(g->m - row, SIDE), cols = sh_panel_least(g->n - col, SIDE);
     __mmask32 mask = cols == SIDE ? 0xffffffffu : (1u << cols) - 1;
@@ -123,7 +123,7 @@ SH_WIDE void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t r
     }
 }
 
-void sh_panel_emit_band(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col, int64_t squares)
+void sh_panel_emit_band(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col, int64_t squares)
 {
     if (streams(g, row, col, squares)) {
         stream(g, sums, row, col, squares);
@@ -141,7 +141,7 @@ void sh_panel_emit_band(const struct sh_gemm *g, const float *sums, int64_t row,
 
 #ifdef SH_PANELS
 /* Called before the product, so that the addend is in the cache when the sums are ready. */
-void sh_panel_prefetch_addend(const struct sh_gemm *g, int64_t row, int64_t col)
+void sh_panel_prefetch_addend(const struct sh_matmul *g, int64_t row, int64_t col)
 {
     if (!g->addend || row >= g->m || col >= g->n)
         return;

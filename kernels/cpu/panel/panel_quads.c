@@ -85,7 +85,7 @@ void sh_panel_pack_cols(const struct sh_panel_source *s, sh_bf16 *panels, int64_
 }
 
 /* The compiler makes NEON of these loops. */
-void sh_panel_emit(const struct sh_gemm *g, const float *sums, int64_t row, int64_t col)
+void sh_panel_emit(const struct sh_matmul *g, const float *sums, int64_t row, int64_t col)
 {
     struct sh_cpu_block b = {.rows = sh_panel_least(g->m - row, SIDE), .cols = sh_panel_least(g->n - col, SIDE)};
     int64_t at = row * g->ldc + col;

@@ -32,7 +32,7 @@ struct choice {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo[ANSWERS]; /* best first, by the library's tables */
     int n_algos, chosen;
-    struct sh_cublaslt_product product; /* the first of the shape, for measuring */
+    struct sh_matmul product; /* the first of the shape, for measuring */
     void *work;
 };
 
@@ -91,7 +91,7 @@ static uint32_t alignment(const void *p)
 }
 
 /* Zeroed first: padding bytes are compared too. */
-static struct shape shape_of(const struct sh_cublaslt_product *p)
+static struct shape shape_of(const struct sh_matmul *p)
 {
     struct shape s;
     memset(&s, 0, sizeof s); /* compared as bytes */
@@ -126,7 +126,7 @@ static void forget(struct choice *x)
 
 /* cuBLASLt knows column-major matrices only: a row-major [m,n] is its [n,m], and c' = b' a'. Its A is our b, its B
  * our a. */
-static cublasStatus_t describe(struct choice *x, const struct sh_cublaslt_product *p)
+static cublasStatus_t describe(struct choice *x, const struct sh_matmul *p)
 {
     const struct shape *s = &x->shape;
     cublasOperation_t op_a = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -227,7 +227,7 @@ static void tell(const struct choice *x, const char *why)
 enum { BIAS_ALIGNMENT = 16 };
 
 /* The library's answers; if it has none, another way. Other failures are returned. */
-static cublasStatus_t choose_way(struct choice *x, const struct sh_cublaslt_product *p)
+static cublasStatus_t choose_way(struct choice *x, const struct sh_matmul *p)
 {
     if (p->bias && x->shape.align_bias < BIAS_ALIGNMENT) {
         x->way = BIAS_FIRST;
@@ -245,7 +245,7 @@ static cublasStatus_t choose_way(struct choice *x, const struct sh_cublaslt_prod
 }
 
 /* Make a row of the table, or return an error and leave no row. */
-static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape *s, struct choice **out)
+static sh_rc make_choice(const struct sh_matmul *p, const struct shape *s, struct choice **out)
 {
     bool full = cache.n == CHOICES;
     struct choice *x = &cache.choice[full ? cache.oldest : cache.n];
@@ -265,7 +265,7 @@ static sh_rc make_choice(const struct sh_cublaslt_product *p, const struct shape
 }
 
 /* A shape is looked up by its bytes. */
-static sh_rc find_choice(const struct sh_cublaslt_product *p, struct choice **out)
+static sh_rc find_choice(const struct sh_matmul *p, struct choice **out)
 {
     struct shape s = shape_of(p);
     for (int i = 0; i < cache.n; i++) {
@@ -285,8 +285,7 @@ static void *align256(void *p)
 
 /* The bias pointer is part of the descriptor, so it is set before each run; the rest of the descriptor stays the
  * same. */
-static sh_rc run_library(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work,
-                         void *queue)
+static sh_rc run_library(const struct choice *x, int which, const struct sh_matmul *p, void *work, void *queue)
 {
     if (p->bias)
         SH_TRY(check(lt.MatmulDescSetAttribute(x->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias),
@@ -301,7 +300,7 @@ static sh_rc run_library(const struct choice *x, int which, const struct sh_cubl
 
 /* The bias becomes an addend; added to one that is there, their sum is rounded first. While asking, nothing is
  * launched. */
-static sh_rc bias_first(struct sh_cublaslt_product p, void *work, void *queue)
+static sh_rc bias_first(struct sh_matmul p, void *work, void *queue)
 {
     if (!cache.asking)
         SH_TRY(sh_cuda_product_bias(&p, queue));
@@ -310,7 +309,7 @@ static sh_rc bias_first(struct sh_cublaslt_product p, void *work, void *queue)
     return sh_cublaslt_run(&p, work, SH_CUBLASLT_WORK_BYTES, queue);
 }
 
-static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_product *p, void *work, void *queue)
+static sh_rc run(const struct choice *x, int which, const struct sh_matmul *p, void *work, void *queue)
 {
     switch (x->way) {
     case BIAS_FIRST: return bias_first(*p, work, queue);
@@ -321,7 +320,7 @@ static sh_rc run(const struct choice *x, int which, const struct sh_cublaslt_pro
 }
 
 /* While asking, only note the product: kernels run their products with real addresses but launch nothing. */
-sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue)
+sh_rc sh_cublaslt_run(const struct sh_matmul *p, void *work, int64_t work_bytes, void *queue)
 {
     SH_REQUIRE(work_bytes >= SH_CUBLASLT_WORK_BYTES);
     struct choice *x = NULL;

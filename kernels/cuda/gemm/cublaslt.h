@@ -17,6 +17,7 @@
 #ifndef SH_KERNELS_CUDA_CUBLASLT_H
 #define SH_KERNELS_CUDA_CUBLASLT_H
 
+#include "kernels/matmul.h"
 #include "kernels/op.h"
 
 #include <stdbool.h>
@@ -25,20 +26,6 @@
 /* Scratch of one product: the size that NVIDIA advises for Hopper and later, plus room to align its start to 256
  * bytes. */
 enum { SH_CUBLASLT_SPACE_BYTES = 32 << 20, SH_CUBLASLT_WORK_BYTES = SH_CUBLASLT_SPACE_BYTES + 256 };
-
-/* c [m,n] = a [m,k] b [k,n] + bias [n] + addend [m,n], all row-major; sums in f32, rounded once. */
-struct sh_cublaslt_product {
-    int64_t m, n, k;
-    enum sh_dtype in_dtype;  /* of a and b: f32 or bf16 */
-    enum sh_dtype out_dtype; /* of c, addend and bias: in_dtype or f32 */
-    const void *a, *b;
-    int64_t lda, ldb;      /* elements from one stored row to the next */
-    bool trans_a, trans_b; /* stored [k,m], [n,k] */
-    void *c;
-    int64_t ldc;
-    const void *addend; /* (opt) leading dimension ldc; may be c itself */
-    const void *bias;   /* (opt) */
-};
 
 /* See op.h. Here a "call" is the shape of a product. */
 extern const struct sh_choices sh_cublaslt_choices;
@@ -54,6 +41,6 @@ bool sh_cublaslt_is_asking(void);
  *   queue  cudaStream_t
  * Cost:   2*m*n*k operations. Errors: SH_E_BUG with cuBLASLt's message if it fails for any reason other than that it
  * does not support the product. */
-sh_rc sh_cublaslt_run(const struct sh_cublaslt_product *p, void *work, int64_t work_bytes, void *queue);
+sh_rc sh_cublaslt_run(const struct sh_matmul *p, void *work, int64_t work_bytes, void *queue);
 
 #endif

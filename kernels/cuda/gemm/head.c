@@ -46,7 +46,7 @@ static void *after(const void *p, int64_t elems, enum sh_dtype dtype)
 }
 
 /* The product of words [from, from + n). */
-static struct sh_cublaslt_product of_words(struct sh_cublaslt_product p, enum side side, int64_t from, int64_t n)
+static struct sh_matmul of_words(struct sh_matmul p, enum side side, int64_t from, int64_t n)
 {
     int64_t a = side == COLUMNS ? 0 : from, b = side == ROWS ? 0 : from * p.ldb;
     int64_t c = side == ROWS ? from * p.ldc : side == COLUMNS ? from : 0;
@@ -65,11 +65,11 @@ static struct sh_cublaslt_product of_words(struct sh_cublaslt_product p, enum si
 /* cuBLASLt's kernels for tensor cores want multiples of 8 in bf16: for 50,257 words its others took seven times as
  * long on an H100 as these do for 50,256. So the last few words are a product of their own. Its scratch follows the
  * head's own. */
-static sh_rc run_product(const struct head *h, const struct sh_cublaslt_product *p, enum side side)
+static sh_rc run_product(const struct head *h, const struct sh_matmul *p, enum side side)
 {
     enum { EVEN = 8 };
     int64_t even = p->in_dtype == SH_BF16 ? h->vocab / EVEN * EVEN : h->vocab;
-    struct sh_cublaslt_product part;
+    struct sh_matmul part;
 
     for (int64_t from = 0, n; from < h->vocab; from += n) {
         n = from < even ? even : h->vocab - from;
@@ -84,7 +84,7 @@ static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1];
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = n, .n = h->vocab, .k = h->dim,
         .in_dtype = x->dtype, .out_dtype = SH_F32,
         .a = sh_cuda_at(x, r * h->dim), .lda = h->dim,
@@ -142,7 +142,7 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 {
     const struct sh_operand *x = &h->call->in[0], *w = &h->call->in[1], *dx = &h->call->out[1], *dw = &h->call->out[2];
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = n, .n = h->dim, .k = h->vocab,
         .in_dtype = x->dtype, .out_dtype = dx->dtype,
         /* A row of f32 logits holds bf16 gradients at its start, so its leading dimension is twice as large. */
@@ -234,7 +234,7 @@ sh_rc sh_cuda_logits(const struct sh_op_call *call)
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
     int64_t seq = x->dim[1], dim = x->dim[2];
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = x->dim[0], .n = w->dim[0], .k = dim,
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = sh_cuda_at(x, call->scalars->position * dim), .lda = seq * dim,

@@ -13,7 +13,7 @@ sh_rc sh_cuda_linear(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *b = &call->in[2], *y = &call->out[0];
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = sh_cuda_rows(x), .n = sh_cuda_last_dim(y), .k = sh_cuda_last_dim(x),
         .in_dtype = x->dtype, .out_dtype = y->dtype,
         .a = x->data, .lda = sh_cuda_last_dim(x),
@@ -30,7 +30,7 @@ sh_rc sh_cuda_linear_bwd_x(const struct sh_op_call *call)
 {
     const struct sh_operand *dy = &call->in[0], *w = &call->in[1], *dres = &call->in[2], *dx = &call->out[0];
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = sh_cuda_rows(dy), .n = sh_cuda_last_dim(dx), .k = sh_cuda_last_dim(dy),
         .in_dtype = dy->dtype, .out_dtype = dx->dtype,
         .a = dy->data, .lda = sh_cuda_last_dim(dy),
@@ -48,7 +48,7 @@ sh_rc sh_cuda_linear_bwd_w(const struct sh_op_call *call)
     const struct sh_operand *dy = &call->in[0], *x = &call->in[1], *dw = &call->out[0];
     const struct sh_operand *a = call->attr->linear.w_in_out ? x : dy, *b = call->attr->linear.w_in_out ? dy : x;
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = sh_cuda_last_dim(a), .n = sh_cuda_last_dim(b), .k = sh_cuda_rows(dy),
         .in_dtype = dy->dtype, .out_dtype = dw->dtype,
         .a = a->data, .lda = sh_cuda_last_dim(a), .trans_a = true,

@@ -21,7 +21,7 @@ template <class T, class O> __global__ void __launch_bounds__(THREADS) multiply(
         make_tile(p, tile / p.across * TILE, tile % p.across * TILE, a, b);
 }
 
-template <class T, class O> sh_rc run(const struct sh_cublaslt_product *p, void *queue)
+template <class T, class O> sh_rc run(const struct sh_matmul *p, void *queue)
 {
     task<T, O> t;
     t.a = {static_cast<const T *>(p->a), p->m, p->trans_a ? 1 : p->lda, p->trans_a ? p->lda : 1};
@@ -46,7 +46,7 @@ template <class O> struct rows_of_bias {
 };
 } // namespace
 
-extern "C" sh_rc sh_cuda_product(const struct sh_cublaslt_product *p, void *queue)
+extern "C" sh_rc sh_cuda_product(const struct sh_matmul *p, void *queue)
 {
     SH_REQUIRE(!p->bias);
     if (p->in_dtype == SH_BF16 && p->out_dtype == SH_F32)
@@ -55,7 +55,7 @@ extern "C" sh_rc sh_cuda_product(const struct sh_cublaslt_product *p, void *queu
     return sh_by_act(p->in_dtype, [&](auto zero) { return run<decltype(zero), decltype(zero)>(p, queue); });
 }
 
-extern "C" sh_rc sh_cuda_product_bias(const struct sh_cublaslt_product *p, void *queue)
+extern "C" sh_rc sh_cuda_product_bias(const struct sh_matmul *p, void *queue)
 {
     return sh_by_act(p->out_dtype, [&](auto zero) {
         typedef decltype(zero) O;

@@ -28,7 +28,7 @@ sh_rc sh_cuda_route(const struct sh_op_call *call)
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
     int64_t E = w->dim[0], C = w->dim[1];
     /* clang-format off */
-    struct sh_cublaslt_product logits = {
+    struct sh_matmul logits = {
         .m = sh_cuda_rows(&call->out[2]), .n = E, .k = C,
         .in_dtype = x->dtype, .out_dtype = SH_F32,
         .a = x->data, .lda = C,
@@ -50,7 +50,7 @@ struct route_bwd {
     char *work;
 };
 
-static sh_rc product(const struct route_bwd *r, const struct sh_cublaslt_product *p)
+static sh_rc product(const struct route_bwd *r, const struct sh_matmul *p)
 {
     return sh_cublaslt_run(p, r->work + r->at.product, SH_CUBLASLT_WORK_BYTES, r->call->queue);
 }
@@ -62,7 +62,7 @@ static sh_rc make_dw(const struct route_bwd *r)
 
     for (int64_t part = 0; part < r->K / r->E; part++) {
         /* clang-format off */
-        struct sh_cublaslt_product p = {
+        struct sh_matmul p = {
             .m = r->E, .n = r->C, .k = r->N,
             .in_dtype = r->act, .out_dtype = SH_F32,
             .a = r->work + part * r->E * sh_dtype_bytes(r->act), .lda = r->K, .trans_a = true,
@@ -95,7 +95,7 @@ static sh_rc make_dx(const struct route_bwd *r)
 {
     bool stacked = r->K > r->E;
     /* clang-format off */
-    struct sh_cublaslt_product p = {
+    struct sh_matmul p = {
         .m = r->N, .n = r->C, .k = r->K,
         .in_dtype = r->act, .out_dtype = r->act,
         .a = r->work, .lda = r->K,

@@ -38,7 +38,7 @@ static struct room room_of(const struct sh_op_call *call)
                          .sums = (double *)(void *)(work + at.sums)};
 }
 
-static sh_rc multiply(const struct room *r, struct sh_cublaslt_product p)
+static sh_rc multiply(const struct room *r, struct sh_matmul p)
 {
     p.in_dtype = r->type;
     return sh_cublaslt_run(&p, r->product, SH_CUBLASLT_WORK_BYTES, r->call->queue);
@@ -49,28 +49,28 @@ static sh_rc squares(const struct room *r, const struct sh_cuda_lines *x, int64_
 {
     bool wide = x->lines <= x->length;
 
-    SH_TRY(multiply(r, (struct sh_cublaslt_product){.m = m,
-                                                    .n = m,
-                                                    .k = wide ? x->length : x->lines,
-                                                    .a = r->x,
-                                                    .b = r->x,
-                                                    .lda = ld,
-                                                    .ldb = ld,
-                                                    .trans_a = !wide,
-                                                    .trans_b = wide,
-                                                    .out_dtype = r->type,
-                                                    .c = r->gram,
-                                                    .ldc = ldm}));
-    return multiply(r, (struct sh_cublaslt_product){.m = m,
-                                                    .n = m,
-                                                    .k = m,
-                                                    .a = r->gram,
-                                                    .b = r->gram,
-                                                    .lda = ldm,
-                                                    .ldb = ldm,
-                                                    .out_dtype = SH_F32,
-                                                    .c = r->square,
-                                                    .ldc = ldm});
+    SH_TRY(multiply(r, (struct sh_matmul){.m = m,
+                                          .n = m,
+                                          .k = wide ? x->length : x->lines,
+                                          .a = r->x,
+                                          .b = r->x,
+                                          .lda = ld,
+                                          .ldb = ld,
+                                          .trans_a = !wide,
+                                          .trans_b = wide,
+                                          .out_dtype = r->type,
+                                          .c = r->gram,
+                                          .ldc = ldm}));
+    return multiply(r, (struct sh_matmul){.m = m,
+                                          .n = m,
+                                          .k = m,
+                                          .a = r->gram,
+                                          .b = r->gram,
+                                          .lda = ldm,
+                                          .ldb = ldm,
+                                          .out_dtype = SH_F32,
+                                          .c = r->square,
+                                          .ldc = ldm});
 }
 
 /* next = gram x or x gram. */
@@ -78,16 +78,16 @@ static sh_rc apply(const struct room *r, const struct sh_cuda_lines *x, int64_t 
 {
     bool wide = x->lines <= x->length;
 
-    return multiply(r, (struct sh_cublaslt_product){.m = x->lines,
-                                                    .n = x->length,
-                                                    .k = m,
-                                                    .a = wide ? r->gram : r->x,
-                                                    .b = wide ? r->x : r->gram,
-                                                    .lda = wide ? ldm : ld,
-                                                    .ldb = wide ? ld : ldm,
-                                                    .out_dtype = r->type,
-                                                    .c = r->next,
-                                                    .ldc = ld});
+    return multiply(r, (struct sh_matmul){.m = x->lines,
+                                          .n = x->length,
+                                          .k = m,
+                                          .a = wide ? r->gram : r->x,
+                                          .b = wide ? r->x : r->gram,
+                                          .lda = wide ? ldm : ld,
+                                          .ldb = wide ? ld : ldm,
+                                          .out_dtype = r->type,
+                                          .c = r->next,
+                                          .ldc = ld});
 }
 
 /* Nothing is launched while products are being collected. */
