@@ -100,6 +100,15 @@ HALVED_KINDS = {
     'halves of gpt2, tied, bfloat16': ('gpt2', 'bfloat16', {**PAIR, 'model.dim': 16}),
     'halves of adapters': ('llama', 'float32', {**{key: value for key, value in WIDE.items() if key != 'training.row_leaves'},
                                       'training.global_batch_size': 12, TP: 2, 'lora.rank': 2}),
+    # Experts of whole blocks of the norm's sum (src/base/number/exact.h).
+    'halves around experts': ('experts', 'float32', {**PAIR, 'model.dim': 64, 'model.n_kv_heads': 2, 'model.expert_ffn_dim': 8,
+                                                      'model.shared_ffn_dim': 8, 'moe.z_loss_coeff': 0.01}),
+}
+EP = 'parallelism.expert_parallel_degree'
+SPREAD_PAIRS = {
+    'full_shard over 4, experts over 2': flat('full_shard', 4, **{EP: 2}),
+    'hybrid_shard 2 x 2, experts over 2': (8, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.replicate': 2, 'mesh.shard': 2,
+                                               EP: 2, **FULL}),
 }
 OF_PAIRS = {
     'full_shard over 4': flat('full_shard', 4),
@@ -177,7 +186,7 @@ def halved_on_two(kind):
 
 
 def case_halved(kind, mesh):
-    return judge(cut(kind, OF_PAIRS[mesh]), halved_on_two(kind))
+    return judge(cut(kind, {**OF_PAIRS, **SPREAD_PAIRS}[mesh]), halved_on_two(kind))
 
 
 def case_cut(kind, mesh):
@@ -236,7 +245,8 @@ def make_cases():
     rows = itertools.product(KINDS, CUT) if LONG else zip(itertools.cycle(KINDS), CUT)
     cases += [(f'{kind}, in parts, {mesh}', case_cut, kind, mesh) for kind, mesh in rows]
     rows = itertools.product(HALVED_KINDS, OF_PAIRS) if LONG else zip(itertools.cycle(HALVED_KINDS), OF_PAIRS)
-    cases += [(f'{kind}, {mesh}', case_halved, kind, mesh) for kind, mesh in rows]
+    cases += [(f'{kind}, {mesh}', case_halved, kind, mesh)
+              for kind, mesh in [*rows, *(('halves around experts', mesh) for mesh in SPREAD_PAIRS)]]
     return cases[::2 if job.FEW else 1] + [(f'sherd eval on {ranks} ranks', case_eval, ranks) for ranks in (2, 8)]
 
 

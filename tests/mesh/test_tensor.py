@@ -7,6 +7,7 @@ matrix, then by one, then by 2, with the same bytes. SHERD_TEST_FEW=1 leaves out
 """
 import json
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
@@ -177,6 +178,22 @@ def case_texts(kind, ranks, degree, changes):
     return [] if found == job.sherd(*words) else [f'other texts: {found}']
 
 
+def case_leaves():
+    """Leaves of rows are no rows of ranks with parts of matrices. A checkpoint that was trained with them is evaluated without,
+    and its refusal says how."""
+    job.train('leaves', config({**LLAMA, 'training.reproducible': 'mesh', 'training.row_leaves': 2, 'training.steps': 1,
+                                'training.seq_len': 32, 'model.max_seq_len': 32, 'training.global_batch_size': 4,
+                                'training.local_batch_size': 1, 'validation.enable': False}))
+    words = ['eval', '--checkpoint', saved('leaves', 1), '--data', AXIS.tokens, '--sequences', 5]
+    try:
+        return [job.sherd(*words, f'--{TP}=2', ranks=2)]
+    except job.Failed as refusal:
+        said = str(refusal)
+    one, two = (float(re.search(r'loss (\S+)', job.sherd(*words, *more, ranks=ranks))[1])
+                for ranks, more in ((0, []), (2, [f'--{TP}=2', '--training.row_leaves=1'])))
+    return [said] * ('give training.row_leaves=1' not in said) + job.differ('losses', [two], [one], LOSS_BOUND)
+
+
 def case_announced():
     """The lines that announce a run and its plan say what is cut over its ranks."""
     changes = config({**LLAMA, TP: 2, 'training.steps': 1, 'validation.enable': False})
@@ -198,7 +215,7 @@ def cases():
             + [('announced', case_announced)] + [(f'folders: {family}', case_folders, family) for family in ('phi3', 'qwen3')]
             + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'olmo3', 'adapters')]
             + [(f'bits of {tiles} tiles', case_tiles, tiles, changes) for tiles, changes in ((2, {}), (3, FULL))]
-            + [('blocks', case_blocks)])
+            + [('blocks', case_blocks), ('leaves', case_leaves)])
 
 
 if __name__ == '__main__':

@@ -474,7 +474,7 @@ static const struct
                     {"model: {name: gpt-oss-20b}\nparallelism: {context_parallel_degree: 2, context_parallel_method: ulysses}\n",
                      "c.yaml:2: parallelism.context_parallel_method: ulysses cuts heads over ranks, but the attention of gpt_oss has a vector of sinks of all heads; give gather"},
                     {"model: {name: debug}\ntraining: {seq_len: 32}\nparallelism: {context_parallel_degree: 3}\n",
-                     "c.yaml:3: parallelism.context_parallel_degree: 3 ranks that gather keys and values have two pieces of each sequence, and 6 does not divide training.seq_len 32"},
+                     "c.yaml:3: parallelism.context_parallel_degree: 3 ranks that gather keys and values have two pieces of each sequence, and 6 does not divide training.seq_len 32; give 2"},
                     {"model: {name: debug}\ntraining: {seq_len: 32}\nparallelism: {context_parallel_degree: 3, context_parallel_method: ulysses}\n",
                      "c.yaml:3: parallelism.context_parallel_degree: 3 ranks cannot share model.n_heads 4, model.n_kv_heads 2 and training.seq_len 32 equally; give one of 1, 2, 4"},
                     {"model: {name: debug}\ntraining: {seq_len: 33}\nparallelism: {context_parallel_degree: 2}\n",
@@ -611,13 +611,15 @@ static const struct refusal matrices[] = {
     {"model: {name: debug}\ntraining: {seq_len: 32, local_batch_size: 2}\nparallelism: {tensor_parallel_degree: 2, context_parallel_degree: 4, context_parallel_method: ulysses}\n",
      "c.yaml:3: parallelism.tensor_parallel_degree: 2 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 16 tokens of a micro-step equally beside context_parallel_degree 4; give one of 1"},
     {"model: {name: debug}\ntraining: {reproducible: mesh}\nparallelism: {tensor_parallel_degree: 3}\n",
-     "c.yaml:3: parallelism.tensor_parallel_degree: 3 is no power of two, which training.reproducible=mesh needs; leave one of them out"},
+     "c.yaml:3: parallelism.tensor_parallel_degree: 3 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 4096 tokens of a micro-step equally, in a power of two for training.reproducible=mesh; give one of 1, 2"},
     {"model: {name: debug}\ntraining: {reproducible: mesh, row_leaves: 2}\nparallelism: {tensor_parallel_degree: 2}\n",
-     "c.yaml:3: parallelism.tensor_parallel_degree: 2 cuts rows flat, whatever leaf they are of; leave out training.row_leaves"},
+     "c.yaml:3: parallelism.tensor_parallel_degree: 2 cuts rows flat, whatever leaf they are of; give training.row_leaves=1"},
     {"model: {name: debug}\ntraining: {mixed_precision_param: float16}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:3: parallelism.tensor_parallel_degree: 2 sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
-    {"model: {name: debug-moe}\ntraining: {reproducible: mesh}\nparallelism: {tensor_parallel_degree: 2}\n",
-     "c.yaml:3: parallelism.tensor_parallel_degree: 2 gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of them out"},
+    {"model: {name: debug}\ntraining: {reproducible: mesh}\nparallelism: {tensor_parallel_degree: 2, context_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.context_parallel_degree: 2 sums gradients over parts of sequences, whose leaves (training.row_leaves) do not go with parallelism.tensor_parallel_degree; leave it out, or training.reproducible=mesh"},
+    {"model: {name: debug-moe}\ntraining: {reproducible: mesh}\nparallelism: {context_parallel_degree: 2}\n",
+     "c.yaml:3: parallelism.context_parallel_degree: 2 sums gradients over parts of sequences, whose leaves (training.row_leaves) do not go with experts; leave it out, or training.reproducible=mesh"},
 };
 /* clang-format on */
 /* clang-format on */

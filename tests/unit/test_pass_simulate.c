@@ -74,6 +74,7 @@ static void feed_as(const struct sim *s, const struct sh_build *b, int rank, int
     int runs = b->options.gather ? 2 : 1, n = TINY_SEQ / (ranks * runs), B = b->batch.batch;
     const int *port = s->ranks[rank].p->port;
     int32_t *tokens = input(s, rank, SH_PORT_TOKENS, to), *targets = input(s, rank, SH_PORT_TARGETS, to);
+    int32_t *places = input(s, rank, SH_PORT_AT, to);
 
     for (int i = 0; i < runs * B * n; i++) {
         int begin = (i / n / B ? 2 * ranks - 1 - place : place) * n;
@@ -83,9 +84,8 @@ static void feed_as(const struct sim *s, const struct sh_build *b, int rank, int
             tokens[i] = batch.tokens[step][at];
         if (targets)
             targets[i] = batch.targets[step][at];
-        if (port[SH_PORT_AT] != SH_NONE)
-            ((int32_t *)sim_data(s, rank, port[SH_PORT_AT]))[i] =
-                begin + i % n - (b->batch.anew ? batch.docs[step][at] : 0);
+        if (places)
+            places[i] = begin + i % n - (b->batch.anew ? batch.docs[step][at] : 0);
         if (port[SH_PORT_DOCS] != SH_NONE && runs > 1)
             ((int32_t *)sim_data(s, rank, port[SH_PORT_DOCS]))[i] = batch.docs[step][at];
     }
@@ -625,6 +625,42 @@ static void stages_change_no_bit(void **state)
     }
 }
 
+/* Matrices cut over ranks inside of stages, whose exchanges have tiles or not: the bits of one stage that cuts them so. The
+ * vectors of a stage fill blocks of the norm's sum. */
+static void stages_cut_matrices(void **state)
+{
+    static const int axes[][SH_AXES] = {{2, 1, 1, 1, 1, 1, 1},
+                                        {4, 1, 1, 1, 1, 1, 1},
+                                        {2, 1, 1, 1, 2, 1, 1},
+                                        {2, 2, 1, 1, 1, 1, 1},
+                                        {4, 1, 1, 1, 1, 2, 1}};
+    static const int stages[] = {2, 4, 3, 5};
+
+    (void)state;
+    for (int v = 0; v < 40; v += tiny_step(7)) {
+        const int *axis = axes[v % 5];
+        struct tiny_model m = staged_model(v / 2);
+        struct sh_build b = build_of(&m, axis[SH_AXIS_OUTER] * axis[SH_AXIS_REPLICATE], v % 3 ? 2 : 6, true);
+        struct outcome one, all;
+
+        b.model.dim = 64;
+        b.model.head_dim = 16;
+        b.model.n_heads = b.model.n_kv_heads = 4;
+        b.tensor_tiles = 1 + v % 3;
+        b.options.strategy.params_resident = v % 2;
+        b.options.strategy.keep_after_forward = !(v % 2);
+        b.recompute = tiny_recomputes[v % TINY_RECOMPUTES];
+        b.act = v % 5 == 4 ? SH_BF16 : SH_F32;
+        b.options.weights_apart = v / 2 % 2;
+        b.options.chunks = stages[v % 4] == 2 ? 2 : 1;
+        one = run_stages(b, axis, 1, false);
+        all = run_stages(b, axis, stages[v % 4], v % 2);
+        assert_same(&all, &one);
+        free(one.params);
+        free(all.params);
+    }
+}
+
 /* Products of weights that run alongside an exchange, which is not over when they start. */
 static int n_alongside(const struct sh_build *b, const int axes[SH_AXES])
 {
@@ -1155,8 +1191,53 @@ static void experts_near(void **state)
     }
 }
 
-/* Eight groups of eight ranks, in each of which every rank has one expert: the bits of four ranks that have all of them,
- * but for the norm's last one, since no matrix here is whole blocks of its sum (src/base/number/exact.h). */
+/* Alike but for the norm's last bit, since no matrix here is whole blocks of its sum (src/base/number/exact.h). */
+static void assert_same_but_norm(struct outcome *a, const struct outcome *b)
+{
+    for (int step = 0; step < STEPS; step++) {
+        assert_true(fabs(a->norm[step] / b->norm[step] - 1) <= 2 * DBL_EPSILON);
+        a->norm[step] = b->norm[step];
+    }
+    assert_same_training(a, b);
+}
+
+/* Ranks that share the matrices around experts, on a mesh of 2^k groups of them. */
+static struct outcome run_halves(int i, double capacity, const int axes[SH_AXES])
+{
+    struct sh_mesh_shape mesh = sh_mesh_shape_of(axes, 0);
+    struct sh_build b = spread_build(i, capacity, true);
+
+    b.model.n_heads = 4;
+    b.model.n_kv_heads = 2;
+    b.batch.batch = 1;
+    b.tensor_tiles = 1 + i % 2;
+    b.options.micro_steps = SPREAD_LEAVES / sh_group_size(&mesh, mesh.data);
+    return run_all(sim_create_on(&b, axes, SEED), &b);
+}
+
+/* With sums in a tree, meshes with as many ranks for each matrix have the same bits, wherever experts are: a rank's own
+ * rows are no leaf, but the sum over the ranks that share matrices is. */
+static void experts_beside_halves(void **state)
+{
+    static const int axes[][SH_AXES] = {{2, 1, 2, 1, 1, 1, 1}, {2, 1, 1, 2, 1, 2, 1}, {2, 1, 2, 1, 2, 1, 1},
+                                        {2, 1, 4, 1, 1, 1, 1}, {2, 1, 1, 1, 4, 1, 1}, {2, 1, 2, 2, 1, 2, 1}};
+    static const double capacity[] = {1, 1.25, 8};
+
+    (void)state;
+    for (int i = 0; i < 2 * VARIANTS; i += tiny_step(7)) {
+        struct outcome one = run_halves(i, 1, (const int[SH_AXES]){2, 1, 1, 1, 1, 1, 1});
+
+        for (size_t m = (size_t)(i / 3 % 2); m < sizeof axes / sizeof *axes; m += 2) {
+            struct outcome other = run_halves(i, capacity[(i + (int)m) % 3], axes[m]);
+
+            assert_same_but_norm(&other, &one);
+            free(other.params);
+        }
+        free(one.params);
+    }
+}
+
+/* Eight groups of eight ranks, in each of which every rank has one expert: the bits of four ranks that have all of them. */
 static void experts_on_many_ranks(void **state)
 {
     static const int many[SH_AXES] = {1, 1, 8, 2, 2, 2, 1}, few[SH_AXES] = {1, 1, 1, 2, 2, 1, 1};
@@ -1166,11 +1247,7 @@ static void experts_on_many_ranks(void **state)
         struct outcome spread = run_leaves(spread_build(2 * i, 1 + i, true), many, MAX_RANKS);
         struct outcome together = run_leaves(spread_build(2 * i, 1, true), few, MAX_RANKS);
 
-        for (int step = 0; step < STEPS; step++) {
-            assert_true(fabs(spread.norm[step] / together.norm[step] - 1) <= 2 * DBL_EPSILON);
-            spread.norm[step] = together.norm[step];
-        }
-        assert_same_training(&spread, &together);
+        assert_same_but_norm(&spread, &together);
         free(spread.params);
         free(together.params);
     }
@@ -1564,6 +1641,7 @@ int main(void)
         cmocka_unit_test(reproducible_in_parts),
         cmocka_unit_test(experts_anywhere),
         cmocka_unit_test(experts_near),
+        cmocka_unit_test(experts_beside_halves),
         cmocka_unit_test(experts_on_many_ranks),
         cmocka_unit_test(bf16_is_sent),
         cmocka_unit_test(fused_kinds_change_no_bit),
@@ -1573,6 +1651,7 @@ int main(void)
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_every_axis),
         cmocka_unit_test(stages_change_no_bit),
+        cmocka_unit_test(stages_cut_matrices),
         cmocka_unit_test(cut_sequences),
         cmocka_unit_test(cut_matrices),
         cmocka_unit_test(gathered_keys),

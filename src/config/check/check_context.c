@@ -48,14 +48,16 @@ static sh_rc check_gather(struct sh_config_state *state)
 {
     static const char *const key = "parallelism.context_parallel_degree";
     const struct sh_config *c = &state->cfg;
-    int degree = c->parallelism.context_parallel_degree;
+    int degree = c->parallelism.context_parallel_degree, fits = degree;
 
-    if (c->training.seq_len % (2 * degree))
+    while (c->training.seq_len % (2 * fits) && fits > 1)
+        fits--;
+    if (fits < degree)
         return sh_config_refuse(
             state, key,
             "%d ranks that gather keys and values have two pieces of each sequence, and %d does not "
-            "divide training.seq_len %d",
-            degree, 2 * degree, c->training.seq_len);
+            "divide training.seq_len %d; give %d",
+            degree, 2 * degree, c->training.seq_len, fits);
     if (c->training.reproducible == SH_REPRODUCIBLE_MESH)
         return sh_config_refuse(
             state, key,
@@ -117,6 +119,15 @@ sh_rc sh_config_check_leaves(struct sh_config_state *state)
     return SH_OK;
 }
 
+/* What row_leaves does not go with; NULL: nothing. To advise it would lead from one refusal to the next. */
+static const char *without_leaves(const struct sh_config *c)
+{
+    return c->model.n_experts                            ? "experts"
+           : c->parallelism.tensor_parallel_degree > 1   ? "parallelism.tensor_parallel_degree"
+           : c->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_degree"
+                                                         : NULL;
+}
+
 /* Ranks with parts of sequences have whole leaves, and no copies of a key-value head: the gradients of copies are summed
  * in another order than those of one head. */
 sh_rc sh_config_check_leaves_of_ranks(struct sh_config_state *state)
@@ -127,6 +138,11 @@ sh_rc sh_config_check_leaves_of_ranks(struct sh_config_state *state)
 
     if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH || sh_config_gathers(c))
         return SH_OK;
+    if (leaves % degree && without_leaves(c))
+        return sh_config_refuse(state, key,
+                                "%d sums gradients over parts of sequences, whose leaves (training.row_leaves) do not "
+                                "go with %s; leave it out, or training.reproducible=mesh",
+                                degree, without_leaves(c));
     if (leaves % degree)
         return sh_config_refuse(state, key,
                                 "%d sums gradients over parts of sequences; for the same bits on any mesh give "

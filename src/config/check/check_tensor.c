@@ -22,12 +22,14 @@ static bool cuts_matrices(const struct sh_config *c, int degree)
 
     return c->model.n_heads % degree == 0 && c->model.n_kv_heads % degree == 0 && c->model.ffn_dim % degree == 0 &&
            rows_of(c) % degree == 0 && c->model.n_heads / degree % context == 0 &&
-           (kv % context == 0 || context % kv == 0);
+           (kv % context == 0 || context % kv == 0) &&
+           (c->training.reproducible != SH_REPRODUCIBLE_MESH || sh_size_is_power_of_two(degree));
 }
 
 static sh_rc refuse_number(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    bool mesh = c->training.reproducible == SH_REPRODUCIBLE_MESH;
     char fits[80] = "", context[48] = "";
     int at = 0;
 
@@ -38,9 +40,10 @@ static sh_rc refuse_number(struct sh_config_state *state)
         snprintf(context, sizeof context, " beside context_parallel_degree %d", c->parallelism.context_parallel_degree);
     return sh_config_refuse(state, key,
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d, model.ffn_dim %d and %lld "
-                            "tokens of a micro-step equally%s; give one of %s",
+                            "tokens of a micro-step equally%s%s; give one of %s",
                             c->parallelism.tensor_parallel_degree, c->model.n_heads, c->model.n_kv_heads,
-                            c->model.ffn_dim, (long long)rows_of(c), context, fits);
+                            c->model.ffn_dim, (long long)rows_of(c), context,
+                            mesh ? ", in a power of two for training.reproducible=mesh" : "", fits);
 }
 
 /* What works instead is less of the one or the other; NULL: nothing is in the way. */
@@ -54,15 +57,9 @@ static const char *bar_of(const struct sh_config *c)
         {f->kv_a,
          "cuts heads, whose keys and values have a latent vector in common here; leave it out, and give experts to "
          "ranks by parallelism.expert_parallel_degree"},
-        {sh_family_takes_experts(&c->model) && c->training.reproducible == SH_REPRODUCIBLE_MESH,
-         "gives experts to rows of each rank, which are no leaves of the tree of training.reproducible=mesh; leave one of "
-         "them out"},
         {c->training.mixed_precision_param == SH_PRECISION_FLOAT16,
          "sums activations over ranks, in float32 or bfloat16; give training.mixed_precision_param=bfloat16"},
-        {c->training.row_leaves > 1, "cuts rows flat, whatever leaf they are of; leave out training.row_leaves"},
-        {c->training.reproducible == SH_REPRODUCIBLE_MESH &&
-             !sh_size_is_power_of_two(c->parallelism.tensor_parallel_degree),
-         "is no power of two, which training.reproducible=mesh needs; leave one of them out"},
+        {c->training.row_leaves > 1, "cuts rows flat, whatever leaf they are of; give training.row_leaves=1"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
