@@ -204,10 +204,18 @@ static sh_rc check_tree(const struct sh_config *cfg, int64_t global, int world, 
     int64_t leaves = global / cfg->training.local_batch_size;
     int64_t below = power_below(leaves) * cfg->training.local_batch_size;
 
-    if (!sh_size_is_power_of_two(world))
+    if (!sh_size_is_power_of_two(world)) {
+        int each = cfg->parallelism.tensor_parallel_degree * cfg->parallelism.context_parallel_degree *
+                   cfg->parallelism.pipeline_parallel_degree;
+        char of[64] = "";
+
+        if (each > 1)
+            snprintf(of, sizeof of, " with other sequences, of %d each", each);
         return sh_fail(SH_E_USAGE,
-                       "training.reproducible=mesh needs a power-of-two number of ranks, not %d; nearest: %lld or %lld",
-                       world, (long long)power_below(world), (long long)power_below(world) * 2);
+                       "training.reproducible=mesh needs a power-of-two number of %s%s, not %d; nearest: %lld or %lld",
+                       each > 1 ? "groups of ranks" : "ranks", of, world, (long long)power_below(world),
+                       (long long)power_below(world) * 2);
+    }
     if (!sh_size_is_power_of_two(leaves))
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh needs a power-of-two number of micro-steps over all ranks, but "
@@ -740,15 +748,15 @@ sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, str
     return sh_model_check(&build->model, &build->batch);
 }
 
-/* Ranks have equal parts of a row, and of its parts if they share matrices; runs of queries are whole panels, for which
- * kernels are fast, unless the model has no room for these. Only texts give places their positions: padding may lie past
- * the last of a table. */
+/* Ranks have equal parts of a row, and of its parts if they share matrices, of which exchanges have tiles; runs of queries
+ * are whole panels, for which kernels are fast, unless the model has no room for these. Only texts give places their
+ * positions: padding may lie past the last of a table. */
 sh_rc sh_request_scored(const struct sh_request_score *score, struct sh_build *build)
 {
     enum { PANEL = 32 };
     const struct sh_mesh_shape *mesh = &build->options.mesh;
     int runs = build->options.gather ? 2 : 1, parts = sh_group_size(mesh, mesh->context) * runs;
-    int cut = parts * sh_group_size(mesh, mesh->tensor);
+    int cut = parts * sh_group_size(mesh, mesh->tensor) * build->tensor_tiles;
 
     build->batch.batch = score->rows;
     build->batch.parts = parts;

@@ -485,11 +485,36 @@ static void families_on_gpus(void **state)
 #undef STATES
 }
 
+/* Texts are padded until rows have as many tiles as the exchanges, however short they are. */
+static void scored_rows_have_tiles(void **state)
+{
+    static const char halves[] = "model.n_kv_heads=4 parallelism.tensor_parallel_degree=2 training.seq_len=48 "
+                                 "parallelism.tensor_parallel_tiles=";
+
+    (void)state;
+    for (int tiles = 1; tiles <= 4; tiles++) {
+        struct sh_request_score score = {.rows = 1, .seq = 5};
+        struct sh_topology at = NODES(4, 4);
+        struct sh_config cfg;
+        struct sh_mesh_shape mesh;
+        struct sh_build build;
+        char set[256];
+
+        snprintf(set, sizeof set, "%s%d", halves, tiles);
+        load(set, &cfg);
+        assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
+        assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_SCORE, 1, 0, &build), SH_OK);
+        assert_int_equal(sh_request_scored(&score, &build), SH_OK);
+        assert_int_equal(build.batch.seq, (5 + 2 * tiles - 1) / (2 * tiles) * 2 * tiles);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_rounded_up),
         cmocka_unit_test(families_on_gpus),
+        cmocka_unit_test(scored_rows_have_tiles),
         cmocka_unit_test(strategies_are_what_they_are_called),
         cmocka_unit_test(gathers_are_in_codes),
         cmocka_unit_test(meshes),

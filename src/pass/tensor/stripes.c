@@ -310,7 +310,7 @@ static void cut(struct stripes *s)
     }
 }
 
-/* All exchanges have as many rows. Texts that are scored may have too few for stripes, which changes no number. */
+/* All exchanges have as many rows, which a configuration that asks for tiles divides. */
 static bool takes_tiles(const struct stripes *s)
 {
     for (int i = 0; i < s->p->n_ops; i++)

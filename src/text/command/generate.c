@@ -138,6 +138,11 @@ static sh_rc check_context(const struct generate *g)
                        "parallelism.context_parallel_degree=%d: a text grows by one token at a time, so there is no "
                        "sequence to cut; leave the key out, and each rank continues other prompts",
                        degree);
+    if (g->cfg.parallelism.tensor_parallel_degree > 1 && g->cfg.parallelism.tensor_parallel_tiles > 1)
+        return sh_fail(SH_E_USAGE,
+                       "parallelism.tensor_parallel_tiles=%d: a step has one row of each text, and exchanges of so few "
+                       "rows have no tiles; give 1",
+                       g->cfg.parallelism.tensor_parallel_tiles);
     if (g->g.positions > g->cfg.model.max_seq_len)
         return sh_fail(SH_E_USAGE, "sherd generate: --context %d is more than model.max_seq_len, which is %d",
                        g->g.positions, g->cfg.model.max_seq_len);
