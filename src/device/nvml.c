@@ -10,6 +10,8 @@
 
 /* NVML_CLOCK_SM and NVML_TEMPERATURE_GPU. */
 enum { CLOCK_SM = 1, TEMPERATURE_GPU = 0 };
+/* NVML_P2P_CAPS_INDEX_NVLINK; NVML_TOPOLOGY_...: what two GPUs have in common at most. */
+enum { CAPS_NVLINK = 2, MULTIPLE = 20, NODE = 40 };
 
 static const char *const files[] = {"libnvidia-ml.so.1", NULL};
 
@@ -26,6 +28,8 @@ static struct {
     int (*most)(void *gpu, int which, unsigned *mhz);
     int (*temperature)(void *gpu, int which, unsigned *celsius);
     int (*reasons)(void *gpu, unsigned long long *bits);
+    int (*reaches)(void *gpu, void *other, int caps, int *status);
+    int (*common)(void *gpu, void *other, int *level);
 } nvml;
 
 static void *gpu; /* NULL: none is open */
@@ -37,7 +41,7 @@ static const struct sh_library_symbol needed[] = {
     {"nvmlDeviceGetHandleByPciBusId_v2", &nvml.handle},
     {NULL, NULL}};
 
-/* Some are newer than the drivers of a cluster; the last two are one function whose name changed. */
+/* Some are newer than the drivers of a cluster; the two of reasons are one function whose name changed. */
 static const struct sh_library_symbol optional[] = {
     {"nvmlErrorString", &nvml.words},
     {"nvmlDeviceGetPowerUsage", &nvml.power},
@@ -47,7 +51,9 @@ static const struct sh_library_symbol optional[] = {
     {"nvmlDeviceGetMaxClockInfo", &nvml.most},
     {"nvmlDeviceGetTemperature", &nvml.temperature},
     {"nvmlDeviceGetCurrentClocksThrottleReasons", &nvml.reasons},
-    {"nvmlDeviceGetCurrentClocksEventReasons", &nvml.reasons}};
+    {"nvmlDeviceGetCurrentClocksEventReasons", &nvml.reasons},
+    {"nvmlDeviceGetP2PStatus", &nvml.reaches},
+    {"nvmlDeviceGetTopologyCommonAncestor", &nvml.common}};
 
 static const struct {
     uint64_t bits; /* nvmlClocksThrottleReason... */
@@ -151,6 +157,20 @@ void sh_nvml_read(struct sh_nvml_state *s)
     s->most_mhz = ask_for(nvml.most, CLOCK_SM);
     s->celsius = ask_for(nvml.temperature, TEMPERATURE_GPU);
     s->held = held();
+}
+
+enum sh_nvml_way sh_nvml_way_to(const char *bus)
+{
+    void *other = NULL;
+    int status = -1, level = 0;
+
+    if (!gpu || nvml.handle(bus, &other) != 0)
+        return SH_NVML_UNKNOWN;
+    if (nvml.reaches && nvml.reaches(gpu, other, CAPS_NVLINK, &status) == 0 && status == 0)
+        return SH_NVML_LINK;
+    if (!nvml.common || nvml.common(gpu, other, &level) != 0)
+        return SH_NVML_UNKNOWN;
+    return level <= MULTIPLE ? SH_NVML_SWITCH : level <= NODE ? SH_NVML_HOST : SH_NVML_SYSTEM;
 }
 
 void sh_nvml_close(void)

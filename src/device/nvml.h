@@ -31,6 +31,16 @@ struct sh_nvml_state {
  * message: there is no library, it lacks functions, it does not start, or it does not have this GPU. */
 sh_rc sh_nvml_open(const char *bus);
 void sh_nvml_read(struct sh_nvml_state *s);
+/* How the open GPU reaches another one of its node: SH_NVML_UNKNOWN also if no GPU is open, or the library lacks the
+ * functions. */
+enum sh_nvml_way {
+    SH_NVML_UNKNOWN,
+    SH_NVML_LINK,   /* NVLink */
+    SH_NVML_SWITCH, /* switches of the PCI bus alone */
+    SH_NVML_HOST,   /* a processor */
+    SH_NVML_SYSTEM  /* the link between processors */
+};
+enum sh_nvml_way sh_nvml_way_to(const char *bus);
 void sh_nvml_close(void); /* also after a failed or missing open */
 
 /* "power", "heat", "brake", "hardware", "setting", "sync": of bit 1 << i, i < SH_NVML_REASONS. */

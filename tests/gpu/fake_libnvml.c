@@ -105,6 +105,25 @@ int nvmlDeviceGetTemperature(void *gpu, int which, unsigned *celsius)
     return which != 0 ? NOT_SUPPORTED : tell(gpu, celsius, 60, 81);
 }
 
+/* NVLink joins both, unless the word is "partly"; then the bus does, over both processors. */
+int nvmlDeviceGetP2PStatus(void *gpu, void *other, int caps, int *status)
+{
+    unsigned no = 1;
+    int rc = gpu == other || caps != 2 ? NOT_SUPPORTED : tell(gpu, &no, is("partly"), is("partly"));
+
+    *status = (int)no;
+    return rc;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *gpu, void *other, int *level)
+{
+    unsigned found = 0;
+    int rc = gpu == other ? NOT_SUPPORTED : tell(gpu, &found, 50, 50);
+
+    *level = (int)found;
+    return rc;
+}
+
 /* The first GPU waits for work, so nothing limits it; the second is limited by its power limit and by heat. */
 #ifdef OLD
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *gpu, unsigned long long *bits)

@@ -60,7 +60,9 @@ static void tells_all(void)
     REQUIRE(fabs(s.watts - 500) < 1e-9 && fabs(s.limit_watts - 500) < 1e-9 && fabs(s.usual_watts - 700) < 1e-9);
     REQUIRE(fabs(s.mhz - 1200) < 1e-9 && fabs(s.most_mhz - 1980) < 1e-9 && fabs(s.celsius - 81) < 1e-9);
     REQUIRE(s.held == (SH_NVML_POWER | SH_NVML_HEAT));
+    REQUIRE(sh_nvml_way_to(FIRST) == SH_NVML_LINK && sh_nvml_way_to("00000000:07:00.0") == SH_NVML_UNKNOWN);
     sh_nvml_close();
+    REQUIRE(sh_nvml_way_to(FIRST) == SH_NVML_UNKNOWN);
     REQUIRE(sh_nvml_open(FIRST) == SH_OK);
     sh_nvml_read(&s);
     REQUIRE(fabs(s.watts - 650.5) < 1e-9 && s.held == 0); /* it waits for work */
@@ -74,7 +76,7 @@ static void tells_nothing(void)
     REQUIRE(sh_nvml_open(FIRST) == SH_OK);
     sh_nvml_read(&s);
     REQUIRE(isnan(s.watts) && isnan(s.limit_watts) && isnan(s.usual_watts) && isnan(s.mhz) && isnan(s.most_mhz) &&
-            isnan(s.celsius) && s.held == 0);
+            isnan(s.celsius) && s.held == 0 && sh_nvml_way_to(SECOND) == SH_NVML_UNKNOWN);
     sh_nvml_close();
 }
 
@@ -84,7 +86,7 @@ static void tells_a_part(void)
 
     REQUIRE(sh_nvml_open(SECOND) == SH_OK);
     sh_nvml_read(&s);
-    REQUIRE(fabs(s.watts - 500) < 1e-9 && isnan(s.mhz) && s.held == 0);
+    REQUIRE(fabs(s.watts - 500) < 1e-9 && isnan(s.mhz) && s.held == 0 && sh_nvml_way_to(FIRST) == SH_NVML_SYSTEM);
     sh_nvml_close();
 }
 

@@ -11,6 +11,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/device/nvml.h"
 #include "src/mesh/mesh.h"
 
 #include <signal.h>
@@ -143,6 +144,44 @@ static void test_neighbours_on_other_nodes_are_named(void **state)
     }
 }
 
+/* Two nodes of `each` ranks; between GPUs of a node the link of processors, but NVLink between those whose place is equal
+ * modulo `apart`. 0: nothing is known of the second node. */
+static bool far_on(int tensor, int context, int each, int apart, struct sh_doctor_far *found)
+{
+    struct sh_mesh_shape shape =
+        sh_mesh_shape_of((const int[SH_AXES]){tensor, context, 1, 1, 2 * each / tensor / context, 1, 1}, 0);
+    struct sh_doctor_place place[16] = {0};
+
+    for (int rank = 0; rank < 2 * each; rank++) {
+        place[rank].node = rank / each;
+        place[rank].node_rank = rank % each;
+        for (int k = 0; k < each && (apart || rank < each); k++)
+            place[rank].way[k] = apart && (rank - k) % apart == 0 ? SH_NVML_LINK : SH_NVML_SYSTEM;
+    }
+    return sh_doctor_find_far(&shape, place, found);
+}
+
+/* GPUs in pairs that are four, two or one apart: neighbours should be such a pair. Where all ways are alike, or longer
+ * for another order, nothing is said. */
+static void test_neighbours_on_far_gpus_are_named(void **state)
+{
+    struct sh_doctor_far far;
+
+    (void)state;
+    assert_true(far_on(2, 1, 8, 4, &far));
+    assert_string_equal(far.axis, "tensor");
+    assert_true(far.rank == 0 && far.next == 1 && far.n == 8);
+    assert_memory_equal(far.order, ((const int[]){0, 4, 1, 5, 2, 6, 3, 7}), 8 * sizeof(int));
+    assert_true(far_on(1, 2, 4, 2, &far));
+    assert_string_equal(far.axis, "context");
+    assert_memory_equal(far.order, ((const int[]){0, 2, 1, 3}), 4 * sizeof(int));
+    assert_true(far_on(2, 2, 8, 2, &far));
+    assert_false(far_on(2, 1, 8, 1, &far));
+    assert_false(far_on(8, 1, 8, 16, &far));
+    assert_false(far_on(1, 1, 8, 4, &far));
+    assert_false(far_on(2, 1, 8, 0, &far));
+}
+
 /* A file of /proc or /sys below the folder `root`. */
 static void put_file(const char *root, const char *path, const char *text)
 {
@@ -206,6 +245,7 @@ int main(void)
         cmocka_unit_test(test_load_is_judged),
         cmocka_unit_test(test_pages_of_a_coherent_host),
         cmocka_unit_test(test_neighbours_on_other_nodes_are_named),
+        cmocka_unit_test(test_neighbours_on_far_gpus_are_named),
     };
 
     return cmocka_run_group_tests_name("doctor report", tests, NULL, NULL);

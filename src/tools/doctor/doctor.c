@@ -3,6 +3,7 @@
 
 #include "src/base/file.h"
 #include "src/base/mem.h"
+#include "src/device/nvml.h"
 #include "src/plan/request.h"
 
 #include <errno.h>
@@ -55,12 +56,30 @@ static void watch(const struct sh_doctor *d, const char *check)
     alarm(CHECK_SECONDS);
 }
 
+/* Collective. How this rank's GPU reaches those of its node; what its driver does not tell stays unknown. */
+static sh_rc find_ways(struct sh_doctor *d)
+{
+    int rank = d->mesh->rank;
+
+    if (!d->device)
+        return SH_OK;
+    if (sh_nvml_open(d->gpu.info.bus) != SH_OK)
+        sh_error_clear();
+    for (int i = 0; i < sh_mesh_ranks(&d->mesh->shape); i++)
+        if (i != rank && d->place[i].node == d->mesh->node && d->place[i].node_rank < SH_DOCTOR_GPUS)
+            d->place[rank].way[d->place[i].node_rank] = (unsigned char)sh_nvml_way_to(d->place[i].bus);
+    sh_nvml_close();
+    SH_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, d->place, sizeof *d->place, MPI_BYTE, MPI_COMM_WORLD));
+    return SH_OK;
+}
+
 /* Collective. place [world], leader [nodes]: the first rank of each node. */
 static sh_rc find_places(struct sh_doctor *d)
 {
     struct sh_doctor_place mine = {.node = d->mesh->node, .node_rank = d->mesh->node_rank};
 
     snprintf(mine.host, sizeof mine.host, "%s", d->mesh->host);
+    snprintf(mine.bus, sizeof mine.bus, "%s", d->gpu.info.bus);
     d->place = sh_calloc((size_t)sh_mesh_ranks(&d->mesh->shape), sizeof *d->place);
     d->leader = sh_calloc((size_t)d->mesh->n_nodes, sizeof *d->leader);
     /* Sent as bytes: all ranks run the same program, which an early check confirms. */
@@ -68,7 +87,7 @@ static sh_rc find_places(struct sh_doctor *d)
     for (int rank = 0; rank < sh_mesh_ranks(&d->mesh->shape); rank++)
         if (d->place[rank].node_rank == 0)
             d->leader[d->place[rank].node] = rank;
-    return SH_OK;
+    return find_ways(d);
 }
 
 /* Collective. Opens what a run opens, but without a plan and its memory. */

@@ -29,9 +29,13 @@ sh_rc sh_doctor_run(const struct sh_config *cfg, const struct sh_doctor_report_r
 
 enum { SH_DOCTOR_GROUPS = 16 }; /* more than the purposes of a mesh (shape.h) */
 
+enum { SH_DOCTOR_GPUS = 16 }; /* of a node whose ways between GPUs are looked at */
+
 struct sh_doctor_place {
     int node, node_rank;
     char host[64];
+    char bus[24];                      /* of its GPU; "": it has none */
+    unsigned char way[SH_DOCTOR_GPUS]; /* enum sh_nvml_way, from its GPU to that of a rank of its node */
 };
 
 struct sh_doctor {
@@ -124,6 +128,16 @@ struct sh_doctor_apart {
 };
 bool sh_doctor_find_apart(const struct sh_mesh_shape *shape, const struct sh_doctor_place *place,
                           struct sh_doctor_apart *out);
+
+/* Two neighbours on one of these axes, on one node, that would have a shorter way between their GPUs if the node's ranks
+ * took the GPUs in another order; place [world]. Local. */
+struct sh_doctor_far {
+    const char *axis;
+    int rank, next, n;
+    int order[SH_DOCTOR_GPUS]; /* [n] that order, as node ranks of now */
+};
+bool sh_doctor_find_far(const struct sh_mesh_shape *shape, const struct sh_doctor_place *place,
+                        struct sh_doctor_far *out);
 
 /* The node with the most load per core, and whether that is enough to slow training down. Local. */
 int sh_doctor_find_busiest(int n, const double *load, const double *cores);
