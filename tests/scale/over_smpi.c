@@ -346,6 +346,7 @@ static void plan(void)
                                    .rope_theta = 1e4},
                          .batch = {.batch = 1, .seq = SEQ},
                          .act = SH_F32,
+                         .tensor_tiles = 2, /* of the rows that parts exchange */
                          .options = {.mesh = mesh->shape,
                                      .micro_steps = stages > 1 ? 4 : 1,
                                      .chunks = 1,
