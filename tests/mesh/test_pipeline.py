@@ -270,10 +270,10 @@ def case_homes():
 
 
 def case_late():
-    """Messages that are late, each by up to 20 ms, change nothing; nor does a rank without a thread for them, even if it
+    """Messages that are late, each by up to 50 ms, change nothing; nor does a rank without a thread for them, even if it
     waits for them inside MPI."""
     shims = pathlib.Path(os.environ['SHERD_BUILDDIR']) / 'tests/mesh'
-    late = {'LD_PRELOAD': job.launcher.preload(shims / 'slow.so'), 'SLOW_US': '20000'}
+    late = {'LD_PRELOAD': job.launcher.preload(shims / 'slow.so'), 'SLOW_US': '50000'}
     one_thread = {'LD_PRELOAD': job.launcher.preload(shims / 'single.so')}
     inline = {'comm.progress': 'inline'}
     found = [train('late', config({**LLAMA, PP: 4, **changes}), 4, **env)[0] for changes, env in

@@ -46,6 +46,7 @@ KINDS = {
                        'model.shared_ffn_dim': 0, 'model.first_dense_layers': 0},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.n_kv_heads': 2},
 }
+CURVE, CURVE_BOUND = 200, 0.01
 SPILLED = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
 
 EVEN = {'training.local_batch_size': 2}
@@ -178,6 +179,18 @@ def case_texts(kind, ranks, degree, changes):
     return [] if found == job.sherd(*words) else [f'other texts: {found}']
 
 
+def case_curve():
+    """In bfloat16 the partial sums of ranks are rounded before they are added. The loss of each of 200 steps shows it by a
+    hundredth at most, at a rate at which no other order of sums shows more."""
+    changes = {**WIDE, 'optimizer.lr': 1e-3, 'training.mixed_precision_param': 'bfloat16', 'training.steps': CURVE, 'lr_scheduler.total_steps': CURVE,
+               'validation.enable': False, 'checkpoint.enable': False}
+    whole, halves = (job.losses(job.train(f'curve-{ranks}', config({**changes, TP: ranks or 1}), ranks)) for ranks in (0, 2))
+    apart = [abs(b / a - 1) for a, b in zip(whole, halves)]
+    print(f'# loss {whole[0]:.4g} to {whole[-1]:.4g}; at most {100 * max(apart):.3g} % apart', flush=True)
+    return ([f'step {apart.index(max(apart))}: {max(apart)}'] * (max(apart) > CURVE_BOUND)
+            + ['not the same steps'] * (not len(whole) == len(halves) == CURVE) + ['nothing is learned'] * (whole[-1] > 0.9 * whole[0]))
+
+
 def case_leaves():
     """Leaves of rows are no rows of ranks with parts of matrices. A checkpoint that was trained with them is evaluated without,
     and its refusal says how."""
@@ -215,7 +228,7 @@ def cases():
             + [('announced', case_announced)] + [(f'folders: {family}', case_folders, family) for family in ('phi3', 'qwen3')]
             + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'olmo3', 'adapters')]
             + [(f'bits of {tiles} tiles', case_tiles, tiles, changes) for tiles, changes in ((2, {}), (3, FULL))]
-            + [('blocks', case_blocks), ('leaves', case_leaves)])
+            + [('blocks', case_blocks), ('leaves', case_leaves), ('a curve in bfloat16', case_curve)])
 
 
 if __name__ == '__main__':
