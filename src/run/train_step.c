@@ -236,13 +236,15 @@ static void run_first_of(void *arg, int rank, const struct sh_section *section)
 {
     struct sh_train *t = arg;
     int64_t unmasked, first;
-    sh_rc rc;
 
     part_of(t, rank, t->r->samples - t->global_batch, t->global_batch, &first);
-    rc = sh_feed_read(&t->feed, first, t->feed.sequences, &unmasked);
-    if (rc != SH_OK)
-        sh_stop(rc);
-    sh_feed_put(t->r, &t->feed, 0);
+    for (int m = 0; m < t->r->p->unrolled; m++) {
+        sh_rc rc = sh_feed_read(&t->feed, first + m * t->feed.sequences, t->feed.sequences, &unmasked);
+
+        if (rc != SH_OK)
+            sh_stop(rc);
+        sh_feed_put(t->r, &t->feed, m);
+    }
     sh_exec_run_section(t->r->exec, section);
 }
 

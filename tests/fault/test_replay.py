@@ -28,10 +28,13 @@ MESHES = [
     {'parallelism.sharding_strategy': 'no_shard', 'training.local_batch_size': 2},
     {**EXPERTS, 'parallelism.sharding_strategy': 'shard_grad_op', 'training.reproducible': 'mesh'},
 ]
-# Two ranks make each micro-step together, of three at a time.
+# Two ranks make each micro-step together, of three at a time; stages make all of a step's.
 SHARED = {'parallelism.sharding_strategy': 'full_shard', 'model.n_heads': 2, 'model.n_kv_heads': 2, 'model.ffn_dim': 32,
           'training.global_batch_size': 12, 'training.local_batch_size': 1}
-TOGETHER = [{**SHARED, 'parallelism.tensor_parallel_degree': 2}, {**SHARED, 'parallelism.context_parallel_degree': 2}]
+TOGETHER = [{**SHARED, 'parallelism.tensor_parallel_degree': 2}, {**SHARED, 'parallelism.context_parallel_degree': 2},
+            {**SHARED, 'parallelism.pipeline_parallel_degree': 2, 'parallelism.sharding_strategy': 'shard_grad_op'},
+            {**EXPERTS, **SHARED, 'parallelism.expert_parallel_degree': 2},
+            {**EXPERTS, **SHARED, 'parallelism.tensor_parallel_degree': 2, 'model.expert_ffn_dim': 8, 'model.shared_ffn_dim': 8}]
 # Sums of parts of sequences, which end in padding.
 LEAVES = {'training.reproducible': 'mesh', 'training.row_leaves': 2, 'training.seq_len': 32, 'model.max_seq_len': 32}
 # Sums over ranks, and what an update reads and writes, are not replayed.
@@ -138,9 +141,8 @@ def case_refused():
     bad = []
     for ranks, config, text in (
             (0, {}, 'start more ranks'), (2, TOGETHER[0], 'no other rank that makes another micro-step has'),
-            (2, {'parallelism.pipeline_parallel_degree': 2}, 'pipeline_parallel_degree=2 stages work'),
-            (2, {**EXPERTS, 'parallelism.expert_parallel_degree': 2}, 'expert_parallel_degree=2 they go'),
-            (4, {**EXPERTS, **TOGETHER[0]}, 'tensor_parallel_degree=2 they go')):
+            (2, TOGETHER[2], 'no other rank that makes another micro-step has'),
+            (2, {**EXPERTS, 'parallelism.expert_parallel_degree': 2}, 'no other rank that makes another micro-step has')):
         said = wrong.run('no', ranks, {**BASE, **config}, statuses=(2,))
         bad += [said] * ('fault.replay_every' not in said or text not in said)
     job.prepare('no', {**BASE, 'fault.replay_every': 20})

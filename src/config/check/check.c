@@ -97,31 +97,6 @@ sh_rc sh_config_check_fingerprint(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* What ranks make together is compared at the first operation that differs, and rows sorted by expert, of which some are
- * never written, are not compared, so their faults would show on another rank first. Stages work on several micro-steps. */
-sh_rc sh_config_check_replay(struct sh_config_state *state)
-{
-    const struct sh_config *c = &state->cfg;
-    int tensor = c->parallelism.tensor_parallel_degree, experts = c->parallelism.expert_parallel_degree;
-    int most = experts > 1 ? experts : tensor > 1 ? tensor : c->parallelism.context_parallel_degree;
-
-    if (c->fault.replay_every && c->parallelism.pipeline_parallel_degree > 1)
-        return sh_config_refuse(state, "fault.replay_every",
-                                "ranks compare what they make of a micro-step, but with "
-                                "parallelism.pipeline_parallel_degree=%d stages work on several at once; leave one of "
-                                "them out",
-                                c->parallelism.pipeline_parallel_degree);
-    if (c->fault.replay_every && c->model.n_experts && most > 1)
-        return sh_config_refuse(state, "fault.replay_every",
-                                "rows of experts are not compared, and with parallelism.%s_parallel_degree=%d they go "
-                                "from rank to rank, so a fault would be found on another one; leave one of them out",
-                                experts > 1  ? "expert"
-                                : tensor > 1 ? "tensor"
-                                             : "context",
-                                most);
-    return SH_OK;
-}
-
 sh_rc sh_config_check(struct sh_config_state *state)
 {
 #define SH_CONFIG_CHECK_ROW(subject) sh_config_check_##subject,

@@ -12,7 +12,7 @@
     CHECK(batch) CHECK(documents) CHECK(schedule) CHECK(parallelism) CHECK(reproducible) CHECK(recompute) \
     CHECK(guard) CHECK(checkpoint) CHECK(near) CHECK(device) CHECK(lora) CHECK(offload) CHECK(float16) CHECK(idle) \
     CHECK(optimizer) CHECK(codes) CHECK(gathers) CHECK(batches) CHECK(delta) CHECK(global) CHECK(context) \
-    CHECK(leaves) CHECK(leaves_of_ranks) CHECK(tiles) CHECK(fingerprint) CHECK(replay) CHECK(tensor) CHECK(pipeline) \
+    CHECK(leaves) CHECK(leaves_of_ranks) CHECK(tiles) CHECK(fingerprint) CHECK(tensor) CHECK(pipeline) \
     CHECK(groups) CHECK(mup) CHECK(mean) CHECK(objective)
 /* clang-format on */
 

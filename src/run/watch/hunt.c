@@ -21,25 +21,6 @@ static int64_t first_of(const struct sh_hunt *h, const struct sh_op *op)
     return h->first - (int64_t)(h->micro_step - micro_of(h, op)) * h->r->cfg.training.local_batch_size;
 }
 
-/* Where an operation would stand if one stage had all layers: their micro-steps overlap, and what one makes reaches others
- * later. What is outside of blocks comes before them on the first stage, and after them on the last; sums of units come last. */
-static int64_t place_of(const struct sh_hunt *h, int op)
-{
-    const struct sh_program *p = h->r->p;
-    const struct sh_mesh_shape *m = &h->r->mesh->shape;
-    const struct sh_op *o = &p->ops[op];
-    int64_t layers = h->r->build.model.n_layers + 1, outside = sh_group_index(m, m->pipeline) ? layers : 0;
-    int64_t depth = o->block == SH_NONE ? outside : o->block + 1, micro = micro_of(h, o);
-
-    if (p->unrolled == 1)
-        return micro * p->n_ops + op;
-    if (o->unit != SH_NONE)
-        micro = p->unrolled;
-    if (o->phase != SH_PHASE_FORWARD)
-        depth = 2 * layers - depth;
-    return (micro * 2 * (layers + 1) + depth) * INT32_MAX + op;
-}
-
 /* One number of a tensor in the host's memory. */
 static double number(const void *data, enum sh_dtype dtype, int64_t i)
 {
@@ -64,10 +45,11 @@ static bool is_padding(const struct sh_run *r, const struct sh_op *op, int64_t n
 }
 
 /* The first number that is not finite: its place, or -1; and the largest magnitude of those before it. */
-static int64_t find_bad(const struct sh_run *r, const struct sh_op *op, int tensor, double *largest, double *bad)
+static int64_t find_bad(const struct sh_hunt *h, const struct sh_op *op, int tensor, double *largest, double *bad)
 {
+    const struct sh_run *r = h->r;
     const struct sh_tensor *t = &r->p->tensors[tensor];
-    int64_t n = sh_tensor_elems(t), at = -1;
+    int64_t n = sh_tensor_elems(t), live = sh_walk_rows_elems(&h->rows, tensor), at = -1;
     const void *data = sh_exec_data(r->exec, tensor);
     void *copy = NULL;
 
@@ -76,7 +58,7 @@ static int64_t find_bad(const struct sh_run *r, const struct sh_op *op, int tens
         sh_exec_get_at(r->exec, copy, data, sh_tensor_bytes(t));
         data = copy;
     }
-    for (int64_t i = 0; i < n && at < 0; i++) {
+    for (int64_t i = 0; i < live && at < 0; i++) {
         double x = number(data, t->dtype, i);
 
         if (!isfinite(x) && !is_padding(r, op, n, i)) {
@@ -98,7 +80,7 @@ static void print_place(const struct sh_hunt *h, const struct sh_op *op, int ten
         sh_print_batch_of(&r->build.batch, r->cfg.training.seq_len, r->build.options.gather, m);
     struct sh_print_cut c;
 
-    if (sh_print_cut(&r->p->tensors[tensor], &batch, &c)) {
+    if (!sh_print_sorts_rows(op->kind) && sh_print_cut(&r->p->tensors[tensor], &batch, &c)) {
         int64_t here = c.rows * c.width, piece = at / here;
 
         fprintf(out, "element %lld of sequence %lld",
@@ -123,27 +105,29 @@ static void print_inputs(const struct sh_hunt *h, const struct sh_op *op, FILE *
     double largest = 0, bad;
 
     for (int i = 0; i < SH_OP_MAX_IN; i++)
-        if (op->in[i] != SH_NONE && is_kept(p, op, op->in[i]) && find_bad(h->r, op, op->in[i], &largest, &bad) >= 0) {
+        if (op->in[i] != SH_NONE && is_kept(p, op, op->in[i]) && find_bad(h, op, op->in[i], &largest, &bad) >= 0) {
             fprintf(out, "; it read %g in %s", bad, p->tensors[op->in[i]].name);
             return;
         }
     fprintf(out, "; what it read is finite, and at most %.3g", largest);
 }
 
-/* Called by the executor around each operation. Of rows sorted by expert some are not written. */
+/* Called by the executor around each operation. Of matrices of experts some are not unpacked. */
 static void look(void *arg, int op, bool done)
 {
     struct sh_hunt *h = arg;
     const struct sh_program *p = h->r->p;
     const struct sh_op *o = &p->ops[op];
-    int64_t place = place_of(h, op);
+    int64_t place = sh_walk_place(h->r, op, micro_of(h, o));
 
+    if (done)
+        sh_walk_rows_note(&h->rows, op);
     if (!done || (h->found >= 0 && place >= h->found) || p->streams[o->stream].runs != SH_RUNS_KERNELS ||
-        sh_op_info(o->kind)->marker || sh_print_sorts_rows(o->kind))
+        sh_op_info(o->kind)->marker || (o->kind == SH_OP_UNPACK && o->in[1] != SH_NONE))
         return;
     for (int k = 0; k < SH_OP_MAX_OUT && h->found != place; k++) {
         double largest = 0, bad;
-        int64_t at = o->out[k] == SH_NONE ? -1 : find_bad(h->r, o, o->out[k], &largest, &bad);
+        int64_t at = o->out[k] == SH_NONE ? -1 : find_bad(h, o, o->out[k], &largest, &bad);
         char label[SH_OP_LABEL];
         FILE *out;
 
@@ -165,6 +149,7 @@ static void look(void *arg, int op, bool done)
 void sh_hunt_begin(struct sh_hunt *h, struct sh_run *r)
 {
     *h = (struct sh_hunt){.r = r, .found = -1};
+    sh_walk_rows_make(&h->rows, r);
     sh_exec_set_look(r->exec, SH_LOOKS, look, h);
 }
 
@@ -206,6 +191,7 @@ sh_rc sh_hunt_end(struct sh_hunt *h)
     sh_rc rc;
 
     memcpy(mine.text, h->text, sizeof mine.text);
+    sh_walk_rows_free(&h->rows);
     sh_exec_set_look(h->r->exec, SH_LOOKS, NULL, NULL);
     rc = sh_mesh_gather(&mine, sizeof mine, all);
     if (rc == SH_OK && h->r->mesh->rank == 0)

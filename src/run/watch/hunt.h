@@ -10,7 +10,7 @@
 #define SH_WATCH_HUNT_H
 
 #include "src/base/err.h"
-#include <stdint.h>
+#include "src/run/measure/walk.h"
 
 struct sh_run;
 
@@ -18,6 +18,7 @@ enum { SH_HUNT_TEXT = 400 };
 
 struct sh_hunt {
     struct sh_run *r;
+    struct sh_walk_rows rows;
     int micro_step; /* of the step, and its first sequence; of a list of micro-steps the last one */
     int64_t first;
     int64_t found;           /* the place of the operation in a step of one stage; -1: none yet */

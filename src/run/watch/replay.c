@@ -8,7 +8,6 @@
 #include "src/base/time.h"
 #include "src/run/kept/kept.h"
 #include "src/run/run.h"
-#include "src/run/watch/fingerprint_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +31,16 @@ static void mark_own(const struct sh_program *p, bool *own)
             own[sh_tensor_root(p, p->units[i].full)] = false;
 }
 
-/* Ranks that make a micro-step with each other: the others at their places compute it as they do, sums included. */
-static sh_group joined(const struct sh_mesh_shape *shape)
+/* Ranks that add up parts of the same numbers; and all that make micro-steps with each other: the others at their places
+ * compute them as they do, sums included. */
+static sh_group adding(const struct sh_mesh_shape *shape)
 {
     return shape->tensor | shape->context;
+}
+
+static sh_group joined(const struct sh_mesh_shape *shape)
+{
+    return adding(shape) | shape->expert | shape->pipeline;
 }
 
 /* Whether output k is computed from a rank's own storage, directly or not. A gather brings the same to all. */
@@ -52,14 +57,14 @@ static bool depends(const struct sh_program *p, const struct sh_op *op, int k, c
                      sh_group_size(shape, op->attr.group & ~joined(shape)) > 1);
 }
 
-/* Parts of parameters that a rank keeps for itself are not compared, nor rows that may never be written, nor a unit's
+/* Parts of parameters that a rank keeps for itself are not compared, nor matrices that may be left out, nor a unit's
  * gradient after its sum over ranks of one micro-step: it ends in padding. */
 static bool can_count(const struct sh_program *p, const struct sh_op *op, int tensor)
 {
     enum sh_mem mem = p->tensors[sh_tensor_root(p, tensor)].mem;
 
     return p->streams[op->stream].runs == SH_RUNS_KERNELS && !sh_op_info(op->kind)->marker &&
-           !sh_print_sorts_rows(op->kind) && !(op->kind == SH_OP_SCALE && op->unit != SH_NONE) &&
+           !(op->kind == SH_OP_UNPACK && op->in[1] != SH_NONE) && !(op->kind == SH_OP_SCALE && op->unit != SH_NONE) &&
            op->phase != SH_PHASE_UPDATE &&
            (mem == SH_MEM_ACT || mem == SH_MEM_ACT_GRAD || mem == SH_MEM_GRAD || mem == SH_MEM_GRAD_FULL ||
             mem == SH_MEM_CONST);
@@ -115,7 +120,7 @@ static sh_rc check(const struct sh_replay *s)
         return sh_fail(SH_E_USAGE,
                        "fault.replay_every: with training.deterministic=false a GPU's bits change from run to "
                        "run; leave one of them out");
-    if (r->device->gpu && sh_group_size(&r->mesh->shape, joined(&r->mesh->shape)) > 2)
+    if (r->device->gpu && sh_group_size(&r->mesh->shape, adding(&r->mesh->shape)) > 2)
         return sh_fail(SH_E_USAGE,
                        "fault.replay_every: on GPUs more than 2 ranks of one micro-step may sum in another order than "
                        "the next ones do; leave it out");
@@ -181,6 +186,7 @@ sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
 
             bytes = here > bytes ? here : bytes;
         }
+    sh_walk_rows_make(&s->rows, r);
     s->ops = sh_calloc((size_t)s->most * SH_JOB_ROUNDS, sizeof *s->ops);
     s->copy = r->device->gpu ? sh_calloc((size_t)bytes, 1) : NULL;
     return SH_OK;
@@ -189,6 +195,8 @@ sh_rc sh_replay_open(struct sh_replay *s, struct sh_run *r)
 void sh_replay_close(struct sh_replay *s)
 {
     sh_job_ring_free(&s->ring);
+    if (s->r)
+        sh_walk_rows_free(&s->rows);
     free(s->counts);
     free(s->ops);
     free(s->copy);
@@ -198,20 +206,22 @@ void sh_replay_close(struct sh_replay *s)
 /* ---- a round ---- */
 
 /* How much of an output is compared: a sum of whole gradients of a unit ends in padding, which nothing writes. */
-static int64_t bytes_of(const struct sh_program *p, const struct sh_op *op, int tensor)
+static int64_t bytes_of(const struct sh_replay *s, const struct sh_op *op, int tensor)
 {
-    const struct sh_tensor *t = &p->tensors[tensor];
+    const struct sh_program *p = s->r->p;
     bool whole = op->unit != SH_NONE && (op->kind == SH_OP_ACCUMULATE || op->kind == SH_OP_COPY);
+    int64_t elems = sh_walk_rows_elems(&s->rows, tensor);
 
-    return whole && sh_tensor_elems(t) > p->units[op->unit].elems ? p->units[op->unit].elems * sh_dtype_bytes(t->dtype)
-                                                                  : sh_tensor_bytes(t);
+    if (whole && elems > p->units[op->unit].elems)
+        elems = p->units[op->unit].elems;
+    return elems * sh_dtype_bytes(p->tensors[tensor].dtype);
 }
 
 static void add_output(struct sh_replay *s, int op, int k)
 {
     const struct sh_program *p = s->r->p;
     int tensor = p->ops[op].out[k];
-    int64_t bytes = bytes_of(p, &p->ops[op], tensor);
+    int64_t bytes = bytes_of(s, &p->ops[op], tensor);
     const void *data = sh_exec_data(s->r->exec, tensor);
     long long *sum = &s->now[op - s->section->first_op];
 
@@ -227,6 +237,8 @@ static void look(void *arg, int op, bool done)
 {
     struct sh_replay *s = arg;
 
+    if (done)
+        sh_walk_rows_note(&s->rows, op);
     for (int k = 0; done && k < SH_OP_MAX_OUT; k++)
         if (s->counts[op * SH_OP_MAX_OUT + k])
             add_output(s, op, k);
@@ -243,14 +255,23 @@ static long long *ops_of(const struct sh_replay *s, enum sh_job_round round)
     return s->ops + (int64_t)round * s->most;
 }
 
-/* Put the sum of a round's first n operations in this rank's place. */
-static void add_up(const struct sh_replay *s, enum sh_job_round round, int n, long long *sums)
+/* Where operation i of the section stands in a step of one stage: what it reads of other ranks comes before it. */
+static int64_t place_of(const struct sh_replay *s, int i)
+{
+    int op = s->section->first_op + i;
+
+    return sh_walk_place(s->r, op, s->r->p->ops[op].micro);
+}
+
+/* Put the sum of a round's operations up to a place in this rank's. */
+static void add_up(const struct sh_replay *s, enum sh_job_round round, int64_t last, long long *sums)
 {
     const long long *of = ops_of(s, round);
     uint64_t all = 0;
 
-    for (int i = 0; i < n; i++)
-        all = sh_mix64(all ^ (uint64_t)of[i]) + 1;
+    for (int i = 0; i < s->section->n_ops; i++)
+        if (place_of(s, i) <= last)
+            all = sh_mix64(all ^ (uint64_t)of[i]) + 1;
     sums[(int64_t)round * s->ring.n + s->r->mesh->rank] = (long long)all;
 }
 
@@ -261,7 +282,7 @@ static void run_round(struct sh_replay *s, const struct rounds *r, enum sh_job_r
     sh_exec_set_look(s->r->exec, SH_LOOKS, look, s);
     r->run(r->arg, rank, s->section);
     sh_exec_set_look(s->r->exec, SH_LOOKS, NULL, NULL);
-    add_up(s, round, s->section->n_ops, r->sums);
+    add_up(s, round, INT64_MAX, r->sums);
 }
 
 /* ---- a difference ---- */
@@ -271,17 +292,21 @@ enum { HOST = sizeof((struct sh_mesh *)0)->host };
 struct verdict {
     bool *blamed, unstable;
     int n_blamed;
-    long long *first; /* [world] 1 + the first operation in which a rank differs from the next one on that one's data */
-    char *host;       /* [world][HOST] */
+    long long
+        *first; /* [world] 1 + the first operation in which a rank differs from the next one on that one's data, in
+                         the order of places */
+    char *host; /* [world][HOST] */
 };
 
-/* 1 + the first of n operations whose sums differ; 0: none. */
-static int differs_at(const long long *a, const long long *b, int n)
+/* 1 + the operation of the first place whose sums differ; 0: none. */
+static int differs_at(const struct sh_replay *s, const long long *a, const long long *b)
 {
-    for (int i = 0; i < n; i++)
-        if (a[i] != b[i])
-            return i + 1;
-    return 0;
+    int first = 0;
+
+    for (int i = 0; i < s->section->n_ops; i++)
+        if (a[i] != b[i] && (!first || place_of(s, i) < place_of(s, first - 1)))
+            first = i + 1;
+    return first;
 }
 
 /* What the next rank found on its own data comes from there. */
@@ -295,7 +320,7 @@ static sh_rc find_first(struct sh_replay *s, struct verdict *v)
     while (s->ring.next[before] != me)
         before++;
     rc = sh_mesh_shift(ops_of(s, SH_JOB_OWN), (int64_t)bytes, before, theirs, (int64_t)bytes, s->ring.next[me]);
-    v->first[me] = differs_at(theirs, ops_of(s, SH_JOB_NEXT), s->section->n_ops);
+    v->first[me] = differs_at(s, theirs, ops_of(s, SH_JOB_NEXT));
     free(theirs);
     SH_TRY(rc);
     SH_TRY(sh_mesh_gather(s->r->mesh->host, HOST, v->host));
@@ -303,38 +328,43 @@ static sh_rc find_first(struct sh_replay *s, struct verdict *v)
     return sh_mesh_sum_i64(v->first, n);
 }
 
-/* The first operation of all differences that a blamed rank has a part in; SH_NONE: it did not show in the first rounds. */
+/* The first operation of all differences that this rank, which is blamed, has a part in; SH_NONE: it did not show in the
+ * first rounds. */
 static int first_of(const struct sh_replay *s, const struct verdict *v)
 {
+    int me = s->r->mesh->rank;
     long long first = 0;
 
     for (int i = 0; i < s->ring.n; i++)
-        if (v->first[i] && (v->blamed[i] || v->blamed[s->ring.next[i]]) && (!first || v->first[i] < first))
+        if (v->first[i] && (i == me || s->ring.next[i] == me) &&
+            (!first || place_of(s, (int)v->first[i] - 1) < place_of(s, (int)first - 1)))
             first = v->first[i];
     return first ? s->section->first_op + (int)first - 1 : SH_NONE;
 }
 
+/* The first place at which this rank differs from the next one, or from itself; 1e18: none. */
+static double first_place(const struct sh_replay *s, const struct verdict *v)
+{
+    int at[] = {(int)v->first[s->r->mesh->rank], differs_at(s, ops_of(s, SH_JOB_OWN), ops_of(s, SH_JOB_OWN_AGAIN)),
+                differs_at(s, ops_of(s, SH_JOB_NEXT), ops_of(s, SH_JOB_NEXT_AGAIN))};
+    double first = 1e18;
+
+    for (size_t i = 0; i < sizeof at / sizeof at[0]; i++)
+        if (at[i] && (double)place_of(s, at[i] - 1) < first)
+            first = (double)place_of(s, at[i] - 1);
+    return first;
+}
+
 /* Of ranks that make a micro-step together, what one has made goes into what the others make. So rounds are compared up
- * to the first operation that differs anywhere: from there it has yet to travel. */
+ * to the first place where any differs: from there it has yet to travel. */
 static sh_rc only_first(const struct sh_replay *s, const struct verdict *v, long long *sums)
 {
-    static const enum sh_job_round again[][2] = {{SH_JOB_OWN, SH_JOB_OWN_AGAIN}, {SH_JOB_NEXT, SH_JOB_NEXT_AGAIN}};
-    int n = s->section->n_ops;
-    double first = n;
+    double first = -first_place(s, v);
 
-    for (int i = 0; i < s->ring.n; i++)
-        if (v->first[i] && v->first[i] < first)
-            first = (double)v->first[i];
-    for (int i = 0; i < 2; i++) {
-        int at = differs_at(ops_of(s, again[i][0]), ops_of(s, again[i][1]), n);
-
-        first = at && at < first ? at : first;
-    }
-    first = -first;
     SH_TRY(sh_mesh_max(&first, 1));
     memset(sums, 0, (size_t)s->ring.n * SH_JOB_ROUNDS * sizeof *sums);
     for (int round = 0; round < SH_JOB_ROUNDS; round++)
-        add_up(s, (enum sh_job_round)round, (int)-first, sums);
+        add_up(s, (enum sh_job_round)round, (int64_t)-first, sums);
     return sh_mesh_sum_i64(sums, SH_JOB_ROUNDS * s->ring.n);
 }
 

@@ -5,19 +5,21 @@
  * both repeat; who disagrees with itself, or with the two others, is named with its node, and the run ends before it
  * saves. What the sections leave behind is written anew by the next step.
  *
- * Ranks that make a micro-step together (tensor and context axes) compute that of other such ranks, each at its
- * place, and then only the first operation that differs decides, since the fault of one goes into what all of them make.
+ * Ranks that make a micro-step together (axes of tensors, contexts, experts and stages) compute that of other such ranks,
+ * each at its place, and then only the first operation that differs decides, since the fault of one goes into what all of
+ * them make. Stages work on several micro-steps at once, so theirs are all of the step.
  *
  * A fault that does not come back passes, and so does one of a collective's sum, which replicas.h finds between replicas.
  * Only ranks with the same processor, or GPU, are compared.
  *
- * Cost: two micro-steps of forward and backward and one read of all that they make, on a GPU through its host; sent: 8
+ * Cost: two micro-steps of forward and backward, with stages two steps, and one read of all that they make, on a GPU through its host; sent: 8
  * bytes for each rank. Memory: 40 bytes for each operation of a section. */
 #ifndef SH_WATCH_REPLAY_H
 #define SH_WATCH_REPLAY_H
 
 #include "src/base/err.h"
 #include "src/job/job.h"
+#include "src/run/measure/walk.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,7 +27,7 @@
 struct sh_run;
 struct sh_section;
 
-/* Read the first micro-step of `rank` in the step just done, and run its section. */
+/* Read the first micro-step of `rank` in the step just done, or all that its section has, and run the section. */
 typedef void sh_replay_run(void *arg, int rank, const struct sh_section *section);
 
 struct sh_replay {
@@ -33,11 +35,12 @@ struct sh_replay {
     struct sh_job_ring ring;          /* whose micro-steps each rank computes besides its own */
     bool *counts;                     /* [ops][SH_OP_MAX_OUT] outputs that do not depend on who computes them */
     const struct sh_section *section; /* the one that is replayed */
-    long long *ops, *now;             /* [SH_JOB_ROUNDS][most] sums of outputs; now: the round that is being made */
-    int most, together; /* operations of the longest section; ranks that make a micro-step with each other */
-    char *copy;         /* of an output on a GPU; else NULL */
-    int64_t good;       /* the step up to which replays were equal, or with which this process began */
-    int64_t began;      /* when the steps since then began; 0: that is known already */
+    struct sh_walk_rows rows;
+    long long *ops, *now; /* [SH_JOB_ROUNDS][most] sums of outputs; now: the round that is being made */
+    int most, together;   /* operations of the longest section; ranks that make a micro-step with each other */
+    char *copy;           /* of an output on a GPU; else NULL */
+    int64_t good;         /* the step up to which replays were equal, or with which this process began */
+    int64_t began;        /* when the steps since then began; 0: that is known already */
 };
 
 /* Pair the ranks. Does nothing if there is nothing to replay. Collective, agreed. Errors: SH_E_USAGE: there is no other

@@ -211,14 +211,18 @@ static void say_phases(const struct sh_predict *l)
         sh_str_say(stdout, "batches", "%s; this plan is of the largest", text);
 }
 
-/* Both micro-steps of a replay are as long as one of a step. */
+/* Both micro-steps of a replay are as long as one of a step; stages make all of a step again. */
 static void say_replays(const struct sh_predict *l)
 {
+    const struct sh_mesh_shape *m = &l->mesh;
     int64_t every = l->cfg.fault.replay_every;
 
-    if (every && sh_group_size(&l->mesh, l->mesh.tensor | l->mesh.context) == l->at.world)
+    if (every && sh_group_size(m, m->tensor | m->context | m->expert | m->pipeline) == l->at.world)
         sh_str_say(stdout, "replays", "a run refuses fault.replay_every on %s: no other can compute the same",
                    l->at.world == 1 ? "one rank" : "ranks that all make one micro-step");
+    else if (every && sh_group_size(m, m->pipeline) > 1)
+        sh_str_say(stdout, "replays", "2 times all micro-steps of a step every %lld steps: %.2g %% of all",
+                   (long long)every, 200 / (double)every);
     else if (every)
         sh_str_say(stdout, "replays", "2 micro-steps of each rank every %lld steps: %.2g %% of its micro-steps",
                    (long long)every, 200 / ((double)every * l->build.options.micro_steps));
