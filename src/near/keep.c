@@ -394,24 +394,78 @@ void sh_keep_leave(const char *why)
         _exit(why ? SH_E_COMM : SH_OK); /* no rank can have said hello */
 }
 
+/* Be whom ranks of the folder find. */
+static sh_rc open_socket(const char *folder, int *out)
+{
+    struct sockaddr_un name;
+    socklen_t length;
+    int s;
+
+    SH_TRY(sh_wire_name(folder, &name, &length));
+    s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (s < 0 || bind(s, (struct sockaddr *)&name, length) != 0 || listen(s, SOMAXCONN) != 0) {
+        sh_rc rc = errno == EADDRINUSE ? sh_fail(SH_E_USAGE, "there is a keeper for %s on this node already", folder)
+                                       : sh_fail(SH_E_COMM, "the keeper has no socket: %s", strerror(errno));
+
+        if (s >= 0)
+            close(s);
+        return rc;
+    }
+    *out = s;
+    return SH_OK;
+}
+
+static sh_rc try_memory(void)
+{
+    int fd = memfd_create("sherd-near", MFD_CLOEXEC), failed = fd < 0 ? errno : posix_fallocate(fd, 0, 1);
+
+    if (fd >= 0)
+        close(fd);
+    return failed ? sh_fail(SH_E_MEMORY, "the keeper has no memory: %s", strerror(failed)) : SH_OK;
+}
+
+static sh_rc add_parts(const char *folder, int64_t *reserved)
+{
+    struct sh_keep_part part;
+    bool more = true;
+    int fd;
+    sh_rc rc = SH_OK;
+
+    SH_TRY(sh_keep_connect(folder, 0, &fd));
+    for (int i = 0; more && rc == SH_OK; i++) {
+        rc = sh_keep_list(fd, i, &part, &more);
+        if (rc == SH_OK && more) {
+            *reserved += part.bytes;
+            close(part.fd);
+        }
+    }
+    close(fd);
+    return rc;
+}
+
+sh_rc sh_keep_try(const char *folder, bool *running, int64_t *reserved)
+{
+    int s = -1;
+    sh_rc rc = open_socket(folder, &s);
+
+    *running = rc == SH_E_USAGE;
+    *reserved = 0;
+    if (*running) {
+        sh_error_clear();
+        return add_parts(folder, reserved);
+    }
+    SH_TRY(rc);
+    close(s);
+    return try_memory();
+}
+
 sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds)
 {
     struct keeper k = {
         .limit = limit, .seconds = seconds, .id = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)getpid() << 40)};
     struct pollfd *fds = NULL;
-    struct sockaddr_un name;
-    socklen_t length;
 
-    SH_TRY(sh_wire_name(folder, &name, &length));
-    k.socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (k.socket < 0 || bind(k.socket, (struct sockaddr *)&name, length) != 0 || listen(k.socket, SOMAXCONN) != 0) {
-        sh_rc rc = errno == EADDRINUSE ? sh_fail(SH_E_USAGE, "there is a keeper for %s on this node already", folder)
-                                       : sh_fail(SH_E_COMM, "the keeper has no socket: %s", strerror(errno));
-
-        if (k.socket >= 0)
-            close(k.socket);
-        return rc;
-    }
+    SH_TRY(open_socket(folder, &k.socket));
     left_out.event = eventfd(0, EFD_CLOEXEC);
     while (!k.leaves || kill_others(&k, 0)) {
         fds = sh_realloc(fds, (size_t)k.n_clients + OWN, sizeof *fds);

@@ -14,6 +14,7 @@
 
 #include "src/base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { SH_KEEP_TELL_MS = 1000, SH_KEEP_LEFT_SECONDS = 60 };
@@ -31,6 +32,10 @@ struct sh_keep_part {
  * together; `seconds`: how long a hello waits for ranks of an earlier start, SH_KEEP_LEFT_SECONDS. Errors: SH_E_USAGE:
  * there is a keeper for this run already; SH_E_DATA: the folder; SH_E_COMM: the socket, or what sh_keep_leave() says. */
 sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds);
+
+/* Whether sh_keep_serve() could be called on this node, or whether another process is in it, and what that holds; leaves
+ * nothing behind. Errors: those of sh_keep_serve() and sh_keep_connect(); SH_E_MEMORY: no memory without a name. */
+sh_rc sh_keep_try(const char *folder, bool *running, int64_t *reserved);
 
 /* From another thread: the job goes on without this node. sh_keep_serve() kills the ranks, and returns once they are gone;
  * while one is left, callers still find a keeper. `why`: the text of its error; NULL: it returns SH_OK. */

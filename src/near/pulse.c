@@ -203,6 +203,23 @@ sh_rc sh_pulse_check(const char *address)
     return sh_fail(SH_E_USAGE, "the address of a watch is HOST:PORT:TOKEN, which `sherd keep --watch` prints");
 }
 
+sh_rc sh_pulse_try(const char *address)
+{
+    struct address at;
+    int fd;
+
+    SH_TRY(sh_pulse_check(address));
+    parse(address, &at);
+    fd = reach(&at);
+    if (fd < 0)
+        return sh_fail(SH_E_COMM,
+                       "%s cannot be reached from here by TCP, as a keeper reaches the watch: is its name known, "
+                       "or is there a firewall?",
+                       at.host);
+    close(fd);
+    return SH_OK;
+}
+
 sh_rc sh_pulse_start(const char *address)
 {
     struct pulse *p;

@@ -21,6 +21,9 @@ sh_rc sh_pulse_start(const char *address);
 /* Errors: SH_E_USAGE: this is no address. */
 sh_rc sh_pulse_check(const char *address);
 
+/* Whether a watch there could be reached from here, in a few seconds. Errors: SH_E_COMM. */
+sh_rc sh_pulse_try(const char *address);
+
 /* The watch: prints lines until SIGTERM, then tells the keepers and returns.
  *
  *     watch HOST:PORT:TOKEN   first, for SHERD_WATCH

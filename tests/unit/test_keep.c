@@ -2,6 +2,7 @@
 #include "src/near/keep.h"
 
 #include "src/base/time.h"
+#include "src/near/pulse.h"
 #include "src/near/wire.h"
 
 #include <fcntl.h>
@@ -230,6 +231,41 @@ static void only_one_descriptor_is_taken(void **state)
     close(pair[1]);
 }
 
+/* What the doctor asks. */
+static void a_keeper_can_be_tried(void **state)
+{
+    struct sh_keep_part part = {.rank = 0, .world = 1, .bytes = 8192};
+    bool running;
+    int64_t reserved;
+    int fd;
+
+    (void)state;
+    assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
+    assert_int_equal(sh_keep_take(fd, &part), SH_OK);
+    close(part.fd);
+    close(fd);
+    assert_int_equal(sh_keep_try(folder, &running, &reserved), SH_OK);
+    assert_true(running);
+    assert_int_equal(reserved, 8192);
+    kill(keeper, SIGKILL);
+    waitpid(keeper, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sh_keep_try(folder, &running, &reserved), SH_OK);
+        assert_false(running);
+        assert_int_equal(reserved, 0);
+    }
+    assert_int_equal(sh_keep_try("/proc/no", &running, &reserved), SH_E_DATA);
+}
+
+/* Nobody listens at port 1, and the other name is reserved for names that do not exist (RFC 2606). */
+static void a_watch_that_cannot_be_reached_is_named(void **state)
+{
+    (void)state;
+    assert_int_equal(sh_pulse_try("127.0.0.1:1:0"), SH_E_COMM);
+    assert_int_equal(sh_pulse_try("node.invalid:1:0"), SH_E_COMM);
+    assert_non_null(strstr(sh_error_text(), "node.invalid cannot be reached"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +274,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_that_cannot_end_is_named, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_that_leaves_ends_its_ranks, begin, end),
         cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
+        cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),
+        cmocka_unit_test(a_watch_that_cannot_be_reached_is_named),
         cmocka_unit_test(only_one_descriptor_is_taken),
     };
 

@@ -27,7 +27,7 @@ static const struct {
     {"cores", sh_doctor_cores},     {"load", sh_doctor_load},       {"clocks", sh_doctor_clocks},
     {"data", sh_doctor_data},       {"folder", sh_doctor_folder},   {"space", sh_doctor_space},
     {"writing", sh_doctor_writing}, {"memory", sh_doctor_memory},   {"scratch", sh_doctor_scratch},
-    {"links", sh_doctor_links},     {"collectives", sh_doctor_collectives},
+    {"keepers", sh_doctor_keepers}, {"links", sh_doctor_links},     {"collectives", sh_doctor_collectives},
 };
 /* clang-format on */
 enum { CHECKS = sizeof checks / sizeof checks[0] };

@@ -63,7 +63,7 @@ struct sh_doctor_row {
 typedef sh_rc sh_doctor_check(const struct sh_doctor *d, struct sh_doctor_row *row);
 sh_doctor_check sh_doctor_ranks, sh_doctor_program, sh_doctor_instructions, sh_doctor_cores, sh_doctor_load,
     sh_doctor_clocks, sh_doctor_data, sh_doctor_folder, sh_doctor_space, sh_doctor_writing, sh_doctor_memory,
-    sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives, sh_doctor_pages;
+    sh_doctor_scratch, sh_doctor_links, sh_doctor_collectives, sh_doctor_pages, sh_doctor_keepers;
 
 /* Set the row. Local. */
 void sh_doctor_good(struct sh_doctor_row *row, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -74,6 +74,7 @@ void sh_doctor_bad(struct sh_doctor_row *row, sh_rc rc, const char *fmt, ...) __
 struct sh_doctor_need {
     int64_t arena_bytes; /* memory of the device */
     int64_t file_bytes;  /* of its scratch file; 0: none */
+    int64_t slot_bytes;  /* of a slot for near checkpoints */
     struct sh_group_use groups[SH_DOCTOR_GROUPS];
     int n_groups;
     struct sh_stream streams[SH_STREAMS_MAX];

@@ -2,6 +2,7 @@
  * recomputation that all ranks share there, which may take less. */
 #include "src/tools/doctor/doctor.h"
 
+#include "src/near/slot.h"
 #include "src/plan/make.h"
 #include "src/plan/pinned.h"
 #include "src/run/run.h"
@@ -40,6 +41,7 @@ static sh_rc plan(const struct sh_doctor *d, int sharing, struct sh_doctor_need 
     if (rc == SH_OK) {
         file = sh_program_file_tier(p);
         out->arena_bytes = p->arena_bytes;
+        out->slot_bytes = sh_near_bytes(p, &d->mesh->shape);
         out->file_bytes = file == SH_NONE ? 0 : p->tiers[file].bytes;
         rc = note_groups(p, out);
         if (rc == SH_OK)
