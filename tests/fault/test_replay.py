@@ -39,6 +39,7 @@ TOGETHER = [{**SHARED, 'parallelism.tensor_parallel_degree': 2}, {**SHARED, 'par
 LEAVES = {'training.reproducible': 'mesh', 'training.row_leaves': 2, 'training.seq_len': 32, 'model.max_seq_len': 32}
 # Sums over ranks, and what an update reads and writes, are not replayed.
 ELSEWHERE = re.compile(r'(update|init) |(accumulate|sumsq|exact_round|cast|copy|unpack)$')
+SORTED = ('expert_linear', 'expert_linear_bwd_x', 'swiglu_rows', 'swiglu_rows_bwd', 'row_add')
 NODES = {'LD_PRELOAD': job.launcher.preload(pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/nodes.so'),
          'SHERD_TEST_NODE': str(EACH)}
 
@@ -55,16 +56,19 @@ def case_flips(meshes, ranks, flips):
     """Damage begins in step 1 or 2 and is found by the replay of step 2: no checkpoint of step 2 is there. Of ranks that make
     a micro-step together the one is named that has made it first."""
     draw, bad, found, tried = random.Random(11), [], 0, 0
-    calls = {}
+    calls, clean = {}, {}
     while tried < flips:
         mesh, rank = draw.choice(range(len(meshes))), draw.randrange(ranks)
         if mesh not in calls:
             calls[mesh] = count_calls({**meshes[mesh], 'fault.replay_every': 0}, ranks)
+            clean[mesh] = job.losses(job.metrics('count'))
         call = draw.randrange(calls[mesh][1], calls[mesh][2])
         said = run('flip', meshes[mesh], (0, 7), ranks, CALL=call, HOW='flip', RANK=rank, AGAIN=True)
         label, change = re.search(r'^wrong: (.*): (\w+)$', said, re.M).groups()
         if change == 'nothing' or ELSEWHERE.search(label):
             continue
+        if label.split()[-1] in SORTED and 'run again: from' not in said and job.losses(job.metrics('flip')) == clean[mesh]:
+            continue  # in room for rows that have not come
         tried += 1
         named = re.search(rf'step 2, run again: from the same sequences rank {rank} on \S+ makes other numbers than others, first in '
                           r'(.*); memory or a processor has failed silently: leave that node out and start again', said)
@@ -149,6 +153,8 @@ def case_refused():
     said = job.sherd('plan', 'c.yaml', '--ranks=2', folder='no')
     alone = job.sherd('plan', 'c.yaml', '--ranks=1', folder='no')
     bad += [alone] * ('a run refuses fault.replay_every on one rank' not in alone)
+    stages = job.sherd('plan', 'c.yaml', '--ranks=4', *(f'--{key}={value}' for key, value in TOGETHER[2].items()), folder='no')
+    bad += [stages] * ('2 times all micro-steps of a step every 20 steps: 10 % of all' not in stages)
     shared = job.sherd('plan', 'c.yaml', '--ranks=2', *(f'--{key}={value}' for key, value in TOGETHER[0].items()), folder='no')
     bad += [shared] * ('refuses fault.replay_every on ranks that all make one' not in shared)
     return bad + [said] * ('2 micro-steps of each rank every 20 steps: 2.5 % of its micro-steps' not in said)

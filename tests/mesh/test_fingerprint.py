@@ -17,6 +17,7 @@ BASE = {**tiny.MODELS['llama'], **MESH, 'training.steps': 4, 'training.global_ba
         'lr_scheduler.total_steps': 10, 'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': '1,3-4',
         'checkpoint.enable': False, 'comm.shared_memory': 'off',
         'metrics.norms': 'parameters', 'metrics.log_freq': 3}
+RANKS = 2 if job.can_launch() else 0
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16}
 FORWARD = 'forward layers.0.'
@@ -129,6 +130,56 @@ def case_same(ranks, model, changes):
     return wrong
 
 
+def case_file():
+    """What step 4 begins with is, by its records, what the file of step 3 holds, whose digests numpy finds, too."""
+    job.need_modules('h5py', 'numpy')
+    import numpy
+
+    import checkpoint
+    known = {record['name']: record for record in records(run('file', {'checkpoint.enable': True, 'checkpoint.interval': 3}, RANKS))
+             if record['step'] == 4}
+    path = pathlib.Path('file/out/checkpoint/step-00000003.h5')
+    wrong, found = checkpoint.verify(path), 0
+    for state, word in (('model', 'parameter'), ('optimizer/exp_avg', 'exp_avg'), ('optimizer/exp_avg_sq', 'exp_avg_sq')):
+        for name, values in checkpoint.read(path, state).items():
+            flat = numpy.ascontiguousarray(values, dtype='<f4').reshape(-1)
+            seed = checkpoint.hash64(f'{word} {name}'.encode())
+            with numpy.errstate(over='ignore'):
+                place = numpy.arange(len(flat), dtype=numpy.uint64) * checkpoint.GOLDEN + numpy.uint64(seed)
+                total = checkpoint.mix(flat.view(numpy.uint32).astype(numpy.uint64) ^ place).sum(dtype=numpy.uint64)
+            found += 1
+            wrong += [f'{word} {name}: {known[f"{word} {name}"]["sum"]}, of the file {int(total):016x}'] * (
+                known[f'{word} {name}']['sum'] != f'{int(total):016x}')
+    return wrong + [f'{found} arrays'] * (found < 30)
+
+
+def case_tiles():
+    """Tiles change the last bits of sums of rows: that is said, and a run that is wrong by more is still named."""
+    shared = {**MESH, 'training.reproducible': 'none', 'parallelism.tensor_parallel_degree': 2, 'model.n_heads': 2, 'model.n_kv_heads': 2,
+              'model.ffn_dim': 32}
+    tiles = {**shared, 'parallelism.tensor_parallel_tiles': 2}
+    whole, other, wrong = run('whole', shared, 2), run('tiles', tiles, 2), []
+    same, edited = run('again', tiles, 2), pathlib.Path('edited.jsonl')
+
+    def expect(wanted, text, a, b):
+        status, said, error = diff(a, b)
+        return [f'exit {status}: {said}{error}'] * (status != wanted or text not in said + error)
+
+    wrong += expect(0, 'parallelism.tensor_parallel_tiles differ (1, 2), which changes last bits, first those of step 1, ', whole, other)
+    wrong += expect(0, 'equal to the last bit', other, same)
+    wrong += expect(3, 'beyond rounding: forward layers.0.', whole, run('wrong', {**tiles, 'model.norm_eps': 1e-3}, 2))
+    head, *lines = whole.read_text().splitlines()
+    for change, status, text in (({'tile_rows': 64}, 0, 'equal to the last bit'), ({'tile_rows': -1}, 3, 'not the head'), ({'tiles': 'x'}, 3, 'not the head')):
+        edited.write_text('\n'.join([json.dumps({**json.loads(head), **change}), *lines, '']))
+        wrong += expect(status, text, whole, edited)
+    at, record = next((i, json.loads(line)) for i, line in enumerate(lines) if '"gradient ' in line)
+    lines[at] = json.dumps({**record, 'sum': '0123456789abcdef'})
+    edited.write_text('\n'.join([json.dumps({**json.loads(head), 'tile_rows': 64}), *lines, '']))
+    wrong += expect(0, 'training.tile_rows differ (0, 64; 0: whole blocks), which changes last bits, first those of step 1, gradient ', whole, edited)
+    edited.write_text('\n'.join([head, *lines, '']))
+    return wrong + expect(3, 'first difference: gradient ', whole, edited)
+
+
 def case_parted(change, step, name, kind):
     one, other = run('one', {}), run('other', change)
     status, said, _ = diff(one, other, '--json')
@@ -216,7 +267,7 @@ def case_refused():
 if __name__ == '__main__':
     tokens = tiny.write_tokens()
     cases = [(name, case_parted, *row) for name, row in PARTED.items()]
-    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms), ('damaged files', case_damaged), ('refusals', case_refused)]
+    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms), ('damaged files', case_damaged), ('the file', case_file), ('refusals', case_refused)]
     if job.can_launch():
-        cases += [(name, case_same, *row) for name, row in SAME.items()]
+        cases += [(name, case_same, *row) for name, row in SAME.items()] + [('tiles', case_tiles)]
     sys.exit(job.run_cases(cases))

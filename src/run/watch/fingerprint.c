@@ -232,6 +232,14 @@ static sh_rc add_ranks(struct sh_fingerprint_step *s)
 
 /* ---- the file ---- */
 
+/* Tiles of whole blocks of rows change no number. */
+static long long tile_rows_of(const struct sh_config *cfg)
+{
+    int64_t rows = cfg->training.tile_rows;
+
+    return rows > 0 && rows % SH_TILE_ROWS ? (long long)rows : 0;
+}
+
 static void print_head(const struct sh_run *r, FILE *out)
 {
     const struct sh_config *cfg = &r->cfg;
@@ -244,11 +252,11 @@ static void print_head(const struct sh_run *r, FILE *out)
         out,
         "{\"fingerprint\": 1, \"config\": \"%s\", \"ranks\": %d, \"replicate\": %d, \"context\": %d, \"device\": "
         "\"%s\", \"dtype\": \"%s\", \"reproducible\": %s, \"seq_len\": %lld, \"local_batch\": %d, \"global_batch\": "
-        "%lld, \"base\": \"%016llx\"}\n",
+        "%lld, \"tiles\": %d, \"tile_rows\": %lld, \"base\": \"%016llx\"}\n",
         config, sh_mesh_ranks(m), sh_group_size(m, m->replicate), sh_group_size(m, m->context), r->device->name,
         sh_dtype_name(r->p->act), r->p->tree_sums ? "true" : "false", (long long)cfg->training.seq_len,
         r->build.batch.batch, (long long)sh_request_global_batch(cfg, sh_group_size(m, m->data)),
-        (unsigned long long)r->base.sum);
+        cfg->parallelism.tensor_parallel_tiles, tile_rows_of(cfg), (unsigned long long)r->base.sum);
 }
 
 static void print_row(const struct sh_fingerprint_step *s, int i, FILE *out)

@@ -70,6 +70,10 @@ static bool take_head(const json_t *line, struct sh_prints_head *h)
 {
     int64_t version;
 
+    h->tiles = 1; /* files of earlier versions say nothing of tiles */
+    if (json_object_get(line, "tiles") &&
+        !(take_whole(line, "tiles", 1, &h->tiles) && take_whole(line, "tile_rows", 0, &h->tile_rows)))
+        return false;
     h->reproducible = json_is_true(json_object_get(line, "reproducible"));
     return take_whole(line, "fingerprint", 1, &version) && version == 1 && take_text(line, "device", &h->device) &&
            take_text(line, "dtype", &h->dtype) && take_text(line, "base", &h->base) &&

@@ -22,6 +22,8 @@ struct sh_print {
 struct sh_prints_head {
     const char *device, *dtype, *base;
     int64_t ranks, seq_len, local_batch, global_batch;
+    int64_t tiles,
+        tile_rows; /* of exchanges between ranks that share matrices; of rows, 0: of blocks that change no bit */
     bool reproducible;
 };
 
