@@ -35,6 +35,22 @@ sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
     return SH_OK;
 }
 
+int64_t sh_metrics_recoveries(const struct sh_metrics *m)
+{
+    static const char start[] = "{\"event\":\"start\"", from[] = "\"resumed_from\":\"" SH_METRICS_FROM_MEMORY "\"";
+    FILE *in = fopen(m->path, "r");
+    char *line = NULL;
+    size_t room = 0;
+    int64_t n = 0;
+
+    while (in && getline(&line, &room, in) > 0)
+        n += !strncmp(line, start, strlen(start)) && strstr(line, from);
+    free(line);
+    if (in)
+        fclose(in);
+    return n;
+}
+
 /* NULL is fine. Lines are flushed already. */
 void sh_metrics_close(struct sh_metrics *m)
 {

@@ -133,6 +133,7 @@ struct sh_not_saved_metrics {
 };
 
 enum { SH_METRICS_HOST = 64 };
+#define SH_METRICS_FROM_MEMORY "near checkpoint" /* what such a run is resumed from */
 
 /* What the start line of a process says. */
 struct sh_start_metrics {
@@ -140,6 +141,9 @@ struct sh_start_metrics {
     const char *resumed_from;    /* a checkpoint, or NULL */
     const char *parameters_from; /* one of which only the parameters were taken, or NULL; both NULL: initial values */
     double seconds_down;         /* from the end of the near checkpoint that it goes on from; 0: from none */
+    int64_t recoveries;          /* times that the run has gone on from memory, this one included */
+    const char *lost_nodes;      /* of the batch job, separated by spaces, or NULL */
+    int n_lost_nodes;
     int ranks, replicate, shard;
     int nodes, threads; /* threads: per rank */
     int cores;          /* that the ranks of the first node together may run on */
@@ -184,6 +188,9 @@ enum sh_metrics_event {
  * ranks that do not write, nothing is written. */
 struct sh_metrics;
 sh_rc sh_metrics_open(const char *path, struct sh_metrics **out);
+
+/* How many starts in a file of metrics went on from memory. Cost: one read of the file. Nothing can be read: 0. */
+int64_t sh_metrics_recoveries(const struct sh_metrics *m);
 /* Write the same figures for other programs as well. A failure to write them is kept like that of a line.
  *   tensorboard  a new file of events in this folder; `step` was done before
  *   openmetrics  one file, replaced every few seconds; every sample carries the labels: `job` and `host` join it with

@@ -126,6 +126,7 @@ sh_rc sh_exposition_open(const char *path, const struct sh_metrics_labels *label
     return rc;
 }
 
+/* A start has a count of earlier processes, which must not seem to begin at 0 again: it is written at once. */
 sh_rc sh_exposition_put(struct sh_exposition *e, enum sh_metrics_event kind, const void *event)
 {
     for (int i = 0; i < sh_metric_rows; i++) {
@@ -138,7 +139,7 @@ sh_rc sh_exposition_put(struct sh_exposition *e, enum sh_metrics_event kind, con
         v = sh_metric_number(row, event) * (row->base > 0 ? row->base : 1);
         *s = (struct sample){.value = row->counter ? s->value + v : v, .known = true};
     }
-    if (sh_now_ns() - e->written_ns < SH_EXPOSITION_SECONDS * INT64_C(1000000000))
+    if (kind != SH_METRICS_START && sh_now_ns() - e->written_ns < SH_EXPOSITION_SECONDS * INT64_C(1000000000))
         return SH_OK;
     return sh_exposition_finish(e);
 }

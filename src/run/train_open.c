@@ -96,11 +96,26 @@ sh_rc sh_train_gather_nodes(struct sh_train *t)
     return sh_mesh_gather(mine, sizeof mine, t->hosts);
 }
 
+/* What the job's script says of lost nodes, without spaces at the end. Freed with free(). */
+static char *lost_nodes(int *n)
+{
+    const char *said = getenv("SHERD_LOST_NODES");
+    char *text = sh_strdup(said ? said : ""), *end = text + strlen(text);
+
+    while (end > text && end[-1] == ' ')
+        *--end = '\0';
+    *n = text[0] != '\0';
+    for (const char *c = text; *c; c++)
+        *n += *c == ' ';
+    return text;
+}
+
 /* Write a line between what an earlier process did and what this one does: steps after `step` may be there twice. */
 static sh_rc report_start(const struct sh_train *t)
 {
     const struct sh_mesh *mesh = t->r->mesh;
-    char config[SH_CONFIG_DIGEST];
+    bool from_memory = t->r->resumed_from && !strcmp(t->r->resumed_from, SH_METRICS_FROM_MEMORY);
+    char config[SH_CONFIG_DIGEST], *lost;
     struct sh_start_metrics m = {.step = t->r->step,
                                  .resumed_from = t->r->resumed_from,
                                  .parameters_from = t->r->parameters_from,
@@ -121,7 +136,12 @@ static sh_rc report_start(const struct sh_train *t)
                                  .peak_tflops = t->r->cfg.metrics.peak_tflops};
 
     SH_TRY(sh_config_digest(&t->r->cfg, config));
+    if (t->r->cfg.checkpoint.near_interval)
+        m.recoveries = sh_metrics_recoveries(t->metrics) + from_memory;
+    lost = lost_nodes(&m.n_lost_nodes);
+    m.lost_nodes = lost;
     sh_metrics_start(t->metrics, &m);
+    free(lost);
     return SH_OK;
 }
 

@@ -538,11 +538,11 @@ def script():
     """jobscripts/keep-going starts the run again, ends as it ends, and takes its keeper along."""
     whole = job.prepare('whole-script', config())
     job.sherd('train', 'c.yaml', ranks=2, folder=whole)
-    folder = job.prepare('script', config(**NEAR))
+    folder = job.prepare('script', config(**NEAR, **{'metrics.openmetrics': 'run.prom'}))
     words = job.command(2, [])
     launch = {'LAUNCH': ' '.join(words[:words.index(os.environ['SHERD'])])}
     run = subprocess.Popen([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, text=True,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=job.environment(2) | launch)
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=job.environment(2) | launch | {'SHERD_LOST_NODES': 'n7 n9 '})
     wait_for_step(folder, run, INTERVAL + 30)
     drill = job.sherd('drill', 'c.yaml', '--lose=rank', folder=folder)
     found = re.search(r'rank 0 on .* was killed; the log has step (\d+)\n.*step (\d+) followed after', drill)
@@ -552,6 +552,10 @@ def script():
     starts = begun(folder)
     good = len(starts) == 2 and all(part > 0 for start in starts for part in start.values())
     wrong += [] if good and said.count('s from the launch to the first step: ') == 2 else [f'starts: {starts}']
+    lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
+    counts = [(line.get('recoveries'), line['lost_nodes']) for line in lines if line.get('event') == 'start']
+    counted = re.findall(r'^sherd_recoveries_total\{.*\} (\d+)$', (folder / 'out/run.prom').read_text(), re.M)
+    wrong += [] if counts == [(None, 'n7 n9'), (1, 'n7 n9')] and counted == ['1'] else [f'recoveries: {counts}, counted {counted}']
     broken = subprocess.run([job.TOP / 'jobscripts/keep-going', 'c.yaml', '--training.steps=no'], cwd=folder, capture_output=True,
                             env=job.environment(2) | launch, timeout=job.SECONDS)
     wrong += [] if broken.returncode == 2 else [f'a wrong key: exit {broken.returncode}']

@@ -273,7 +273,7 @@ static sh_rc load_near(struct sh_run *r, const char *newest, bool *loaded)
     r->has_mean = true;
     SH_TRY(sh_run_take(r, "the near checkpoint", &meta));
     r->unsaved = true;
-    note_path(&r->resumed_from, "near checkpoint");
+    note_path(&r->resumed_from, SH_METRICS_FROM_MEMORY);
     sh_log_info("resumed from the near checkpoint of step %lld, in memory", (long long)r->step);
     return SH_OK;
 }

@@ -245,7 +245,7 @@ static void take_start(struct sh_report_run *run, const struct sh_start_metrics 
     const json_t *hosts = json_object_get(line, "hosts");
 
     b->restart = b->restart || run->n_steps;
-    b->from_memory = m->resumed_from && !strcmp(m->resumed_from, "near checkpoint");
+    b->from_memory = m->resumed_from && !strcmp(m->resumed_from, SH_METRICS_FROM_MEMORY);
     b->repeats += give_up_from(run, m->step + 1);
     if (m->ranks != run->ranks) {
         run->from = run->n_steps;
