@@ -31,6 +31,7 @@ MODELS = {
 }
 STAGES = (2, {**tiny.MODELS['llama'], 'parallelism.pipeline_parallel_degree': 2, 'parallelism.pipeline_parallel_schedule': 'ZBH1',
               'parallelism.sharding_strategy': 'shard_optim'})
+EXPERTS = (2, {**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))}, 'parallelism.expert_parallel_degree': 2})
 LONG = bool(os.environ.get('SHERD_LONG'))
 WAYS = ('scale', 'tile', 'shift', 'element', 'skip', *(('bias', 'border') if LONG else ()))
 # Objectives with data of their own, and operations that only these have.
@@ -253,4 +254,4 @@ if __name__ == '__main__':
                            + [(f'a stale gather, {name}', case_stale, *row) for name, *row in rows if row[0]]
                            + [('equal steps', case_equal)] * job.can_launch() + [('right kernels', case_right)] + [(f'a check, {name}', case_check, *row) for name, *row in rows]
                            + [(f'no number, {name}', case_nan, *row) for name, *row in rows]
-                           + [('no number, 2 stages', case_nan, *STAGES, NANS // 4)] * job.can_launch()))
+                           + [('no number, 2 stages', case_nan, *STAGES, NANS // 4), ('no number, experts on 2 ranks', case_nan, *EXPERTS)] * job.can_launch()))
