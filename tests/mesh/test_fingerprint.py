@@ -132,7 +132,6 @@ def case_same(ranks, model, changes):
 
 def case_file():
     """What step 4 begins with is, by its records, what the file of step 3 holds, whose digests numpy finds, too."""
-    job.need_modules('h5py', 'numpy')
     import numpy
 
     import checkpoint
@@ -265,6 +264,7 @@ def case_refused():
 
 
 if __name__ == '__main__':
+    job.need_modules('h5py', 'numpy')
     tokens = tiny.write_tokens()
     cases = [(name, case_parted, *row) for name, row in PARTED.items()]
     cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms), ('damaged files', case_damaged), ('the file', case_file), ('refusals', case_refused)]
