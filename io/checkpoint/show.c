@@ -2,6 +2,7 @@
  * the index, which is quick for any size of model; verify reads all data and compares the digests of all blocks. */
 #include "io/checkpoint/checkpoint.h"
 
+#include "io/checkpoint/file/digest.h"
 #include "io/checkpoint/file/index.h"
 #include "src/base/string/str.h"
 
@@ -88,6 +89,17 @@ static void print_tensors(const struct sh_ckpt_index *index, FILE *out)
     }
 }
 
+/* A state, and of how many tensors if it is not of all; but states of rows are tensors of their own. */
+static void print_state(const struct sh_ckpt_index *index, int s, FILE *out)
+{
+    int64_t n = 0, models = sh_ckpt_index_models(index);
+    for (int64_t i = 0; i < models; i++)
+        n += sh_ckpt_has(&index->entry[i], s);
+    fprintf(out, " %s", index->states.name[s]);
+    if (n > 0 && n < models)
+        fprintf(out, " (%lld of them)", (long long)n);
+}
+
 /* In order, from what everyone asks (step, size, who can load it) to what fills pages. */
 static void print(const struct sh_ckpt_index *index, const char *path, unsigned what, FILE *out)
 {
@@ -99,7 +111,7 @@ static void print(const struct sh_ckpt_index *index, const char *path, unsigned 
     fprintf(out, "%lld tensors, %lld elements; for each:", (long long)sh_ckpt_index_models(index),
             (long long)elements(index));
     for (int s = 0; s < index->states.n; s++)
-        fprintf(out, " %s", index->states.name[s]);
+        print_state(index, s, out);
     fputc('\n', out);
     print_loaders(index, out);
     print_verified(m, out);
@@ -142,6 +154,16 @@ sh_rc sh_ckpt_check(const char *path, bool quick)
     return rc;
 }
 
+/* Those that the file has, of all states. */
+static int64_t all_blocks(const struct sh_ckpt_index *index)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < index->n; i++)
+        for (int s = 0; s < index->states.n; s++)
+            n += sh_ckpt_has(&index->entry[i], s) ? sh_ckpt_blocks(index->entry[i].elems) : 0;
+    return n;
+}
+
 /* Prints one line with the number of things compared: "all" of how many says more than "good". */
 sh_rc sh_ckpt_verify(const char *path, FILE *out)
 {
@@ -150,7 +172,7 @@ sh_rc sh_ckpt_verify(const char *path, FILE *out)
     sh_rc rc = verify(&index, path);
     if (rc == SH_OK)
         fprintf(out, "%s: step %lld, %lld tensors, %lld blocks: all digests match\n", path, (long long)index.meta.step,
-                (long long)index.n, (long long)index.n_blocks * index.states.n);
+                (long long)index.n, (long long)all_blocks(&index));
     sh_ckpt_index_free(&index);
     return rc;
 }

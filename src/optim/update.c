@@ -14,6 +14,11 @@ bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct s
     return sh_optim_takes(p, of, sh_saved_of(p, param));
 }
 
+bool sh_optim_keeps(const struct sh_program *p, const struct sh_optim *optim, int k, const struct sh_saved *s)
+{
+    return s->role != SH_PARAM_MOMENT && !(optim->of_others >> k & 1u && sh_optim_takes(p, SH_RUNS_MATRICES, s));
+}
+
 /* Elements of the chunk for which there are all states. */
 static int64_t elems_of_states(const struct sh_program *p, const struct sh_unit *unit)
 {

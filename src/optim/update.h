@@ -22,6 +22,9 @@ struct sh_update {
 bool sh_optim_takes(const struct sh_program *p, enum sh_runs_of of, const struct sh_saved *s);
 bool sh_optim_has(const struct sh_program *p, enum sh_runs_of of, const struct sh_param *param);
 
+/* Whether state k of the program, 0 for the optimizer's first, is of a saved tensor: Muon has no mean of squares of matrices. */
+bool sh_optim_keeps(const struct sh_program *p, const struct sh_optim *optim, int k, const struct sh_saved *s);
+
 /* Append an elementwise update of those parameters in this rank's chunk, from `grad` [chunk] f32. */
 void sh_optim_elements(const struct sh_update *u, enum sh_op_kind kind, int grad);
 

@@ -33,10 +33,10 @@ LOSSES = [2.8254645114599, 2.822610099656367, 2.820361780131602]
 MESHES = {0: (), 4: ('--parallelism.sharding_strategy=hybrid_shard', '--mesh.replicate=2', '--mesh.shard=2')}
 
 
-def place():
+def place(kind=''):
     folder = golden.prepare('golden')
     path = golden.checkpoint(folder, golden.STEP)
-    path.write_bytes(golden.read())
+    path.write_bytes(golden.read(kind))
     return folder, path.relative_to(folder)
 
 
@@ -81,6 +81,17 @@ def check_resume():
     return wrong + ([] if f'sherd-checkpoint {golden.VERSION},' in info(folder, newest) else ['saved in another format'])
 
 
+def check_muon():
+    """A run of Muon goes on from a file with zeros where matrices have no mean of squares; it saves a file without them."""
+    folder, old = place('muon-')
+    job.sherd('train', 'tiny.yaml', '--training.steps=4', '--optimizer.name=muon', *golden.OPTIONS, folder=folder)
+    newest = golden.checkpoint(folder, 4).relative_to(folder)
+    wrong = job.differ('losses', job.losses(job.metrics(folder)), [2.8199594], 1e-4)
+    said = job.sherd('ckpt', 'verify', newest, folder=folder) + info(folder, newest)
+    wrong += [] if 'all digests match' in said and 'sherd-checkpoint 3.1,' in said and 'exp_avg_sq (7 of them)' in said else [said]
+    return wrong + ([] if 'exp_avg_sq\n' in info(folder, old) else ['the old file has zeros'])
+
+
 def refused(where, by, says):
     """The file with these bytes in that place."""
     folder, path = place()
@@ -117,7 +128,7 @@ def check_new(ranks):
 
 if __name__ == '__main__':
     cases = [(f'format {golden.VERSION}: {check.__name__[6:]}', check)
-             for check in (check_info, check_values, check_resume, check_unclosed, check_no_index,
+             for check in (check_info, check_values, check_resume, check_muon, check_unclosed, check_no_index,
                            check_later_version)]
     cases += [(f'a new run on {max(ranks, 1)} ranks', check_new, ranks) for ranks in MESHES if ranks == 0 or job.can_launch()]
     sys.exit(job.run_cases(cases))

@@ -235,11 +235,13 @@ def options():
     done = subprocess.run(job.command(0, ['ckpt', 'export', 'groups/out', '--moments', '-o', 'x']), capture_output=True, text=True,
                           cwd=at, env=job.environment(0))
     wrong += [] if 'have groups (optimizer.groups)' in done.stderr and not (at / 'x').exists() else [done.stderr]
-    job.train(at / 'lion', {'model.hf_assets_path': str(HERE / 'llama'), **{k: v for k, v in RUN.items() if k != 'optimizer.eps'},
-                            'optimizer.name': 'Lion', 'training.dataset_path': '../../tokens.bin'})
-    done = subprocess.run(job.command(0, ['ckpt', 'export', 'lion/out', '--moments', '-o', 'x']), capture_output=True, text=True,
-                          cwd=at, env=job.environment(0))
-    return wrong if 'exp_avg and exp_avg_sq' in done.stderr and not (at / 'x').exists() else wrong + [done.stderr]
+    for name, left in ('Lion', 'optimizer.eps'), ('muon', None):  # Muon's states have AdamW's names
+        job.train(at / name, {'model.hf_assets_path': str(HERE / 'llama'), **{k: v for k, v in RUN.items() if k != left},
+                              'optimizer.name': name, 'training.dataset_path': '../../tokens.bin'})
+        done = subprocess.run(job.command(0, ['ckpt', 'export', f'{name}/out', '--moments', '-o', 'x']), capture_output=True,
+                              text=True, cwd=at, env=job.environment(0))
+        wrong += [] if 'exp_avg and exp_avg_sq' in done.stderr and not (at / 'x').exists() else [done.stderr]
+    return wrong
 
 
 def npy_of(at, checkpoint, state):

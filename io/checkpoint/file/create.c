@@ -39,7 +39,7 @@ static int64_t upper_bound(const struct sh_ckpt_index *index)
                               strlen(index->meta.base)) +
                     4 + sh_ckpt_packed_bytes(index) + SH_CKPT_FOOTER_BYTES;
     for (int64_t i = 0; i < index->n; i++)
-        bytes += index->entry[i].elems * index->states.n * 4;
+        bytes += sh_ckpt_all_elems(&index->entry[i]) * 4;
     return bytes;
 }
 

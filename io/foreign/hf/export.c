@@ -272,7 +272,7 @@ sh_rc sh_hf_export(const char *folder, const struct sh_config *cfg, const struct
 /* AdamW's, in the order of the stems, and the same numbers for all parameters. */
 static sh_rc check_moments(const char *checkpoint, const struct sh_config *cfg, const struct sh_ckpt_states *states)
 {
-    bool same = states->n == sh_ckpt_states_1.n;
+    bool same = states->n == sh_ckpt_states_1.n && cfg->optimizer.name == SH_OPTIM_ADAMW; /* Muon has some of them */
     if (cfg->optimizer.groups[0])
         return sh_fail(SH_E_USAGE,
                        "%s: its parameters have groups (optimizer.groups), which a state folder does not have",

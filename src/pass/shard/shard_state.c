@@ -146,39 +146,43 @@ static int host_tier(const struct sh_program *p)
     return tier;
 }
 
-/* Replicas share the writing, so each has room only for its part, cut as sh_layout_split() cuts what a rank owns. */
-void sh_shard_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
-{
-    int64_t part = sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u));
-    int bytes = sh_dtype_bytes(SH_F32); /* the masters too */
-
-    if (!opt->snapshot)
-        return;
-    for (int i = 0; i < p->n_states && !u->of_rows; i++) /* codes are widened */
-        bytes += sh_dtype_bytes(p->state[i].dtype == SH_U8 ? SH_F32 : p->state[i].dtype);
-    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, part * bytes / sh_dtype_bytes(SH_F32), u->name, "snapshot");
-    p->tensors[u->snapshot].tier = host_tier(p);
-}
-
-/* Where the parameters end that have all states. Copies of the states, in a file or for a save, are of all elements. */
-static int64_t end_of_others(const struct sh_pass_options *opt, const struct sh_program *p, const struct sh_unit *u)
-{
-    int64_t end = 0;
-
-    if (!opt->optim->of_others || opt->snapshot || opt->states_away)
-        return u->elems;
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-        if (sh_optim_has(p, SH_RUNS_OTHERS, &p->params[i]))
-            end = p->params[i].unit_elems + p->params[i].elems;
-    return end;
-}
-
 /* Elements of state k on a rank: the most that any has. */
 static int64_t state_elems(const struct sh_pass_options *opt, const struct sh_unit *u, int k)
 {
     int64_t most = sh_layout_chunk(u->others ? u->others : 1, 1);
 
     return opt->optim->of_others >> k & 1u && u->others < u->elems && most < u->chunk ? most : u->chunk;
+}
+
+/* Replicas share the writing, so each has room only for its part, cut as sh_layout_split() cuts what a rank owns. */
+void sh_shard_snapshot(const struct sh_pass_options *opt, struct sh_program *p, struct sh_unit *u)
+{
+    int64_t part = sh_layout_chunk(u->chunk, sh_shard_replicas(opt, u));
+    int64_t bytes = part * sh_dtype_bytes(SH_F32); /* the masters too */
+
+    if (!opt->snapshot)
+        return;
+    for (int i = 0; i < p->n_states && !u->of_rows; i++) { /* codes are widened */
+        int64_t elems = state_elems(opt, u, i);
+
+        bytes +=
+            (elems < part ? elems : part) * sh_dtype_bytes(p->state[i].dtype == SH_U8 ? SH_F32 : p->state[i].dtype);
+    }
+    u->snapshot = keep(p, SH_MEM_SNAPSHOT, SH_F32, bytes / sh_dtype_bytes(SH_F32), u->name, "snapshot");
+    p->tensors[u->snapshot].tier = host_tier(p);
+}
+
+/* Where the parameters end that have all states. Slices of a file are of all states. */
+static int64_t end_of_others(const struct sh_pass_options *opt, const struct sh_program *p, const struct sh_unit *u)
+{
+    int64_t end = 0;
+
+    if (!opt->optim->of_others || opt->states_away)
+        return u->elems;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        if (sh_optim_has(p, SH_RUNS_OTHERS, &p->params[i]))
+            end = p->params[i].unit_elems + p->params[i].elems;
+    return end;
 }
 
 /* The states of a unit: of one type, or in codes but for what belongs to vectors, up to the next whole block. */

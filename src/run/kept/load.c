@@ -232,7 +232,7 @@ static void add_asks(struct fetch *f, const struct offer *o, int unit, int64_t f
         for (t.k = 0; t.k < f->shards->set.states.n; t.k++) {
             int own = sh_map_state_at(f->r->p, sh_shards_param(f->shards, t.piece)->unit, t.k);
 
-            if (own == SH_NONE)
+            if (!sh_shards_has(f->shards, t.piece, t.k))
                 continue;
             f->ask = sh_grow(f->ask, f->n, &f->cap_asks, sizeof *f->ask);
             f->target = sh_grow(f->target, f->n, &f->cap_targets, sizeof *f->target);

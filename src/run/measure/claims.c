@@ -47,7 +47,7 @@ static void add(struct sum *s, int unit, int k, struct sh_range range, const flo
     }
 }
 
-/* A state that elements lack is 0, as in files: with a copy for saves, or with states in a file, they have it. */
+/* A state that elements lack is 0: with states in a file they have it. */
 static void look(const struct sh_map_stretch *stretch, void *arg)
 {
     struct sum *s = arg;

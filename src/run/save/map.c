@@ -60,12 +60,15 @@ int sh_map_state_at(const struct sh_program *p, int unit, int k)
     return p->units[unit].of_rows != rows ? SH_NONE : rows ? 0 : k;
 }
 
+/* Whether state k has only what comes before the unit's `others`. */
+static bool is_beginning(const struct sh_program *p, const struct sh_unit *u, int k)
+{
+    return k > 0 && u->trainable && u->others < u->elems && p->tensors[u->state[k - 1]].dim[0] < u->chunk;
+}
+
 bool sh_map_lacks(const struct sh_program *p, int unit, int k, int64_t first)
 {
-    const struct sh_unit *u = &p->units[unit];
-
-    return k > 0 && u->trainable && u->others < u->elems && p->tensors[u->state[k - 1]].dim[0] < u->chunk &&
-           first >= u->others;
+    return is_beginning(p, &p->units[unit], k) && first >= p->units[unit].others;
 }
 
 /* Bytes of n elements of state k in a slice. */
@@ -126,17 +129,28 @@ static void add_rows(struct sh_map *map, const struct sh_program *p, struct sh_e
     add_row(map, p, exec, unit, from + first, n - first, slice);
 }
 
+/* The elements of what a rank writes that have state k. */
+static int64_t written_of(const struct sh_program *p, const struct sh_unit *u, struct sh_range written, int k)
+{
+    int64_t n = written.end - written.begin, most = u->others - written.begin;
+
+    if (is_beginning(p, u, k) && most < n)
+        n = most > 0 ? most : 0;
+    return n;
+}
+
 /* Each state has only the part that this rank writes. They lie end to end, with room for an even number of elements, so
  * that four bytes may follow two. */
 static void add_copy(struct sh_map_unit *m, const struct sh_program *p, struct sh_exec *exec, int unit)
 {
-    int64_t n = m->written.end - m->written.begin;
     char *at;
 
     if (p->units[unit].snapshot == SH_NONE)
         return;
     at = sh_exec_data(exec, p->units[unit].snapshot);
     for (int k = 0; k < m->n_states; k++) {
+        int64_t n = m->copied[k] = written_of(p, &p->units[unit], m->written, k);
+
         m->copy[k] = sh_map_laid_out(p, unit, k, at, n);
         at += (n + n % 2) * (k == 0 || sh_map_coded(p, k) ? 4 : sh_dtype_bytes(p->state[k - 1].dtype));
     }

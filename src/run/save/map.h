@@ -35,6 +35,7 @@ struct sh_map_unit {
     struct sh_range owned;                  /* replicas own the same */
     struct sh_range written;                /* the part of it that this rank saves */
     struct sh_floats copy[1 + SH_KEPT_MAX]; /* of what is written, in the snapshot; none: there is no snapshot */
+    int64_t copied[1 + SH_KEPT_MAX];        /* its elements: all, or those before the first that lacks the state */
     int first_row, n_rows, n_states;        /* a frozen unit has only parameters, and one of
                                                   rows its state in their place */
     unsigned far;                           /* those of all rows */

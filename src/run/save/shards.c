@@ -1,6 +1,8 @@
 #include "src/run/save/shards.h"
 
 #include "src/base/mem.h"
+#include "src/optim/optim.h"
+#include "src/optim/update.h"
 #include "src/program/saved.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
@@ -50,6 +52,13 @@ const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece)
 const char *sh_shards_name(const struct sh_shards *p, int piece)
 {
     return p->tensors[p->pieces[piece].tensor].name;
+}
+
+bool sh_shards_has(const struct sh_shards *p, int piece, int k)
+{
+    unsigned states = p->tensors[p->pieces[piece].tensor].states;
+
+    return sh_map_state_at(p->r->p, sh_shards_param(p, piece)->unit, k) != SH_NONE && (!states || states >> k & 1u);
 }
 
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n)
@@ -358,12 +367,8 @@ static void add_piece(struct sh_shards *out, int *cap, int tensor, struct sh_rng
         int64_t first = param->unit_elems + place.first;
         int own = sh_map_state_at(out->r->p, param->unit, k);
 
-        if (own == SH_NONE)
+        if (!sh_shards_has(out, n, k))
             continue;
-        if (sh_map_lacks(out->r->p, param->unit, own, first)) {
-            piece->data[k].whole = out->zeros; /* none in a load, which leaves it out */
-            continue;
-        }
         piece->data[k] = find_state(out, param->unit, own, first);
         piece->far[k] = sh_floats_none(piece->data[k]);
     }
@@ -389,31 +394,27 @@ static void add_pieces(struct sh_shards *out, int *cap, int tensor, int param_in
     }
 }
 
-/* What a save writes where a state is missing. It is never written to, so it takes no memory. */
-static void lend_zeros(struct sh_shards *s)
+/* The states of a set that a tensor has. Those of rows are tensors of their own, after all others. */
+static unsigned states_of(const struct sh_shards *out, const struct sh_saved *s)
 {
-    int64_t most = 0;
+    const struct sh_program *p = out->r->p;
+    unsigned states = s->role == SH_PARAM_MOMENT ? 1u << (out->set.states.n - 1) : 1u << SH_CKPT_MODEL;
 
-    for (int i = 0; i < s->r->p->n_units; i++) {
-        const struct sh_unit *u = &s->r->p->units[i];
-
-        most = u->trainable && u->others < u->elems && u->chunk > most ? u->chunk : most;
-    }
-    if (most && !loads(s->way))
-        s->zeros = sh_calloc((size_t)most, sizeof *s->zeros);
+    for (int k = 0; k < p->n_states; k++)
+        if (sh_optim_keeps(p, sh_optim_of(out->r->cfg.optimizer.name), k, s))
+            states |= 2u << k;
+    return states;
 }
 
-/* The states of rows are tensors of their own, after all others. */
 static void add_tensor(struct sh_shards *out, const struct sh_saved *s)
 {
     struct sh_ckpt_tensor *t = &out->tensors[out->set.n_tensors++];
-    unsigned rows = out->r->p->row_state[0] ? 1u << (out->set.states.n - 1) : 0, all = (1u << out->set.states.n) - 1;
 
     *t = (struct sh_ckpt_tensor){.name = s->name, .ndim = s->ndim, .elems = s->elems, .role = s->role};
     for (int k = 0; k < s->ndim; k++)
         t->dim[k] = s->dim[k];
     if (out->way != SH_SHARDS_BASE)
-        t->states = s->role == SH_PARAM_MOMENT ? rows : all & ~rows;
+        t->states = states_of(out, s);
 }
 
 void sh_shards_leave_states(struct sh_shards *p)
@@ -491,7 +492,6 @@ void sh_shards_make(const struct sh_run *r, enum sh_shards_way way, struct sh_sh
     out->set.states.n = states_of_way(r, way);
     if (way == SH_SHARDS_LOAD && sh_map_coded(r->p, 1))
         lend_staged(out);
-    lend_zeros(out);
     describe(out);
     if (way == SH_SHARDS_SNAPSHOT)
         add_sums(out);
@@ -505,7 +505,6 @@ void sh_shards_free(struct sh_shards *p)
     free(p->tensors);
     free(p->pieces);
     free(p->host);
-    free(p->zeros);
     free(p->staged);
     free(p->sums);
     free(p->part_of);

@@ -40,7 +40,6 @@ struct sh_shards {
     char *host; /* the first n_host states, as far as they do not lie in the host's memory; or NULL */
     int n_host;
     float *staged;      /* LOAD: states in codes, in float32, until they are put; or NULL */
-    float *zeros;       /* as many as the longest piece has, or NULL */
     uint64_t *sums;     /* SNAPSHOT: the early sums of the pieces */
     uint64_t *parts;    /* on a GPU, SNAPSHOT: sums of parts of pieces, in pinned memory that the executor lends */
     uint64_t **part_of; /* [n_parts] the sum that each is a part of */
@@ -59,6 +58,9 @@ void sh_shards_leave_states(struct sh_shards *p);
  * parameter's unit. */
 const struct sh_param *sh_shards_param(const struct sh_shards *p, int piece);
 const char *sh_shards_name(const struct sh_shards *p, int piece);
+
+/* Whether a piece has state k of the set. Of a tensor without it nothing is read or written. */
+bool sh_shards_has(const struct sh_shards *p, int piece, int k);
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n);
 
 /* After a load or save that failed with `rc`: the failure of a home to give or take state, if there was one on any rank;

@@ -41,7 +41,7 @@ static void copy_slice(const struct sh_shards *p, int piece, int k, const struct
     int own = sh_map_state_at(p->r->p, s->unit, k);
 
     mine = sh_layout_intersect(sh_layout_intersect(mine, all), s->range);
-    if (own == SH_NONE)
+    if (!sh_shards_has(p, piece, k))
         return;
     if (mine.begin < mine.end && s->state[own].coded)
         copy_coded(p, piece, k, s, mine);
@@ -63,7 +63,7 @@ static void copy_stretch(const struct sh_map_stretch *s, void *arg)
 
 static void touch_slice(const struct sh_map_unit *m, int k, int t, int n)
 {
-    struct sh_range slice = sh_layout_split(m->written, n, t);
+    struct sh_range copied = {m->written.begin, m->written.begin + m->copied[k]}, slice = sh_layout_split(copied, n, t);
     struct sh_floats copy = sh_floats_at(m->copy[k], slice.begin - m->written.begin);
 
     for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(copy, i); i++)
@@ -117,7 +117,7 @@ static void sum_state(const struct sh_map_stretch *s, int k, struct sh_shards *p
     int own = sh_map_state_at(p->r->p, s->unit, k);
     uint64_t place;
 
-    for (int64_t at = 0; own != SH_NONE && at < s->range.end - s->range.begin; at += n) {
+    for (int64_t at = 0; sh_shards_has(p, piece, k) && at < s->range.end - s->range.begin; at += n) {
         n = sh_ckpt_piece_cut(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, skip + at,
                               s->range.end - s->range.begin - at, &block, &place);
         sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[own], at), n, place, p->parts + p->n_parts);

@@ -32,6 +32,10 @@ void sh_predict_say_units(const struct sh_predict *l);
 void sh_predict_say_memory(const struct sh_predict *l);
 int64_t sh_predict_kept(const struct sh_predict *l);
 
+/* machine.c: bytes of masters and optimizer states of all trained parameters, without what no element has: in float32 as
+ * in a checkpoint, or (kept) in the types in which the run keeps them. */
+int64_t sh_predict_state_bytes(const struct sh_predict *l, bool kept);
+
 /* moves.c: what this rank moves in a training step, between the device and the next lower tier. */
 struct sh_predict_moves {
     int64_t file_bytes; /* 0: there is no file */

@@ -6,6 +6,7 @@
 #include "src/base/string/str.h"
 #include "src/metrics/trace.h"
 #include "src/near/slot.h"
+#include "src/optim/update.h"
 #include "src/tools/predict/limit.h"
 
 #include <math.h>
@@ -15,15 +16,20 @@
 /* Rate of a snapshot: from a GPU to host memory, or within host memory. */
 static const double snapshot_bytes_per_second = 20e9;
 
-/* The bytes of masters and optimizer states of the trained parameters: in float32 as in a checkpoint, or (kept) in the
- * types in which the run keeps them. */
-static double state_bytes(const struct sh_predict *l, bool kept)
+int64_t sh_predict_state_bytes(const struct sh_predict *l, bool kept)
 {
-    int bytes = sh_dtype_bytes(SH_F32);
+    const struct sh_program *p = l->p;
+    int64_t all = 0;
 
-    for (int i = 0; i < l->p->n_states; i++)
-        bytes += sh_dtype_bytes(kept && l->p->state[i].dtype == SH_BF16 ? SH_BF16 : SH_F32);
-    return (double)bytes * (double)sh_model_trained(&l->build.model, &l->build.batch.adapters);
+    for (int i = 0; i < p->n_saved; i++) {
+        int bytes = sh_dtype_bytes(SH_F32);
+
+        for (int k = 0; k < p->n_states; k++)
+            if (sh_optim_keeps(p, l->build.options.optim, k, &p->saved[i]))
+                bytes += sh_dtype_bytes(kept && p->state[k].dtype == SH_BF16 ? SH_BF16 : SH_F32);
+        all += p->saved[i].trainable ? bytes * p->saved[i].elems : 0;
+    }
+    return all;
 }
 
 /* If the save runs in the background, only the copy stops training. */
@@ -35,8 +41,8 @@ static double save_seconds(const struct sh_predict *l)
     if (!l->cfg.checkpoint.enable)
         return 0;
     if (l->build.options.snapshot)
-        return state_bytes(l, true) / l->at.world / snapshot_bytes_per_second;
-    return state_bytes(l, false) / fmin(m->disk.write, nodes * m->disk.each_node);
+        return (double)sh_predict_state_bytes(l, true) / l->at.world / snapshot_bytes_per_second;
+    return (double)sh_predict_state_bytes(l, false) / fmin(m->disk.write, nodes * m->disk.each_node);
 }
 
 /* Every rank copies at once, and a node sends what its ranks have; a new node takes as much from one other. */

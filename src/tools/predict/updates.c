@@ -134,8 +134,8 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
     return w;
 }
 
-/* Means of squares that a rank keeps of elements that Muon updates, which has none: copies are of whole units, and all
- * ranks have room for as many as the first. Said if they are more than a tenth of the elements. */
+/* Means of squares that a rank keeps of elements that Muon updates, which has none: in a file they are of whole units, and
+ * all ranks have room for as many as the first. Said if they are more than a tenth of the elements. */
 static void say_unused(const struct sh_predict *l)
 {
     const struct sh_program *p = l->p;
@@ -157,11 +157,10 @@ static void say_unused(const struct sh_predict *l)
     if (unused <= unused_share * all)
         return;
     sh_str_bytes((int64_t)unused * sh_dtype_bytes(p->state[1].dtype), bytes);
-    sh_str_say(
-        stdout, "muon", "%s of %s on each rank are of elements that it does not update: %s", bytes, p->state[1].name,
-        filed                       ? "states in a file are of whole units"
-        : l->build.options.snapshot ? "copies of states, as saves in the background make them, are of whole units"
-                                    : "each rank has as many as the one with most of what AdamW updates");
+    sh_str_say(stdout, "muon", "%s of %s on each rank are of elements that it does not update: %s", bytes,
+               p->state[1].name,
+               filed ? "states in a file are of whole units"
+                     : "each rank has as many as the one with most of what AdamW updates");
 }
 
 static void say_muon(const struct sh_predict *l)
@@ -193,6 +192,8 @@ static void say_muon(const struct sh_predict *l)
                sh_str_count((int64_t)(w.busiest * world * (1 - small_share) / (small_share * of_token)), tokens));
     sh_str_say(stdout, "muon", "weight decay takes %.3g of each element of them a step: lr %g x weight_decay %g",
                decay_of(&l->cfg, NAN, NAN), l->cfg.optimizer.lr, l->cfg.optimizer.weight_decay);
+    sh_str_say(stdout, "muon", "tensors in a checkpoint: %lld bytes, without %s of matrices",
+               (long long)sh_predict_state_bytes(l, false), l->p->state[1].name);
     say_unused(l);
 }
 
