@@ -38,8 +38,8 @@ static void store_block(unsigned char *block, enum sh_code8_law law, const float
     if (scale < SH_CODE8_LEAST)
         return;
     for (int i = 0; i < ELEMS; i++)
-        block[i] = law == SH_CODE8_LINEAR ? sh_code8_to_linear(x[i], scale, 127.0f / scale, bits[i])
-                                          : sh_code8_to_fourth(x[i], scale, 1.0f / scale, bits[i]);
+        block[i] = law == SH_CODE8_LINEAR ? sh_code8_to_linear(x[i], sh_code8_per_linear(scale), bits[i])
+                                          : sh_code8_to_fourth(x[i], sh_code8_per_fourth(scale), bits[i]);
     memcpy(block + ELEMS, &scale, sizeof scale);
 }
 

@@ -21,7 +21,7 @@ static void encode_block(const struct sh_operand *a, int64_t at, unsigned char *
     if (scale < SH_CODE8_LEAST)
         return;
     for (int i = 0; i < ELEMS; i++)
-        block[i] = sh_code8_to_linear((float)sh_ref_get(a, at + i), scale, 127.0f / scale, SH_CODE8_NEAREST);
+        block[i] = sh_code8_to_linear((float)sh_ref_get(a, at + i), sh_code8_per_linear(scale), SH_CODE8_NEAREST);
     memcpy(block + ELEMS, &scale, sizeof scale);
 }
 

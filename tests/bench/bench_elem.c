@@ -2,6 +2,7 @@
  *     OMP_NUM_THREADS=2 bench_elem [repeats [tokens]]
  * A figure is bytes that must move (sh_op_cost) divided by the best wall time of the repeats. With few tokens the
  * tensors stay in a shared cache, as they may in training; memcpy is measured at both sizes. */
+#include "src/base/number/code8.h"
 #include "src/base/number/exact.h"
 #include "kernels/op.h"
 
@@ -14,7 +15,7 @@ enum { T = 256, C = 768, F = 3072, V = 50257, DIM = 64, LONG = 1 << 25 };
 static int repeats = 7;
 static int64_t tokens = 1024;
 
-/* Operands, inputs > outputs: a type (a compute type, f f32, b bf16, d f64, i i32, s i16) and a letter for each
+/* Operands, inputs > outputs: a type (a compute type, f f32, b bf16, d f64, i i32, s i16, u u8) and a letter for each
  * dimension. */
 static const struct {
     enum sh_op_kind kind;
@@ -41,6 +42,8 @@ static const struct {
     {SH_OP_SUMSQ, "fL > dE"},
     {SH_OP_ADAMW, "fL > fL fL fL"},
     {SH_OP_ADAMW, "fL > bL fL fL sL"},
+    {SH_OP_ADAMW_CODED, "fL > fL uKk uKk"},
+    {SH_OP_ADAMW_CODED, "fL > bL uKk uKk sL"},
 };
 
 static int64_t dim_of(char letter)
@@ -56,6 +59,8 @@ static int64_t dim_of(char letter)
     case 'V': return V;
     case 'D': return DIM;
     case 'L': return LONG;
+    case 'K': return LONG / SH_CODE8_ELEMS;
+    case 'k': return SH_CODE8_BLOCK_BYTES;
     case 'E': return SH_EXACT_ELEMS;
     default: return 1;
     }
@@ -68,6 +73,7 @@ static enum sh_dtype type_of(char letter, enum sh_dtype act)
            : letter == 'd' ? SH_F64
            : letter == 'i' ? SH_I32
            : letter == 's' ? SH_I16
+           : letter == 'u' ? SH_U8
                            : SH_F32;
 }
 
@@ -141,7 +147,7 @@ static struct sh_op_attr attr_of(enum sh_op_kind kind)
 {
     if (kind == SH_OP_ROPE)
         return (struct sh_op_attr){.attn = {.heads = C / DIM, .kv_heads = C / DIM, .head_dim = DIM}};
-    if (kind == SH_OP_ADAMW)
+    if (kind == SH_OP_ADAMW || kind == SH_OP_ADAMW_CODED)
         return (struct sh_op_attr){.runs.count = 1};
     return (struct sh_op_attr){.norm.eps = 1e-5f};
 }

@@ -46,13 +46,27 @@ static void the_mean_is_the_number(void **state)
         double linear = 0, fourth = 0;
 
         for (uint32_t bits = 0; bits < 65536; bits++) {
-            linear += (double)sh_code8_linear(sh_code8_to_linear((float)-x, 1, 127, bits), 1);
-            fourth += (double)sh_code8_fourth(sh_code8_to_fourth((float)x, 1, 1, bits), 1);
+            linear += (double)sh_code8_linear(sh_code8_to_linear((float)-x, sh_code8_per_linear(1), bits), 1);
+            fourth += (double)sh_code8_fourth(sh_code8_to_fourth((float)x, 1, bits), 1);
         }
         assert_true(fabs(linear / 65536 + x) <= 3e-5);
         assert_true(fourth > 0);
         if (x > 3e-10)
             assert_true(fabs(fourth / 65536 / x - 1) <= 1e-3);
+    }
+}
+
+/* Whatever the random bits, the largest number of a block keeps the last code: another scale would be read from it. */
+static void the_largest_keeps_the_last_code(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        float scale = (float)ldexp(1 + (double)optest_int(0, 8388607) / 8388608, optest_int(-88, 90));
+        uint32_t bits = i % 2 ? 0xffff : 0;
+
+        assert_int_equal(sh_code8_to_linear(scale, sh_code8_per_linear(scale), bits), 127);
+        assert_int_equal(sh_code8_to_linear(-scale, sh_code8_per_linear(scale), bits), 256 - 127);
+        assert_int_equal(sh_code8_to_fourth(scale, sh_code8_per_fourth(scale), bits), 255);
     }
 }
 
@@ -234,9 +248,13 @@ static void how_long_it_takes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(codes_come_back),  cmocka_unit_test(the_mean_is_the_number),
-        cmocka_unit_test(the_ends),         cmocka_unit_test(to_codes_and_back),
-        cmocka_unit_test(as_the_reference), cmocka_unit_test(how_long_it_takes),
+        cmocka_unit_test(codes_come_back),
+        cmocka_unit_test(the_mean_is_the_number),
+        cmocka_unit_test(the_largest_keeps_the_last_code),
+        cmocka_unit_test(the_ends),
+        cmocka_unit_test(to_codes_and_back),
+        cmocka_unit_test(as_the_reference),
+        cmocka_unit_test(how_long_it_takes),
     };
 
     return cmocka_run_group_tests_name("code8", tests, NULL, NULL);

@@ -46,7 +46,6 @@ SH_CLONES static int32_t largest_bits(const float *from)
 {
     int32_t largest = 0;
 
-#pragma omp simd reduction(max : largest)
     for (int i = 0; i < ELEMS; i++) {
         int32_t size = (int32_t)(sh_f32_to_bits(from[i]) & 0x7fffffffu);
 
@@ -57,20 +56,20 @@ SH_CLONES static int32_t largest_bits(const float *from)
 
 SH_CLONES static void store_linear(unsigned char *code, const float *from, float scale, const uint32_t *word)
 {
-    float per = 127.0f / scale;
+    float per = sh_code8_per_linear(scale);
 
 #pragma omp simd
     for (int i = 0; i < ELEMS; i++)
-        code[i] = sh_code8_to_linear(from[i], scale, per, word[i] & 0xffffu);
+        code[i] = sh_code8_to_linear(from[i], per, word[i] & 0xffffu);
 }
 
 SH_CLONES static void store_fourth(unsigned char *code, const float *from, float scale, const uint32_t *word)
 {
-    float per = 1.0f / scale;
+    float per = sh_code8_per_fourth(scale);
 
 #pragma omp simd
     for (int i = 0; i < ELEMS; i++)
-        code[i] = sh_code8_to_fourth(from[i], scale, per, word[i] >> SH_RANDOM_BITS);
+        code[i] = sh_code8_to_fourth(from[i], per, word[i] >> SH_RANDOM_BITS);
 }
 
 static unsigned char *block_of(const struct update *u, int k, int64_t element)

@@ -13,6 +13,7 @@ _Static_assert(SH_CPU_STRIDE % TURN == 0, "a piece is whole turns");
 /* Which blocks: the key, the bits above their numbers, and the number of the first. */
 struct blocks {
     uint64_t key, above, first;
+    uint64_t of_round[SH_PHILOX_ROUNDS][2];
 };
 
 /* words [n]: the words of n / TURN * LANES blocks. */
@@ -27,7 +28,7 @@ static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 
 #define WIDE __attribute__((target("avx2")))
 #define WIDEST __attribute__((target("avx512f")))
-enum { HALF = LANES / 2, HALF_TURN = TURN / 2 };
+enum { HALF = LANES / 2, HALF_TURN = TURN / 2, ABREAST = 4 };
 
 /* Four blocks side by side, with a word of each in the lower half of 64 bits; the upper halves are never read.
  * Written by hand: a compiler turns the 32-bit products into 64-bit ones, which take six times as long. */
@@ -44,7 +45,7 @@ static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t half)
 }
 
 /* Same as sh_philox_round(). */
-static WIDE inline struct lanes round_of(struct lanes x, const uint32_t k[2])
+static WIDE inline struct lanes round_of(struct lanes x, const uint64_t k[2])
 {
     __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xd2511f53), x.c[0]);
     __m256i p1 = _mm256_mul_epu32(_mm256_set1_epi64x(0xcd9e8d57), x.c[2]);
@@ -63,17 +64,18 @@ static WIDE inline void store(struct lanes x, uint32_t *words)
     _mm256_storeu_si256((__m256i *)(void *)(words + HALF_TURN / 2), _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
+/* Both halves of a turn side by side. */
 static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    for (int64_t i = 0; i < n; i += HALF_TURN) {
-        struct lanes x = lanes_at(b, i / HALF_TURN);
-        uint32_t k[2] = {(uint32_t)b->key, (uint32_t)(b->key >> 32)};
+    for (int64_t i = 0; i < n; i += TURN) {
+        struct lanes x = lanes_at(b, i / HALF_TURN), y = lanes_at(b, i / HALF_TURN + 1);
 
         for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
-            x = round_of(x, k);
-            sh_philox_next_key(k);
+            x = round_of(x, b->of_round[r]);
+            y = round_of(y, b->of_round[r]);
         }
         store(x, words + i);
+        store(y, words + i + HALF_TURN);
     }
 }
 
@@ -95,7 +97,7 @@ static WIDEST inline __m512i xor3(__m512i a, __m512i b, __m512i c)
     return _mm512_ternarylogic_epi64(a, b, c, 0x96);
 }
 
-static WIDEST inline struct more_lanes more_round_of(struct more_lanes x, const uint32_t k[2])
+static WIDEST inline struct more_lanes more_round_of(struct more_lanes x, const uint64_t k[2])
 {
     __m512i p0 = _mm512_mul_epu32(_mm512_set1_epi64(0xd2511f53), x.c[0]);
     __m512i p1 = _mm512_mul_epu32(_mm512_set1_epi64(0xcd9e8d57), x.c[2]);
@@ -103,22 +105,51 @@ static WIDEST inline struct more_lanes more_round_of(struct more_lanes x, const 
                                 xor3(_mm512_srli_epi64(p0, 32), x.c[3], _mm512_set1_epi64((long long)k[1])), p0}};
 }
 
+static WIDEST inline void more_store(struct more_lanes x, uint32_t *words)
+{
+    __m512i front = _mm512_mask_blend_epi32(0xaaaa, x.c[0], _mm512_slli_epi64(x.c[1], 32));
+    __m512i back = _mm512_mask_blend_epi32(0xaaaa, x.c[2], _mm512_slli_epi64(x.c[3], 32));
+
+    _mm512_storeu_si512(words, _mm512_unpacklo_epi64(front, back));
+    _mm512_storeu_si512(words + HALF_TURN, _mm512_unpackhi_epi64(front, back));
+}
+
+/* Four turns side by side: a round waits for the one before it, and schedulers do not look far enough ahead to begin the next
+ * turn meanwhile. */
+static WIDEST inline void throw_four(const struct blocks *b, int64_t turn, uint32_t *words)
+{
+    struct more_lanes w = more_lanes_at(b, turn), x = more_lanes_at(b, turn + 1);
+    struct more_lanes y = more_lanes_at(b, turn + 2), z = more_lanes_at(b, turn + 3);
+
+    for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
+        w = more_round_of(w, b->of_round[r]);
+        x = more_round_of(x, b->of_round[r]);
+        y = more_round_of(y, b->of_round[r]);
+        z = more_round_of(z, b->of_round[r]);
+    }
+    more_store(w, words + turn * TURN);
+    more_store(x, words + (turn + 1) * TURN);
+    more_store(y, words + (turn + 2) * TURN);
+    more_store(z, words + (turn + 3) * TURN);
+}
+
+static WIDEST inline void throw_one(const struct blocks *b, int64_t turn, uint32_t *words)
+{
+    struct more_lanes x = more_lanes_at(b, turn);
+
+    for (int r = 0; r < SH_PHILOX_ROUNDS; r++)
+        x = more_round_of(x, b->of_round[r]);
+    more_store(x, words + turn * TURN);
+}
+
 static WIDEST void throw_widest(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    for (int64_t i = 0; i < n; i += TURN) {
-        struct more_lanes x = more_lanes_at(b, i / TURN);
-        uint32_t k[2] = {(uint32_t)b->key, (uint32_t)(b->key >> 32)};
-        __m512i front, back;
+    int64_t turn = 0;
 
-        for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
-            x = more_round_of(x, k);
-            sh_philox_next_key(k);
-        }
-        front = _mm512_mask_blend_epi32(0xaaaa, x.c[0], _mm512_slli_epi64(x.c[1], 32));
-        back = _mm512_mask_blend_epi32(0xaaaa, x.c[2], _mm512_slli_epi64(x.c[3], 32));
-        _mm512_storeu_si512(words + i, _mm512_unpacklo_epi64(front, back));
-        _mm512_storeu_si512(words + i + HALF_TURN, _mm512_unpackhi_epi64(front, back));
-    }
+    for (; turn + ABREAST <= n / TURN; turn += ABREAST)
+        throw_four(b, turn, words);
+    for (; turn < n / TURN; turn++)
+        throw_one(b, turn, words);
 }
 
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
@@ -135,10 +166,17 @@ static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
 #endif
 
 /* Draw the words of elements [i, i + n) somewhere in `room`. */
-static const uint32_t *draw(const struct sh_random *random, int64_t i, int64_t n, uint32_t room[WORDS])
+static const uint32_t *draw(const struct sh_random *random, int64_t i, int64_t n, uint32_t *room)
 {
-    struct blocks b = {random->key, random->update, (uint64_t)(i - random->origin) / SH_RANDOM_ELEMS};
+    struct blocks b = {
+        .key = random->key, .above = random->update, .first = (uint64_t)(i - random->origin) / SH_RANDOM_ELEMS};
     int place = sh_random_place(random, i);
+    uint32_t k[2] = {(uint32_t)b.key, (uint32_t)(b.key >> 32)};
+
+    for (int r = 0; r < SH_PHILOX_ROUNDS; r++, sh_philox_next_key(k)) {
+        b.of_round[r][0] = k[0];
+        b.of_round[r][1] = k[1];
+    }
 
     draw_words(&b, (place + n + TURN - 1) / TURN * TURN, room);
     return room + place;
@@ -147,8 +185,11 @@ static const uint32_t *draw(const struct sh_random *random, int64_t i, int64_t n
 void sh_cpu_random_words(const struct sh_random *random, int64_t i, int64_t n, uint32_t *words)
 {
     uint32_t room[WORDS];
+    bool direct = sh_random_place(random, i) == 0 && n % TURN == 0;
+    const uint32_t *from = draw(random, i, n, direct ? words : room);
 
-    memcpy(words, draw(random, i, n, room), (size_t)n * sizeof *words);
+    if (!direct)
+        memcpy(words, from, (size_t)n * sizeof *words);
 }
 
 SH_CLONES static void round_all(sh_bf16 *to, const float *from, const uint32_t *words, int state, int64_t n)

@@ -22,7 +22,7 @@ SH_CLONES static void widen(const unsigned char *code, float scale, enum sh_code
 SH_CLONES static float narrow(const float *from, enum sh_code8_law law, unsigned char *code)
 {
     int32_t largest = 0;
-    float scale;
+    float scale, per;
 
     for (int i = 0; i < ELEMS; i++) {
         int32_t size = (int32_t)(sh_f32_to_bits(from[i]) & 0x7fffffffu);
@@ -34,12 +34,13 @@ SH_CLONES static float narrow(const float *from, enum sh_code8_law law, unsigned
         memset(code, 0, ELEMS);
         return 0;
     }
+    per = law == SH_CODE8_LINEAR ? sh_code8_per_linear(scale) : sh_code8_per_fourth(scale);
     if (law == SH_CODE8_LINEAR)
         for (int i = 0; i < ELEMS; i++)
-            code[i] = sh_code8_to_linear(from[i], scale, 127.0f / scale, SH_CODE8_NEAREST);
+            code[i] = sh_code8_to_linear(from[i], per, SH_CODE8_NEAREST);
     else
         for (int i = 0; i < ELEMS; i++)
-            code[i] = sh_code8_to_fourth(from[i], scale, 1.0f / scale, SH_CODE8_NEAREST);
+            code[i] = sh_code8_to_fourth(from[i], per, SH_CODE8_NEAREST);
     return scale;
 }
 

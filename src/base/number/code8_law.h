@@ -17,48 +17,54 @@ SH_DTYPE float sh_code8_fourth(unsigned char code, float scale)
     return scale * (square * square);
 }
 
-/* The code of x, |x| <= scale, and scale > 0; per_scale is 127 / scale. */
-SH_DTYPE unsigned char sh_code8_to_linear(float x, float scale, float per_scale, uint32_t bits)
+/* 127 / scale and 1 / scale, by which the numbers of a block are multiplied; the former is a little more, so that the
+ * product with the largest number is not below 127. */
+SH_DTYPE float sh_code8_per_linear(float scale)
 {
-    float size = sh_bits_to_f32(sh_f32_to_bits(x) & 0x7fffffffu), y = size * per_scale;
-
-    y = size >= scale ? 127.0f : y;
-    y = y > 127.0f ? 127.0f : y;
-    y += (float)(int32_t)bits * SH_CODE8_STEP; /* less than 128 */
-    return (unsigned char)(int32_t)(x < 0 ? -y : y);
+    return 127.00002f / scale;
 }
 
-/* r^(1/4) for 2^-40 <= r <= 1, within 1e-4 of it: Newton's method from a guess by the exponent. */
+SH_DTYPE float sh_code8_per_fourth(float scale)
+{
+    return 1.0f / scale;
+}
+
+/* The code of x, |x| <= scale, and scale > 0. Bounds are of whole numbers, whose least and largest are one instruction. */
+SH_DTYPE unsigned char sh_code8_to_linear(float x, float per_linear, uint32_t bits)
+{
+    int32_t sign = (int32_t)sh_f32_to_bits(x) >> 31;
+    float size = sh_bits_to_f32(sh_f32_to_bits(x) & 0x7fffffffu);
+    int32_t code = (int32_t)(size * per_linear + (float)(int32_t)bits * SH_CODE8_STEP); /* at most 128 */
+
+    code = code > 127 ? 127 : code;
+    return (unsigned char)((code ^ sign) - sign);
+}
+
+/* 255 r^(1/4) for 0 <= r <= 1, within 2e-5 of it: w is r^(-1/4), guessed by the exponent, r w^4 is between 0.75 and 0.95,
+ * and a polynomial is its power of -3/4. */
 SH_DTYPE float sh_code8_root(float r)
 {
-    float w = sh_bits_to_f32(0x4f584600u - (sh_f32_to_bits(r) >> 2)), quarter = 0.25f * r, square;
+    float w = sh_bits_to_f32(0x4f500000u - (sh_f32_to_bits(r) >> 2)), cube = r * w * (w * w), p = cube * w;
 
-    square = w * w;
-    w = w * (1.25f - quarter * (square * square));
-    square = w * w;
-    w = w * (1.25f - quarter * (square * square));
-    return r * w * (w * w);
+    return cube * (871.335423f + p * (-1325.28313f + p * (995.381459f + p * -286.515458f)));
 }
 
-/* The same for 0 <= x <= scale; per_scale is 1 / scale. The two neighbours are c^4 and (c + 1)^4 of 255^4.
- * Adding 1.5 * 2^23 leaves a whole number; a cast would, but compilers do not vectorise it here. Of a whole root either
- * neighbour will do: the other one then has no share. */
-SH_DTYPE unsigned char sh_code8_to_fourth(float x, float scale, float per_scale, uint32_t bits)
+/* The same for 0 <= x <= scale. The two neighbours are c^4 and (c + 1)^4 of 255^4. Of a whole root either neighbour will do:
+ * the other one then has no share. */
+SH_DTYPE unsigned char sh_code8_to_fourth(float x, float per_fourth, uint32_t bits)
 {
-    float r = x * per_scale, below, gap, c, z;
+    float r = x * per_fourth;
+    int32_t code = (int32_t)sh_code8_root(r), some = (int32_t)sh_f32_to_bits(x);
+    float c = (float)code, below = c * c, above = (c + 1.0f) * (c + 1.0f), share;
 
-    r = x >= scale ? 1.0f : r;
-    r = r > 1.0f ? 1.0f : r;
-    z = 255.0f * sh_code8_root(r < 0x1p-40f ? 0x1p-40f : r);
-    z = z > 255.0f ? 255.0f : z;
-    c = (z - 0.5f + 12582912.0f) - 12582912.0f;
-    below = c * c * (c * c);
-    gap = (2.0f * c + 1.0f) * (2.0f * c * (c + 1.0f) + 1.0f);
-    c = (float)(int32_t)bits * SH_CODE8_STEP * gap < r * SH_CODE8_FOURTHS - below ? c + 1.0f : c;
-    c = c > 255.0f ? 255.0f : c;
-    z = x * 0x1p126f;
-    z = z > 1.0f ? 1.0f : z;
-    return (unsigned char)(int32_t)(c < z ? z : c);
+    below *= below;
+    above *= above;
+    share = (float)(int32_t)bits * SH_CODE8_STEP * (above - below) - (r * SH_CODE8_FOURTHS - below);
+    code += (int32_t)(sh_f32_to_bits(share) >> 31); /* below 0: the upper one */
+    some = some > 1 ? 1 : some;
+    code = code < some ? some : code;
+    code = code > 255 ? 255 : code;
+    return (unsigned char)(code < 0 ? 0 : code);
 }
 
 #endif
