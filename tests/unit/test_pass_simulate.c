@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 64, MAX_MICROS = 16 };
+enum { GLOBAL = 12, STEPS = 2, SEED = 11, TOKENS = GLOBAL * TINY_SEQ, MAX_RANKS = 64, MAX_MICROS = 16, MOST = 8 };
 
 #define TINY_EXPERTS                                                                                      \
     .dim = 12, .ffn_dim = 20, .expert_ffn_dim = 5, .vocab_size = TINY_VOCAB, .max_seq_len = TINY_SEQ + 1, \
@@ -129,7 +129,7 @@ static void put_no_loss(const struct sim *s)
 static void micro_steps(struct sim *s, const struct sh_build *b, int step)
 {
     const struct sh_program *p = s->ranks[0].p;
-    double loss[MAX_RANKS][MAX_MICROS];
+    double loss[MOST * MAX_RANKS][MOST * MAX_MICROS];
     int n = b->options.micro_steps, run = 0;
 
     put_no_loss(s);
@@ -176,7 +176,7 @@ static void train(struct sim *s, const struct sh_build *b, int step, struct outc
 
 static void evaluate(struct sim *s, const struct sh_build *b, struct outcome *o)
 {
-    double sum[MAX_RANKS] = {0};
+    double sum[MOST * MAX_RANKS] = {0};
 
     for (int m = 0; m < b->options.micro_steps; m++) {
         /* An evaluation reads the first of the inputs of a step. */
@@ -804,33 +804,57 @@ static void with_muon(void **state)
     optim = NULL;
 }
 
-/* More ranks than matrices and than chunks: some own what they have no part of, most own nothing. Each step has the
- * sequences of one rank's 16 micro-steps. */
+/* More ranks than matrices and than chunks: some own what they have no part of, most own nothing. A step has the sequences
+ * of a rank's micro-steps. Owners may be of one shard group, or of several replicas. */
+static void muon_on(int times, int shard, int most_owners, const struct outcome *one)
+{
+    struct sh_build b;
+    struct outcome many;
+
+    owners = most_owners;
+    b = build_of(&tiny_models[1], GLOBAL, 1, false);
+    many = run(&b, shard, times * MAX_RANKS / shard, 1);
+    assert_near(&many, one, 1e-5, 2e-6);
+    free(many.params);
+    owners = 0;
+}
+
+static struct outcome muon_on_one(int times)
+{
+    struct sh_build b = build_of(&tiny_models[1], 1, GLOBAL / (MAX_RANKS / MAX_MICROS), false);
+
+    b.options.micro_steps = times * MAX_MICROS;
+    return run(&b, 1, 1, 1);
+}
+
 static void with_muon_on_many_ranks(void **state)
 {
     static const struct {
         int shard, owners;
-    } rows[] = {{64, 0}, {64, 5}, {16, 3}, {8, 0}};
-    const struct tiny_model *m = &tiny_models[1];
-    struct sh_build b;
+    } rows[] = {{64, 0}, {64, 5}, {16, 3}, {8, 0}, {8, 8}, {8, 16}, {8, 64}};
     struct outcome one;
 
     (void)state;
     optim = sh_optim_of(SH_OPTIM_MUON);
-    b = build_of(m, 1, GLOBAL / (MAX_RANKS / MAX_MICROS), false);
-    b.options.micro_steps = MAX_MICROS;
-    one = run(&b, 1, 1, 1);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct outcome many;
-
-        owners = rows[i].owners;
-        b = build_of(m, GLOBAL, 1, false);
-        many = run(&b, rows[i].shard, MAX_RANKS / rows[i].shard, 1);
-        assert_near(&many, &one, 1e-5, 2e-6);
-        free(many.params);
-    }
+    one = muon_on_one(1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        muon_on(1, rows[i].shard, rows[i].owners, &one);
     free(one.params);
-    owners = 0;
+    optim = NULL;
+}
+
+/* 64 replicas of 8 ranks, whose matrices are shared by 1, 2 and 8 replicas. */
+static void with_muon_on_most_ranks(void **state)
+{
+    struct outcome one;
+
+    (void)state;
+    optim = sh_optim_of(SH_OPTIM_MUON);
+    one = muon_on_one(MOST);
+    muon_on(MOST, 8, 8, &one);
+    muon_on(MOST, 8, 16, &one);
+    muon_on(MOST, 8, 64, &one);
+    free(one.params);
     optim = NULL;
 }
 
@@ -1661,6 +1685,7 @@ int main(void)
         cmocka_unit_test(with_whole_matrices),
         cmocka_unit_test(with_muon),
         cmocka_unit_test(with_muon_on_many_ranks),
+        cmocka_unit_test(with_muon_on_most_ranks),
         cmocka_unit_test(slices_change_no_bit),
         cmocka_unit_test(gradients_away_change_no_bit),
         cmocka_unit_test(parameters_away_change_no_bit),

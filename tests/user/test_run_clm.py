@@ -194,6 +194,10 @@ REFUSED = [
     ('--model_name model --max_steps 3 --learning_rate x', "--learning_rate: optimizer.lr: 'x' is not a number"),
     ('--model_name model --optim schedule_free_adamw', 'it evaluates other parameters than it trains'),
     ('--model_name model --optim adamw_torch_4bit', 'no kernel has states of four bits'),
+    ('--model_name model --optim Shampoo', '--optim Shampoo: its states are square matrices beside each matrix'),
+    ('--model_name model --optim dion2', "it makes Muon's step from factors of low rank"),
+    ('--model_name model --optim galore_adamw', 'offload.optimizer moves them away'),
+    ('--model_name model --optim rmsprop', 'optimizer.name is adamw (adamw_torch), sgd'),
     ('--model_name model --lr_scheduler_type polynomial', 'lr_scheduler.decay_type is linear, cosine, constant'),
     ('--model_name model --lr_scheduler_type constant --warmup_steps 3', 'constant_with_warmup has one'),
     ('--model_name model --warmup_ratio 1.5', '--warmup_ratio must be a number from 0 to 1', '--max_steps=3'),
@@ -223,7 +227,7 @@ REFUSED = [
 ]
 # Words that nothing here does: the reason, and what does the same.
 REFUSED_WORDS = [
-    ('--optim adafactor', 'optimizer.name is adamw (adamw_torch), sgd, lion (lion_32bit), muon or normuon'),
+    ('--optim adafactor', 'offload.optimizer moves them away'),
     ('--adafactor', 'optimizer.name is'),
     ('--optim_args a=1', 'are keys of optimizer'),
     ('--optim_target_modules all', 'lora.target_modules'),

@@ -5,6 +5,7 @@
 #include "io/json/json.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/config/foreign/alias.h"
 #include "src/config/foreign/trainer.h"
 
 #include <stdlib.h>
@@ -81,6 +82,18 @@ static sh_rc set_pairs(struct sh_clm *c, const char *option, const char *pairs)
     return rc;
 }
 
+/* An optimizer that is not here has the reason that its name has in a configuration. */
+static sh_rc refuse(const char *option, const struct sh_trainer_row *row, const char *value)
+{
+    char room[SH_CONFIG_NAME_MAX];
+    const char *why =
+        strcmp(row->name, "optim")
+            ? NULL
+            : sh_config_alias_advice("optimizer.name", sh_config_alias_word("optimizer.name", value, room));
+
+    return sh_fail(SH_E_USAGE, "sherd run_clm: %s%s%s: %s", option, value[0] ? " " : "", value, why ? why : row->text);
+}
+
 /* option: as messages name it. */
 static sh_rc take(struct sh_clm *c, const char *option, const struct sh_trainer_row *row, const char *value)
 {
@@ -88,8 +101,7 @@ static sh_rc take(struct sh_clm *c, const char *option, const struct sh_trainer_
     case SH_TRAINER_KEY: return sh_clm_choose(c, option, row->text, value);
     case SH_TRAINER_SET: return set_pairs(c, option, row->text);
     case SH_TRAINER_NOTHING: ignore(c, option); return SH_OK;
-    case SH_TRAINER_REFUSED:
-        return sh_fail(SH_E_USAGE, "sherd run_clm: %s%s%s: %s", option, value[0] ? " " : "", value, row->text);
+    case SH_TRAINER_REFUSED: return refuse(option, row, value);
     case SH_TRAINER_OWN: break;
     }
     return SH_OK;
