@@ -2,10 +2,12 @@
 #include "src/near/keep.h"
 
 #include "src/base/time.h"
+#include "src/near/pulse.h"
 #include "src/near/wire.h"
 
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -85,7 +87,9 @@ static sh_rc ask(int socket, struct sh_wire *m, int *fd)
 sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper)
 {
     struct sh_wire m = {.kind = SH_WIRE_HELLO, .rank = rank, .world = world, .start = start};
+    const char *watch = getenv(SH_PULSE_VARIABLE);
 
+    snprintf(m.text, sizeof m.text, "%s", watch ? watch : "");
     SH_TRY(ask(fd, &m, NULL));
     *keeper = m.start;
     return SH_OK;

@@ -5,6 +5,7 @@
 #include "src/base/string/str.h"
 #include "src/base/time.h"
 #include "src/near/next.h"
+#include "src/near/pulse.h"
 #include "src/near/wire.h"
 
 #include <errno.h>
@@ -38,7 +39,8 @@ struct keeper {
     struct client *client;
     struct sh_keep_part *part;
     int n_clients, cap_clients, n_parts, cap_parts;
-    bool leaves; /* once the ranks are gone */
+    char watch[SH_WIRE_TEXT]; /* of the script that this keeper follows; "": none */
+    bool leaves;              /* once the ranks are gone */
     /* The death that is being told. */
     struct {
         int64_t since; /* 0: none */
@@ -155,7 +157,7 @@ static const struct client *kill_others(const struct keeper *k, uint64_t start)
     return left;
 }
 
-static void refuse(struct client *c, const struct client *left)
+static void refuse_beside(struct client *c, const struct client *left)
 {
     struct sh_wire m = {.kind = SH_WIRE_ANSWER, .rc = SH_E_COMM};
 
@@ -192,7 +194,7 @@ static bool answer_hellos(struct keeper *k)
         if (c->since && !left)
             let_in(k, c);
         else if (c->since && sh_seconds_since(c->since) > k->seconds)
-            refuse(c, left);
+            refuse_beside(c, left);
         waits = waits || c->since;
     }
     return waits;
@@ -246,8 +248,23 @@ static void tell_of_death(struct keeper *k)
 
 /* ---- packets ---- */
 
-static void greet(struct client *c, const struct sh_wire *m)
+/* Its script stood still while another took its place: ranks of both would write the same files. */
+static void refuse_stale(const struct client *c)
 {
+    struct sh_wire m = {.kind = SH_WIRE_ANSWER, .rc = SH_E_COMM};
+
+    snprintf(m.text, sizeof m.text,
+             "another script has taken the place of the one that started this rank, process %lld", (long long)c->pid);
+    sh_wire_send(c->fd, &m, -1);
+}
+
+static void greet(const struct keeper *k, struct client *c, struct sh_wire *m)
+{
+    m->text[sizeof m->text - 1] = '\0';
+    if (k->watch[0] && m->text[0] && strcmp(k->watch, m->text) != 0) {
+        refuse_stale(c);
+        return;
+    }
     c->rank = m->rank;
     c->start = m->start;
     c->since = sh_now_ns();
@@ -283,10 +300,14 @@ static void stop_node(const struct keeper *k)
     raise(SIGSTOP);
 }
 
-static sh_rc follow(struct sh_wire *m)
+/* From here on this is the only script whose ranks may be here; those of the one before end now. */
+static sh_rc follow(struct keeper *k, struct sh_wire *m)
 {
     m->text[sizeof m->text - 1] = '\0';
-    return sh_next_tell(m->text);
+    SH_TRY(sh_next_tell(m->text));
+    snprintf(k->watch, sizeof k->watch, "%s", m->text);
+    kill_others(k, 0);
+    return SH_OK;
 }
 
 /* What a packet asks for, but for hello and bye, is answered at once. */
@@ -306,7 +327,7 @@ static void answer(struct keeper *k, struct client *c, struct sh_wire *m)
     if (m->kind == SH_WIRE_ACCUSE)
         accused = m->bytes;
     if (m->kind == SH_WIRE_FOLLOW)
-        rc = follow(m);
+        rc = follow(k, m);
     if (m->kind == SH_WIRE_LOSE && !stops)
         rc = lose_rank(k, &m->rank);
     if (listed) {
@@ -336,7 +357,7 @@ static bool read_packet(struct keeper *k, int i)
     if (!sh_wire_receive(c->fd, &m, NULL))
         return false;
     if (m.kind == SH_WIRE_HELLO)
-        greet(c, &m);
+        greet(k, c, &m);
     else if (m.kind == SH_WIRE_BYE)
         c->present = false;
     else
@@ -463,9 +484,11 @@ sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds)
 {
     struct keeper k = {
         .limit = limit, .seconds = seconds, .id = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)getpid() << 40)};
+    const char *watch = getenv(SH_PULSE_VARIABLE);
     struct pollfd *fds = NULL;
 
     SH_TRY(open_socket(folder, &k.socket));
+    snprintf(k.watch, sizeof k.watch, "%s", watch ? watch : "");
     left_out.event = eventfd(0, EFD_CLOEXEC);
     while (!k.leaves || kill_others(&k, 0)) {
         fds = sh_realloc(fds, (size_t)k.n_clients + OWN, sizeof *fds);

@@ -45,7 +45,8 @@ void sh_keep_leave(const char *why);
 sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
 
 /* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
- * same keeper. Errors: SH_E_COMM: a rank of an earlier start does not end. */
+ * same keeper. The rank says which watch its script has ($SHERD_WATCH). Errors: SH_E_COMM: a rank of an earlier start does not
+ * end, or the keeper follows another watch: the script has lost its place. */
 sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper);
 void sh_keep_bye(int fd);
 
@@ -72,7 +73,7 @@ sh_rc sh_keep_accuse(int fd, int64_t good);
 /* The keeper's side, from any thread: what a rank has said by that, or -1. */
 int64_t sh_keep_accused(void);
 
-/* Have the keeper beat to another watch. Errors: SH_E_COMM: the keeper has none. */
+/* Have the keeper beat to another watch, kill its ranks, and let in none of other watches. Errors: SH_E_COMM: the keeper has none. */
 sh_rc sh_keep_follow(int fd, const char *address);
 
 /* For drills: have the keeper kill the lowest rank of its node, whose number is in *rank, or stop itself and all ranks

@@ -23,13 +23,16 @@ enum sh_wire_kind {
     SH_WIRE_DEATH
 };
 
+enum { SH_WIRE_TEXT = 256 };
+
 struct sh_wire {
     uint32_t kind;
     int32_t rank, world, slot;
     uint64_t start, layout;
     int64_t bytes;
     int32_t rc; /* of an answer */
-    char text[256];
+    char text
+        [SH_WIRE_TEXT]; /* an error, or the watch: of a hello, that of the script which started the rank; "": none */
 };
 
 /* What this node is called: by Slurm, or by itself. */

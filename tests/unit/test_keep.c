@@ -2,6 +2,7 @@
 #include "src/near/keep.h"
 
 #include "src/base/time.h"
+#include "src/near/next.h"
 #include "src/near/pulse.h"
 #include "src/near/wire.h"
 
@@ -180,6 +181,37 @@ static void a_missing_keeper_is_said(void **state)
         _exit(sh_keep_serve(folder, 1 << 20, 0.3));
 }
 
+/* A script that stood still while another took its place may still start ranks, or have some. */
+static void only_ranks_of_its_own_script_are_let_in(void **state)
+{
+    uint64_t id;
+    pid_t pid;
+    int fd, status;
+
+    (void)state;
+    kill(keeper, SIGKILL);
+    waitpid(keeper, NULL, 0);
+    setenv(SH_PULSE_VARIABLE, "a:1:aa", 1);
+    keeper = fork();
+    if (keeper == 0) {
+        sh_next_begin();
+        _exit(sh_keep_serve(folder, 1 << 20, 0.3));
+    }
+    pid = be_rank(0, 7, false);
+    assert_int_equal(sh_keep_connect(folder, 0, &fd), SH_OK);
+    assert_int_equal(sh_keep_follow(fd, "b:2:bb"), SH_OK);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(sh_keep_hello(fd, 0, 2, 8, &id), SH_E_COMM);
+    assert_non_null(strstr(sh_error_text(), "another script has taken the place"));
+    sh_error_clear();
+    setenv(SH_PULSE_VARIABLE, "b:2:bb", 1);
+    close(hello(0, 9));
+    unsetenv(SH_PULSE_VARIABLE); /* a rank that somebody has started by hand */
+    close(hello(1, 9));
+    close(fd);
+}
+
 /* ---- packets ---- */
 
 static int count_open(void)
@@ -276,6 +308,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),
         cmocka_unit_test(a_watch_that_cannot_be_reached_is_named),
+        cmocka_unit_test_setup_teardown(only_ranks_of_its_own_script_are_let_in, begin, end),
         cmocka_unit_test(only_one_descriptor_is_taken),
     };
 
