@@ -312,5 +312,6 @@ int main(void)
         cmocka_unit_test(only_one_descriptor_is_taken),
     };
 
+    alarm(300); /* several wait for a process to end */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
