@@ -9,11 +9,11 @@ import random
 import struct
 import sys
 
-import numpy
-
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
-import checkpoint
 import job
+job.need_modules('numpy', 'h5py')
+import numpy
+import checkpoint
 import pairs
 import tiny
 
