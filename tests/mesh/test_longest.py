@@ -56,6 +56,15 @@ def without_limits(found):
             **({'training.tile_rows': 1024} if tiles else {})}
 
 
+def beyond(found, length):
+    return {**of_length(found, length), **without_limits(found)}
+
+
+def arena_of(rank, world, found):
+    text = job.sherd('plan', 'c.yaml', *world, '--rank', rank, folder=job.prepare('arena', found))
+    return int(re.search(r'arena: all that is allocated +(\d+)', text)[1])
+
+
 def start(folder, ranks, found, *words, most=None):
     folder = job.prepare(folder, found)
     limit = None if most is None else lambda: resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -83,7 +92,7 @@ def case(ranks, changes):
         return [*wrong, f'{length} tokens: exit {done.returncode}: {done.stderr}']
     memory = job.metrics('fits')[-1]['arena_bytes']
     if last:
-        memory = int(re.search(r'arena: all that is allocated +(\d+)', job.sherd('plan', 'c.yaml', *world, '--rank', last, folder='fits'))[1])
+        memory = arena_of(last, world, of_length(found, length))
     if memory != said['bytes']['device'] or memory > LIMIT:
         wrong.append(f'{memory} bytes, {said["bytes"]} planned')
     for name, words in (('plan', (*world, '--rank', last)), ('train', ())):
@@ -93,9 +102,10 @@ def case(ranks, changes):
             wrong.append(f'{name}, {length + step} tokens: exit {done.returncode}: {done.stderr}')
     # What the kernel allows is no more than what the plan does: of a text that takes all of it not even the arena exists.
     if ends[0] == 'device':
-        far = length + step * -(-(most - memory) // (said['bytes_of_next']['device'] - memory))
-        far *= 2 if 'training.tile_rows' in found else 1  # longer tiles take less
-        done = start('beyond', ranks, {**of_length(found, far), **without_limits(found)}, 'train', most=most)
+        far = length
+        while arena_of(last, world, beyond(found, far)) <= most:
+            far *= 2
+        done = start('beyond', ranks, beyond(found, far), 'train', most=most)
         if done.returncode != 4 or 'the arena of ' not in done.stderr:
             wrong.append(f'{far} tokens and {most} bytes: exit {done.returncode}: {done.stderr}')
     return wrong
