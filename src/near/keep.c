@@ -27,8 +27,9 @@ struct client {
     int fd, rank;
     pid_t pid;
     uint64_t start;
-    bool present;  /* has said hello, and not bye */
-    int64_t since; /* when its hello came; 0: it has been answered */
+    bool present;             /* has said hello, and not bye */
+    int64_t since;            /* when its hello came; 0: it has been answered */
+    char watch[SH_WIRE_TEXT]; /* of the script that started it, by its hello; "": it said none */
 };
 
 struct keeper {
@@ -258,10 +259,16 @@ static void refuse_stale(const struct client *c)
     sh_wire_send(c->fd, &m, -1);
 }
 
+static bool is_stale(const struct keeper *k, const struct client *c)
+{
+    return k->watch[0] && c->watch[0] && strcmp(k->watch, c->watch) != 0;
+}
+
 static void greet(const struct keeper *k, struct client *c, struct sh_wire *m)
 {
     m->text[sizeof m->text - 1] = '\0';
-    if (k->watch[0] && m->text[0] && strcmp(k->watch, m->text) != 0) {
+    snprintf(c->watch, sizeof c->watch, "%s", m->text);
+    if (is_stale(k, c)) {
         refuse_stale(c);
         return;
     }
@@ -300,13 +307,21 @@ static void stop_node(const struct keeper *k)
     raise(SIGSTOP);
 }
 
-/* From here on this is the only script whose ranks may be here; those of the one before end now. */
+/* From here on this is the only script whose ranks may be here; those of the one before end now, or are not let in. A
+ * script that asks again may have ranks here already. */
 static sh_rc follow(struct keeper *k, struct sh_wire *m)
 {
     m->text[sizeof m->text - 1] = '\0';
+    if (!strcmp(k->watch, m->text))
+        return SH_OK;
     SH_TRY(sh_next_tell(m->text));
     snprintf(k->watch, sizeof k->watch, "%s", m->text);
     kill_others(k, 0);
+    for (int i = 0; i < k->n_clients; i++)
+        if (k->client[i].since && is_stale(k, &k->client[i])) {
+            k->client[i].since = 0;
+            refuse_stale(&k->client[i]);
+        }
     return SH_OK;
 }
 

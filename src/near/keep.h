@@ -73,7 +73,8 @@ sh_rc sh_keep_accuse(int fd, int64_t good);
 /* The keeper's side, from any thread: what a rank has said by that, or -1. */
 int64_t sh_keep_accused(void);
 
-/* Have the keeper beat to another watch, kill its ranks, and let in none of other watches. Errors: SH_E_COMM: the keeper has none. */
+/* Have the keeper beat to another watch, kill its ranks, and let in none of other watches; nothing if it does already.
+ * Errors: SH_E_COMM: the keeper has none. */
 sh_rc sh_keep_follow(int fd, const char *address);
 
 /* For drills: have the keeper kill the lowest rank of its node, whose number is in *rank, or stop itself and all ranks

@@ -63,10 +63,12 @@ static pid_t be_rank(int rank, uint64_t start, bool held)
     pid = fork();
     if (pid == 0) {
         setpgid(0, 0);
+        alarm(60); /* a test that fails ends no rank */
         if (sh_keep_connect(folder, 10, &fd) != SH_OK || sh_keep_hello(fd, rank, 2, start, &id) != SH_OK)
             _exit(1);
         if ((!held || fork() > 0) && write(ready[1], "x", 1) != 1)
             _exit(1);
+        alarm(60); /* of the child, too: it inherits none */
         for (;;)
             pause();
     }
@@ -181,6 +183,19 @@ static void a_missing_keeper_is_said(void **state)
         _exit(sh_keep_serve(folder, 1 << 20, 0.3));
 }
 
+/* A keeper, and from here on ranks, of a script whose watch is "a". */
+static void begin_watched(double seconds)
+{
+    kill(keeper, SIGKILL);
+    waitpid(keeper, NULL, 0);
+    setenv(SH_PULSE_VARIABLE, "a:1:aa", 1);
+    keeper = fork();
+    if (keeper == 0) {
+        sh_next_begin();
+        _exit(sh_keep_serve(folder, 1 << 20, seconds));
+    }
+}
+
 /* A script that stood still while another took its place may still start ranks, or have some. */
 static void only_ranks_of_its_own_script_are_let_in(void **state)
 {
@@ -189,14 +204,7 @@ static void only_ranks_of_its_own_script_are_let_in(void **state)
     int fd, status;
 
     (void)state;
-    kill(keeper, SIGKILL);
-    waitpid(keeper, NULL, 0);
-    setenv(SH_PULSE_VARIABLE, "a:1:aa", 1);
-    keeper = fork();
-    if (keeper == 0) {
-        sh_next_begin();
-        _exit(sh_keep_serve(folder, 1 << 20, 0.3));
-    }
+    begin_watched(0.3);
     pid = be_rank(0, 7, false);
     assert_int_equal(sh_keep_connect(folder, 0, &fd), SH_OK);
     assert_int_equal(sh_keep_follow(fd, "b:2:bb"), SH_OK);
@@ -209,6 +217,53 @@ static void only_ranks_of_its_own_script_are_let_in(void **state)
     close(hello(0, 9));
     unsetenv(SH_PULSE_VARIABLE); /* a rank that somebody has started by hand */
     close(hello(1, 9));
+    close(fd);
+}
+
+/* Nor is one let in that had said hello before the keeper was told of the other script. */
+static void a_rank_that_waits_may_be_of_the_script_before(void **state)
+{
+    pid_t pid;
+    struct sh_wire m = {.kind = SH_WIRE_HELLO, .rank = 1, .start = 8, .text = "a:1:aa"};
+    int fd, late;
+
+    (void)state;
+    begin_watched(30);
+    pid = be_rank(0, 7, true);
+    assert_int_equal(sh_keep_connect(folder, 10, &late), SH_OK);
+    assert_true(sh_wire_send(late, &m, -1));
+    usleep(100000);
+    assert_int_equal(sh_keep_connect(folder, 0, &fd), SH_OK);
+    assert_int_equal(sh_keep_follow(fd, "b:2:bb"), SH_OK);
+    usleep(100000);
+    kill(-pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    assert_true(sh_wire_receive(late, &m, NULL));
+    assert_int_equal(m.rc, SH_E_COMM);
+    assert_non_null(strstr(m.text, "another script has taken the place"));
+    unsetenv(SH_PULSE_VARIABLE);
+    close(late);
+    close(fd);
+}
+
+/* A script that has heard no answer says again which watch it has, and may have started ranks. */
+static void to_follow_once_more_ends_nobody(void **state)
+{
+    pid_t pid;
+    int fd;
+
+    (void)state;
+    begin_watched(0.3);
+    assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
+    assert_int_equal(sh_keep_follow(fd, "b:2:bb"), SH_OK);
+    setenv(SH_PULSE_VARIABLE, "b:2:bb", 1);
+    pid = be_rank(0, 9, false);
+    assert_int_equal(sh_keep_follow(fd, "b:2:bb"), SH_OK);
+    usleep(100000);
+    assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    unsetenv(SH_PULSE_VARIABLE);
     close(fd);
 }
 
@@ -309,6 +364,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),
         cmocka_unit_test(a_watch_that_cannot_be_reached_is_named),
         cmocka_unit_test_setup_teardown(only_ranks_of_its_own_script_are_let_in, begin, end),
+        cmocka_unit_test_setup_teardown(a_rank_that_waits_may_be_of_the_script_before, begin, end),
+        cmocka_unit_test_setup_teardown(to_follow_once_more_ends_nobody, begin, end),
         cmocka_unit_test(only_one_descriptor_is_taken),
     };
 
