@@ -21,7 +21,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { OTHERS_MS = 2000, LOOK_MS = 50 };
+enum { OTHERS_MS = 2000, LOOK_MS = 50, NAME_SECONDS = 2, NAME_MS = 10 };
 
 struct client {
     int fd, rank;
@@ -430,25 +430,33 @@ void sh_keep_leave(const char *why)
         _exit(why ? SH_E_COMM : SH_OK); /* no rank can have said hello */
 }
 
-/* Be whom ranks of the folder find. */
-static sh_rc open_socket(const char *folder, int *out)
+/* Have the name by which ranks of the folder find a keeper; nobody can connect until listen(). Whoever has the name and
+ * does not answer has it for a moment only: a doctor, or a keeper that begins. */
+static sh_rc take_name(const char *folder, int *out)
 {
+    int64_t begin = sh_now_ns();
     struct sockaddr_un name;
     socklen_t length;
-    int s;
+    int s, other, failed;
 
     SH_TRY(sh_wire_name(folder, &name, &length));
     s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (s < 0 || bind(s, (struct sockaddr *)&name, length) != 0 || listen(s, SOMAXCONN) != 0) {
-        sh_rc rc = errno == EADDRINUSE ? sh_fail(SH_E_USAGE, "there is a keeper for %s on this node already", folder)
-                                       : sh_fail(SH_E_COMM, "the keeper has no socket: %s", strerror(errno));
-
-        if (s >= 0)
-            close(s);
-        return rc;
+    while ((failed = s < 0 || bind(s, (struct sockaddr *)&name, length) != 0 ? errno : 0) == EADDRINUSE &&
+           sh_seconds_since(begin) < NAME_SECONDS) {
+        if (sh_keep_connect(folder, 0, &other) == SH_OK) {
+            close(other);
+            break;
+        }
+        sh_error_clear();
+        poll(NULL, 0, NAME_MS);
     }
     *out = s;
-    return SH_OK;
+    if (!failed)
+        return SH_OK;
+    if (s >= 0)
+        close(s);
+    return failed == EADDRINUSE ? sh_fail(SH_E_USAGE, "there is a keeper for %s on this node already", folder)
+                                : sh_fail(SH_E_COMM, "the keeper has no socket: %s", strerror(failed));
 }
 
 static sh_rc try_memory(void)
@@ -482,7 +490,7 @@ static sh_rc add_parts(const char *folder, int64_t *reserved)
 sh_rc sh_keep_try(const char *folder, bool *running, int64_t *reserved)
 {
     int s = -1;
-    sh_rc rc = open_socket(folder, &s);
+    sh_rc rc = take_name(folder, &s);
 
     *running = rc == SH_E_USAGE;
     *reserved = 0;
@@ -502,7 +510,9 @@ sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds)
     const char *watch = getenv(SH_PULSE_VARIABLE);
     struct pollfd *fds = NULL;
 
-    SH_TRY(open_socket(folder, &k.socket));
+    SH_TRY(take_name(folder, &k.socket));
+    if (listen(k.socket, SOMAXCONN) != 0)
+        return sh_fail(SH_E_COMM, "the keeper has no socket: %s", strerror(errno));
     snprintf(k.watch, sizeof k.watch, "%s", watch ? watch : "");
     left_out.event = eventfd(0, EFD_CLOEXEC);
     while (!k.leaves || kill_others(&k, 0)) {

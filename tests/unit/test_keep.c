@@ -344,6 +344,33 @@ static void a_keeper_can_be_tried(void **state)
     assert_int_equal(sh_keep_try("/proc/no", &running, &reserved), SH_E_DATA);
 }
 
+/* The doctor may try while the script starts keepers. */
+static void a_keeper_begins_beside_a_doctor(void **state)
+{
+    pid_t doctor = fork();
+
+    (void)state;
+    if (doctor == 0) {
+        alarm(60);
+        for (bool running;;) {
+            int64_t reserved;
+
+            if (sh_keep_try(folder, &running, &reserved) != SH_OK)
+                sh_error_clear(); /* the keeper is killed meanwhile */
+        }
+    }
+    for (int i = 0; i < 20; i++) {
+        kill(keeper, SIGKILL);
+        waitpid(keeper, NULL, 0);
+        keeper = fork();
+        if (keeper == 0)
+            _exit(sh_keep_serve(folder, 1 << 20, 0.3));
+        close(hello(0, 7));
+    }
+    kill(doctor, SIGKILL);
+    waitpid(doctor, NULL, 0);
+}
+
 /* Nobody listens at port 1, and the other name is reserved for names that do not exist (RFC 2606). */
 static void a_watch_that_cannot_be_reached_is_named(void **state)
 {
@@ -362,6 +389,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_keeper_that_leaves_ends_its_ranks, begin, end),
         cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),
+        cmocka_unit_test_setup_teardown(a_keeper_begins_beside_a_doctor, begin, end),
         cmocka_unit_test(a_watch_that_cannot_be_reached_is_named),
         cmocka_unit_test_setup_teardown(only_ranks_of_its_own_script_are_let_in, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_waits_may_be_of_the_script_before, begin, end),
