@@ -198,6 +198,9 @@ void sh_config_take(struct sh_config *to, const struct sh_config *from, unsigned
 /* Print one line per difference, "section.key: a -> b", in keys of the kinds in `of`. */
 void sh_config_diff(const struct sh_config *a, const struct sh_config *b, unsigned of, FILE *out);
 
+/* Why a run of this configuration can have no near checkpoints, whatever checkpoint.near_interval; NULL: it can. */
+const char *sh_config_no_near(const struct sh_config *cfg);
+
 /* The loss of answers (enum sh_cfg_loss_type): objective.loss_type, unless the objective has its own. */
 static inline int sh_config_loss(const struct sh_config *cfg)
 {

@@ -56,12 +56,12 @@ static int reach(const struct address *a)
     return fd;
 }
 
-static int reach_soon(const struct address *a)
+static int reach_soon(const struct address *a, double seconds)
 {
     int64_t begin = sh_now_ns();
     int fd;
 
-    while ((fd = reach(a)) < 0 && sh_seconds_since(begin) < TRY_SECONDS)
+    while ((fd = reach(a)) < 0 && sh_seconds_since(begin) < seconds)
         poll(NULL, 0, BEAT_MS);
     return fd;
 }
@@ -120,7 +120,7 @@ static bool join(struct pulse *p)
 {
     char text[2 * FIELD];
 
-    p->fd = reach_soon(&p->at);
+    p->fd = reach_soon(&p->at, TRY_SECONDS);
     p->there = p->fd >= 0;
     p->has_accused = false;
     p->heard = sh_now_ns();
@@ -203,14 +203,14 @@ sh_rc sh_pulse_check(const char *address)
     return sh_fail(SH_E_USAGE, "the address of a watch is HOST:PORT:TOKEN, which `sherd keep --watch` prints");
 }
 
-sh_rc sh_pulse_try(const char *address)
+sh_rc sh_pulse_try(const char *address, double seconds)
 {
     struct address at;
     int fd;
 
     SH_TRY(sh_pulse_check(address));
     parse(address, &at);
-    fd = reach(&at);
+    fd = reach_soon(&at, seconds);
     if (fd < 0)
         return sh_fail(SH_E_COMM,
                        "%s cannot be reached from here by TCP, as a keeper reaches the watch: is its name known, "

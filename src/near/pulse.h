@@ -9,6 +9,8 @@
 
 #include "src/base/err.h"
 
+#include <stddef.h>
+
 /* The variable by which the script tells keepers where its watch is: HOST:PORT:TOKEN, of which others know no token. */
 #define SH_PULSE_VARIABLE "SHERD_WATCH"
 
@@ -21,8 +23,15 @@ sh_rc sh_pulse_start(const char *address);
 /* Errors: SH_E_USAGE: this is no address. */
 sh_rc sh_pulse_check(const char *address);
 
-/* Whether a watch there could be reached from here, in a few seconds. Errors: SH_E_COMM. */
-sh_rc sh_pulse_try(const char *address);
+/* Whether a watch there could be reached from here, with tries for that long as a keeper makes them; the last one ends a few
+ * seconds later. Errors: SH_E_COMM. */
+sh_rc sh_pulse_try(const char *address, double seconds);
+
+/* Have a thread answer, at `address`, as many calls as come: what sh_pulse_try() needs of a watch. *out: NULL on error;
+ * end it with sh_pulse_answer_end(), to which NULL is nothing. Errors: SH_E_COMM: it cannot listen; SH_E_MEMORY. */
+struct sh_pulse_answer;
+sh_rc sh_pulse_answer_begin(char *address, size_t size, struct sh_pulse_answer **out);
+void sh_pulse_answer_end(struct sh_pulse_answer *answer);
 
 /* The watch: prints lines until SIGTERM, then tells the keepers and returns.
  *

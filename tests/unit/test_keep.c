@@ -7,6 +7,7 @@
 #include "src/near/wire.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -375,9 +376,61 @@ static void a_keeper_begins_beside_a_doctor(void **state)
 static void a_watch_that_cannot_be_reached_is_named(void **state)
 {
     (void)state;
-    assert_int_equal(sh_pulse_try("127.0.0.1:1:0"), SH_E_COMM);
-    assert_int_equal(sh_pulse_try("node.invalid:1:0"), SH_E_COMM);
+    assert_int_equal(sh_pulse_try("127.0.0.1:1:0", 0), SH_E_COMM);
+    assert_int_equal(sh_pulse_try("node.invalid:1:0", 0), SH_E_COMM);
     assert_non_null(strstr(sh_error_text(), "node.invalid cannot be reached"));
+}
+
+/* More calls than the kernel keeps: each is taken, and hung up on. */
+static void a_stand_in_takes_each_call(void **state)
+{
+    const struct timeval most = {.tv_sec = 10};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    struct sh_pulse_answer *answer;
+    char address[512], local[64], byte;
+    int fd[200];
+
+    (void)state;
+    assert_int_equal(sh_pulse_answer_begin(address, sizeof address, &answer), SH_OK);
+    at.sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1));
+    for (int i = 0; i < 200; i++) {
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+        assert_int_equal(connect(fd[i], (struct sockaddr *)&at, sizeof at), 0);
+    }
+    for (int i = 0; i < 200; i++) {
+        assert_int_equal(recv(fd[i], &byte, 1, 0), 0);
+        close(fd[i]);
+    }
+    snprintf(local, sizeof local, "127.0.0.1:%d:0", ntohs(at.sin_port));
+    assert_int_equal(sh_pulse_try(local, 0), SH_OK);
+    sh_pulse_answer_end(answer);
+    assert_int_equal(sh_pulse_try(local, 0), SH_E_COMM);
+    sh_error_clear();
+}
+
+/* A node whose first try is lost tries again, as its keeper would. */
+static void a_try_is_made_again(void **state)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof at;
+    char local[64];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    pid_t pid;
+
+    (void)state;
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &length), 0);
+    pid = fork();
+    if (pid == 0) {
+        usleep(300000);
+        _exit(listen(fd, 8) || sleep(20)); /* the caller ends it */
+    }
+    snprintf(local, sizeof local, "127.0.0.1:%d:0", ntohs(at.sin_port));
+    assert_int_equal(sh_pulse_try(local, 20), SH_OK);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    close(fd);
 }
 
 int main(void)
@@ -391,6 +444,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_begins_beside_a_doctor, begin, end),
         cmocka_unit_test(a_watch_that_cannot_be_reached_is_named),
+        cmocka_unit_test(a_stand_in_takes_each_call),
+        cmocka_unit_test(a_try_is_made_again),
         cmocka_unit_test_setup_teardown(only_ranks_of_its_own_script_are_let_in, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_waits_may_be_of_the_script_before, begin, end),
         cmocka_unit_test_setup_teardown(to_follow_once_more_ends_nobody, begin, end),

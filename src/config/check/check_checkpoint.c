@@ -17,22 +17,22 @@ sh_rc sh_config_check_guard(struct sh_config_state *state)
 }
 
 /* The state must be in memory, and what is lost with the memory must be in a file. */
+const char *sh_config_no_near(const struct sh_config *c)
+{
+    if (!c->checkpoint.enable)
+        return "near checkpoints go on from the files of checkpoint.enable=true, but it is false";
+    if (c->offload.optimizer == SH_OFFLOAD_NVME)
+        return "each copy would read all states back from their file (offload.optimizer=nvme)";
+    if (c->optimizer.state_dtype == SH_PRECISION_INT8)
+        return "copies are of states in float32 or bfloat16, not of optimizer.state_dtype=int8";
+    return NULL;
+}
+
 sh_rc sh_config_check_near(struct sh_config_state *state)
 {
-    const struct sh_config *c = &state->cfg;
+    const char *why = state->cfg.checkpoint.near_interval ? sh_config_no_near(&state->cfg) : NULL;
 
-    if (!c->checkpoint.near_interval)
-        return SH_OK;
-    if (!c->checkpoint.enable)
-        return sh_config_refuse(state, "checkpoint.near_interval",
-                                "near checkpoints go on from the files of checkpoint.enable=true, but it is false");
-    if (c->offload.optimizer == SH_OFFLOAD_NVME)
-        return sh_config_refuse(state, "checkpoint.near_interval",
-                                "each copy would read all states back from their file (offload.optimizer=nvme)");
-    if (c->optimizer.state_dtype == SH_PRECISION_INT8)
-        return sh_config_refuse(state, "checkpoint.near_interval",
-                                "copies are of states in float32 or bfloat16, not of optimizer.state_dtype=int8");
-    return SH_OK;
+    return why ? sh_config_refuse(state, "checkpoint.near_interval", "%s", why) : SH_OK;
 }
 
 /* I/O methods and their options: an option that the method would silently ignore is refused. */

@@ -9,12 +9,13 @@
 #include "src/near/slot.h"
 #include "src/run/run.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { WAY_SECONDS = 20 }; /* with those of srun, less than a check may take */
 
 /* ---- on a node ---- */
 
@@ -87,19 +88,23 @@ static sh_rc check_one_network(const struct sh_doctor *d, bool *one)
 
 /* ---- between nodes ---- */
 
-/* As the script does, while the step of the doctor has the node: only `--overlap` lets a second one in. */
-static sh_rc check_overlap(void)
+/* Containers may have neither Slurm's programs nor its configuration; the job's script, which starts keepers, has both. */
+static bool slurm_answers(void)
+{
+    return system("timeout -k 1 5 scontrol show job \"$SLURM_JOB_ID\" </dev/null >/dev/null 2>&1") == 0;
+}
+
+/* As the script does, while the step of the doctor has the node: only `--overlap` lets a second one in. Sets untried if
+ * this cannot be known from here. */
+static sh_rc check_overlap(bool *untried)
 {
     static const char command[] =
         "timeout -k 1 20 srun --overlap --no-kill --wait=0 --mem=0 --mpi=none --cpu-bind=none --quiet "
         "${SLURMD_NODENAME:+--nodelist=\"$SLURMD_NODENAME\"} --nodes=1 --ntasks=1 --ntasks-per-node=1 true </dev/null 2>&1";
     char said[SH_STR_SHORT * 4] = "", rest[256];
-    FILE *srun;
+    FILE *srun = popen(command, "r");
     int status;
 
-    if (!getenv("SLURM_JOB_ID"))
-        return SH_OK;
-    srun = popen(command, "r");
     if (!srun)
         return sh_fail(SH_E_COMM, "srun cannot be started here");
     if (!fgets(said, sizeof said, srun))
@@ -108,7 +113,8 @@ static sh_rc check_overlap(void)
         ;
     status = pclose(srun);
     said[strcspn(said, "\n")] = '\0';
-    if (status == 0)
+    *untried = status != 0 && ((WIFEXITED(status) && WEXITSTATUS(status) == 127) || !slurm_answers());
+    if (status == 0 || *untried)
         return SH_OK;
     return sh_fail(SH_E_COMM, "srun --overlap starts no step beside a running one, as a keeper needs: %s",
                    WIFEXITED(status) && WEXITSTATUS(status) == 124 ? "it has waited for 20 s"
@@ -116,48 +122,47 @@ static sh_rc check_overlap(void)
                                                                    : "it says nothing");
 }
 
-/* The port of a socket that answers, as the watch's. -1: none. */
-static int listen_here(char *address, size_t size)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_ANY)}};
-    socklen_t length = sizeof at;
-    char host[SH_STR_SHORT * 2] = "";
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || listen(fd, SOMAXCONN) != 0 ||
-        getsockname(fd, (struct sockaddr *)&at, &length) != 0 || gethostname(host, sizeof host - 1) != 0) {
-        if (fd >= 0)
-            close(fd);
-        return -1;
-    }
-    snprintf(address, size, "%s:%d:0", host, ntohs(at.sin_port));
-    return fd;
-}
-
 /* Whether each node reaches the first one, as keepers reach the watch. Collective. */
 static sh_rc check_way(const struct sh_doctor *d, struct sh_doctor_row *row, bool *failed)
 {
-    char address[SH_STR_SHORT * 4] = "";
-    int fd = d->mesh->rank == 0 ? listen_here(address, sizeof address) : -1;
-    sh_rc rc = d->mesh->rank == 0 && fd < 0 ? sh_fail(SH_E_COMM, "a watch cannot listen here") : SH_OK;
+    char address[SH_STR_SHORT * 8] = "";
+    struct sh_pulse_answer *answer = NULL;
+    sh_rc rc = d->mesh->rank == 0 ? sh_pulse_answer_begin(address, sizeof address, &answer) : SH_OK;
 
-    SH_TRY(sh_mesh_bcast(address, sizeof address, 0));
+    SH_TRY_OUT(sh_mesh_bcast(address, sizeof address, 0));
     if (address[0] && sh_doctor_leads(d) && d->mesh->node > 0)
-        rc = sh_pulse_try(address);
+        rc = sh_pulse_try(address, WAY_SECONDS);
     rc = sh_doctor_any_failed(d, rc, row, failed);
-    if (fd >= 0)
-        close(fd);
+out:
+    sh_pulse_answer_end(answer);
     return rc;
+}
+
+/* A node that has a keeper has shown that it can. Collective. */
+static sh_rc check_step(const struct sh_doctor *d, bool *running, bool *untried, struct sh_doctor_row *row,
+                        bool *failed)
+{
+    long long missing = !*running;
+    sh_rc rc = SH_OK;
+
+    SH_TRY(sh_mesh_sum_i64(&missing, 1));
+    *running = !missing;
+    *untried = false;
+    if (d->mesh->rank == 0 && missing && d->cfg->checkpoint.near_interval && getenv("SLURM_JOB_ID"))
+        rc = check_overlap(untried);
+    SH_TRY(sh_doctor_any_failed(d, rc, row, failed));
+    return sh_mesh_bcast(untried, sizeof *untried, 0);
 }
 
 /* ---- all ---- */
 
-/* What this rank can say of its node; bytes [n_nodes]. */
+/* What this rank can say of its node, and whether a keeper is there; bytes [n_nodes]. */
 static sh_rc check_node(const struct sh_doctor *d, const struct sh_doctor_need *need, const long long *bytes, bool one,
                         bool *running)
 {
     int64_t reserved;
 
+    *running = !sh_doctor_leads(d);
     if (!one)
         return sh_fail(
             SH_E_USAGE,
@@ -166,23 +171,32 @@ static sh_rc check_node(const struct sh_doctor *d, const struct sh_doctor_need *
         return SH_OK;
     SH_TRY(sh_keep_try(d->cfg->job.dump_folder, running, &reserved));
     SH_TRY(check_limits(d, need->slot_bytes));
-    SH_TRY(check_memory(d, need->arena_bytes, bytes[d->mesh->node], reserved));
-    return d->mesh->rank == 0 && !*running ? check_overlap() : SH_OK;
+    return check_memory(d, need->arena_bytes, bytes[d->mesh->node], reserved);
 }
 
-static void describe(const struct sh_doctor *d, const long long *bytes, bool running, struct sh_doctor_row *row)
+static void describe(const struct sh_doctor *d, const long long *bytes, bool running, bool untried,
+                     struct sh_doctor_row *row)
 {
+    const char *why = sh_config_no_near(d->cfg), *step = "";
     char most[SH_STR_SHORT];
     long long all = 0;
 
     for (int i = 0; i < d->mesh->n_nodes; i++)
         all = bytes[i] > all ? bytes[i] : all;
     sh_str_bytes(all, most);
-    if (!d->cfg->checkpoint.near_interval)
+    if (untried)
+        step =
+            "; Slurm does not answer here, so whether srun --overlap starts a step beside a running one was not tried";
+    else if (!running && getenv("SLURM_JOB_ID"))
+        step = "; srun --overlap starts a step beside a running one";
+    if (why)
+        sh_doctor_note(row, "none are asked for (checkpoint.near_interval=0), and none are possible: %s", why);
+    else if (!d->cfg->checkpoint.near_interval)
         sh_doctor_good(row, "possible, with %s of memory on a node (checkpoint.near_interval=0: none)", most);
     else
-        sh_doctor_good(row, "%s, with %s of memory on a node%s", running ? "one is here" : "possible", most,
-                       !running && getenv("SLURM_JOB_ID") ? "; srun --overlap starts a step beside a running one" : "");
+        sh_doctor_good(row, "%s, with %s of memory on a node%s", running ? "one is here" : "possible", most, step);
+    if (untried)
+        row->state = SH_DOCTOR_NOTE;
 }
 
 /* Collective. */
@@ -190,7 +204,7 @@ sh_rc sh_doctor_keepers(const struct sh_doctor *d, struct sh_doctor_row *row)
 {
     long long *bytes = sh_calloc((size_t)d->mesh->n_nodes, sizeof *bytes);
     struct sh_doctor_need need = {0};
-    bool failed, one, running = false;
+    bool failed, one, running, untried = false;
     sh_rc rc;
 
     SH_TRY_OUT(sh_doctor_plan(d, &need, row, &failed));
@@ -200,9 +214,11 @@ sh_rc sh_doctor_keepers(const struct sh_doctor *d, struct sh_doctor_row *row)
     SH_TRY_OUT(check_one_network(d, &one));
     SH_TRY_OUT(sh_doctor_any_failed(d, check_node(d, &need, bytes, one, &running), row, &failed));
     if (!failed)
+        SH_TRY_OUT(check_step(d, &running, &untried, row, &failed));
+    if (!failed)
         SH_TRY_OUT(check_way(d, row, &failed));
     if (!failed)
-        describe(d, bytes, running, row);
+        describe(d, bytes, running, untried, row);
     else if (!d->cfg->checkpoint.near_interval)
         row->state = SH_DOCTOR_NOTE;
 out:
