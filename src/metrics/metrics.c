@@ -35,16 +35,30 @@ sh_rc sh_metrics_open(const char *path, struct sh_metrics **out)
     return SH_OK;
 }
 
-int64_t sh_metrics_recoveries(const struct sh_metrics *m)
+/* Behind the begin of a line that a killed job has left, the next one goes on in the same line. */
+static int recoveries_in(const char *line)
 {
     static const char start[] = "{\"event\":\"start\"", from[] = "\"resumed_from\":\"" SH_METRICS_FROM_MEMORY "\"";
+    const char *next, *found;
+    int n = 0;
+
+    for (const char *at = strstr(line, start); at; at = next) {
+        next = strstr(at + 1, start);
+        found = strstr(at, from);
+        n += found && (!next || found < next);
+    }
+    return n;
+}
+
+int64_t sh_metrics_recoveries(const struct sh_metrics *m)
+{
     FILE *in = fopen(m->path, "r");
     char *line = NULL;
     size_t room = 0;
     int64_t n = 0;
 
     while (in && getline(&line, &room, in) > 0)
-        n += !strncmp(line, start, strlen(start)) && strstr(line, from);
+        n += recoveries_in(line);
     free(line);
     if (in)
         fclose(in);

@@ -738,6 +738,23 @@ static void a_line_says_what_is_special(void **state)
                         "step    3/5000  loss 2.5000  skipped: gradient norm is an outlier");
 }
 
+/* A job that was killed within a line leaves its begin, and the next start continues there. */
+static void a_torn_line_hides_no_recovery(void **state)
+{
+    static const char back[] = "{\"event\":\"start\",\"step\":3,\"resumed_from\":\"near checkpoint\"";
+    FILE *f = fopen(path, "w");
+    struct sh_metrics *m;
+
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "{\"event\":\"start\",\"resumed_from\":null}\n%s}\n{\"event\":\"st%s}\n%s,\"par%s}\n", back, back, back,
+            back);
+    fclose(f);
+    assert_int_equal(sh_metrics_open(path, &m), SH_OK);
+    assert_int_equal(sh_metrics_recoveries(m), 4);
+    sh_metrics_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -758,6 +775,7 @@ int main(void)
         cmocka_unit_test(a_line_says_what_is_special),
         cmocka_unit_test(speed_is_a_mean_and_the_rest_is_foreseen),
         cmocka_unit_test(moves_have_their_bytes),
+        cmocka_unit_test(a_torn_line_hides_no_recovery),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }
