@@ -1,6 +1,8 @@
 /* The program array itself: rows, views, calls, the printer, and the emitters that write it. */
 #include "src/mesh/shape.h"
 #include "src/program/emit.h"
+#include "src/run/measure/walk.h"
+#include "src/run/run.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -328,6 +330,26 @@ static void attributes_are_printed(void **state)
     }
 }
 
+/* Their number is read from memory that may be wrong, and what is read by it must stay inside of the tensor. */
+static void live_rows_stay_inside_of_a_tensor(void **state)
+{
+    static const int said[] = {-3, 0, 2, 4, 5, INT32_MAX}, rows[] = {0, 0, 2, 4, 4, 4};
+    struct sh_program *p = sh_program_create(SH_F32);
+    int wave[] = {1, SH_NONE}, live[] = {0, 0};
+    struct sh_run r = {.p = p};
+    struct sh_walk_rows w = {.r = &r, .wave = wave, .live = live};
+
+    (void)state;
+    add_tensor(p, 4, 8);
+    add_tensor(p, 3, 1);
+    for (int i = 0; i < 6; i++) {
+        live[1] = said[i];
+        assert_int_equal(sh_walk_rows_elems(&w, 0), 8 * rows[i]);
+        assert_int_equal(sh_walk_rows_elems(&w, 1), 3);
+    }
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +357,7 @@ int main(void)
         cmocka_unit_test(an_operation_starts_empty),
         cmocka_unit_test(long_names_are_cut),
         cmocka_unit_test(sizes),
+        cmocka_unit_test(live_rows_stay_inside_of_a_tensor),
         cmocka_unit_test(views_of_views_have_one_root),
         cmocka_unit_test(a_call_has_shapes_and_places),
         cmocka_unit_test(a_call_has_its_runs_of_decay),

@@ -100,6 +100,7 @@ int64_t sh_walk_rows_elems(const struct sh_walk_rows *w, int tensor)
     const struct sh_tensor *t = &w->r->p->tensors[tensor];
     int64_t all = sh_tensor_elems(t);
     int wave = w->wave[root_of(w, tensor)];
+    int64_t live = wave == SH_NONE ? t->dim[0] : w->live[wave];
 
-    return wave == SH_NONE ? all : all / t->dim[0] * w->live[wave];
+    return all / t->dim[0] * (live < 0 ? 0 : live > t->dim[0] ? t->dim[0] : live);
 }
