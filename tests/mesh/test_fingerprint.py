@@ -176,7 +176,13 @@ def case_tiles():
     edited.write_text('\n'.join([json.dumps({**json.loads(head), 'tile_rows': 64}), *lines, '']))
     wrong += expect(0, 'training.tile_rows differ (0, 64; 0: whole blocks), which changes last bits, first those of step 1, gradient ', whole, edited)
     edited.write_text('\n'.join([head, *lines, '']))
-    return wrong + expect(3, 'first difference: gradient ', whole, edited)
+    wrong += expect(3, 'first difference: gradient ', whole, edited)
+    head, *lines = other.read_text().splitlines()  # as of an earlier version, which does not say its tiles
+    at, record = next((i, json.loads(line)) for i, line in enumerate(lines) if '"gradient ' in line)
+    lines[at] = json.dumps({**record, 'sum': '0123456789abcdef'})
+    older = pathlib.Path('older.jsonl')
+    older.write_text('\n'.join([json.dumps({key: value for key, value in json.loads(head).items() if key != 'tiles'}), *lines, '']))
+    return wrong + expect(3, 'first difference: gradient ', other, older) + expect(3, 'first difference: gradient ', older, other)
 
 
 def case_parted(change, step, name, kind):

@@ -181,7 +181,7 @@ static bool tiles_explain(const struct sh_diff *d, char *why, size_t size)
 {
     const struct sh_prints_head *a = &d->a->head, *b = &d->b->head;
 
-    if (!d->first_a || !d->by_bits)
+    if (!d->first_a || !d->by_bits || !a->tiles || !b->tiles)
         return false;
     if (a->tiles != b->tiles)
         snprintf(why, size, "parallelism.tensor_parallel_tiles differ (%lld, %lld)", (long long)a->tiles,

@@ -70,7 +70,6 @@ static bool take_head(const json_t *line, struct sh_prints_head *h)
 {
     int64_t version;
 
-    h->tiles = 1; /* files of earlier versions say nothing of tiles */
     if (json_object_get(line, "tiles") &&
         !(take_whole(line, "tiles", 1, &h->tiles) && take_whole(line, "tile_rows", 0, &h->tile_rows)))
         return false;

@@ -22,8 +22,8 @@ struct sh_print {
 struct sh_prints_head {
     const char *device, *dtype, *base;
     int64_t ranks, seq_len, local_batch, global_batch;
-    int64_t tiles,
-        tile_rows; /* of exchanges between ranks that share matrices; of rows, 0: of blocks that change no bit */
+    int64_t tiles;     /* of exchanges between ranks that share matrices; 0: files of earlier versions do not say it */
+    int64_t tile_rows; /* of rows, 0: of blocks that change no bit */
     bool reproducible;
 };
 
