@@ -157,11 +157,12 @@ static void note_far(const struct sh_doctor *d, const struct sh_doctor_far *f, s
 
     for (int i = 0, at = 0; i < f->n; i++)
         at += snprintf(order + at, sizeof order - (size_t)at, "%s%d", i ? "," : "", f->order[i]);
-    sh_doctor_note(row,
-                   "%s: the GPUs of ranks %d and %d on %s (%s, %s) meet over %s, but exchange rows in each block; if "
-                   "ranks take the GPUs of now in the order %s (CUDA_VISIBLE_DEVICES), such neighbours are nearer",
-                   f->axis, f->rank, f->next, sh_doctor_host(d, rank->node), rank->bus, next->bus,
-                   ways[rank->way[next->node_rank]], order);
+    sh_doctor_note(
+        row,
+        "%s: the GPUs of ranks %d and %d on %s (%s, %s) meet over %s, but exchange rows in each block; if the "
+        "node's ranks use their present GPUs in the order %s (CUDA_VISIBLE_DEVICES), these neighbours are closer",
+        f->axis, f->rank, f->next, sh_doctor_host(d, rank->node), rank->bus, next->bus,
+        ways[rank->way[next->node_rank]], order);
 }
 
 /* Ranks in blocks are apart only if a node has no whole number of groups. */
