@@ -625,9 +625,26 @@ def two_keepers():
     return wrong
 
 
+def doctored():
+    """The doctor tries a step of Slurm unless each node has a keeper, and the way between nodes."""
+    folder, wrong = job.prepare('doctored', config(**NEAR)), []
+    for name, text in ('srun', 'touch tried'), ('scontrol', ''), ('ranks', f'SLURM_JOB_ID=7 PATH=$PWD:$PATH exec {os.environ["SHERD"]} "$@"'):
+        (folder / name).write_text(f'#!/bin/sh\n{text}\n')
+        (folder / name).chmod(0o755)
+    command = [word if word != os.environ['SHERD'] else './ranks' for word in job.command(2, ['doctor', 'c.yaml'])]
+    with Keeper(folder, node=0, SLURM_JOB_ID='7'):
+        for row, tried in (r'possible, .*; srun --overlap starts a step', True), ('one is here, ', False):
+            with Keeper(folder, node=0 if tried else 1, SLURM_JOB_ID='7'):
+                said = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      env=job.environment(2) | on_nodes() | {'SHERD_TEST_NODE': '1'}).stdout
+            wrong += [] if re.search(rf'^keepers +ok +{row}', said, re.M) and (folder / 'tried').exists() == tried else [said]
+            (folder / 'tried').unlink(missing_ok=True)
+    return wrong
+
+
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
-        ('one keeper a folder', two_keepers)]))
+        ('one keeper a folder', two_keepers), ('the doctor', doctored)]))
