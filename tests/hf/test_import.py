@@ -466,24 +466,30 @@ def case_story():
 
 def case_muon(family):
     """The Muon in float64 that Sherd is compared with (tests/gold/test_torch.py) is torch's own, but for its bfloat16: five steps of
-    matrices of both orders, which GPT-2 stores turned."""
+    matrices of both orders, which GPT-2 stores turned, and of which Phi-3 stores several in one."""
     torch.manual_seed(3)
     start = [0.1 * torch.randn(40, 24), 0.1 * torch.randn(24, 64)]
+    names, c = ('0', '1'), {'optimizer.muon_split': 'none'}
+    if family == 'phi3':  # heads of 8 rows: 3 of q, 1 of k and of v; 20 rows of gate and of up
+        start, names, c = [torch.cat((start[0], start[0]), 1), start[0].flip(0)], ('qkv_proj', 'gate_up_proj'), {'model.n_kv_heads': 1}
     turned = (lambda x: x.T) if family == 'gpt2' else (lambda x: x)
+    cut = (lambda x: [*x[0].split([24, 8, 8]), *x[1].chunk(2)]) if family == 'phi3' else list
     ours = [torch.nn.Parameter(turned(x).double().contiguous()) for x in start]
-    theirs = [torch.nn.Parameter(x.clone()) for x in start]
-    c = {f'optimizer.{key}': value for key, value in (('name', 'muon'), ('muon_split', 'none'), ('momentum', 0.9), ('weight_decay', 0.1),
-                                                      ('beta1', 0.9), ('beta2', 0.95), ('eps', 1e-8))}
-    mine = torch_reference.Muon([(str(i), x) for i, x in enumerate(ours)], {**c, 'model.family': family, 'model.head_dim': 8, 'model.n_heads': 3})
+    theirs = [torch.nn.Parameter(x.clone()) for x in cut(start)]
+    c |= {f'optimizer.{key}': value for key, value in (('name', 'muon'), ('momentum', 0.9), ('weight_decay', 0.1),
+                                                       ('beta1', 0.9), ('beta2', 0.95), ('eps', 1e-8))}
+    mine = torch_reference.Muon(list(zip(names, ours)), {**c, 'model.family': family, 'model.head_dim': 8, 'model.n_heads': 3})
     mine.param_groups[0]['lr'] = mine.param_groups[1]['lr'] = 0.01
     other = torch.optim.Muon(theirs, lr=0.01, weight_decay=0.1, momentum=0.9, adjust_lr_fn='match_rms_adamw')
     for _ in range(5):
-        for x, y in zip(ours, theirs):
-            y.grad = torch.randn(y.shape)
-            x.grad = turned(y.grad).double()
+        grads = [torch.randn(x.shape) for x in start]
+        for y, part in zip(theirs, cut(grads)):
+            y.grad = part.clone()
+        for x, whole in zip(ours, grads):
+            x.grad = turned(whole).double()
         mine.step()
         other.step()
-    off, way = (sum(float((turned(x.detach()) - y.detach()).norm() ** 2) for x, y in zip(ours, to)) ** 0.5 for to in (theirs, start))
+    off, way = (sum(float((x.detach() - y.detach()).norm() ** 2) for x, y in zip(cut([turned(x) for x in ours]), to)) ** 0.5 for to in (theirs, cut(start)))
     print(f'# {family}: {off / way:.2g} of the way from torch.optim.Muon')
     return [] if off <= 1e-2 * way else ['further than its rounding']
 
@@ -493,7 +499,7 @@ cases += [('round trip over DCP', case_round_trip, DCP, 'dcp'), ('round trip ove
           ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words), ('stopped', case_stopped)]
 cases += [(f'refused: {what}', case_refused, *row) for what, *row in BAD]
 if hasattr(torch.optim, 'Muon'):  # from torch 2.9 on
-    cases += [(f'torch.optim.Muon, {family}', case_muon, family) for family in ('llama', 'gpt2')]
+    cases += [(f'torch.optim.Muon, {family}', case_muon, family) for family in ('llama', 'gpt2', 'phi3')]
 if job.can_launch():
     cases.append(('50 steps of FSDP2, then three ranks', case_story))
 torch.set_num_threads(1)

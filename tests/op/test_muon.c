@@ -152,6 +152,34 @@ static void layouts_as_reference(void **state)
     }
 }
 
+/* A whole matrix is that of float64 up to the rounding of float32, whose effect the products do not multiply. */
+static void near_float64(void **state)
+{
+    const struct sh_matrix of = muon_plain(0, 64, 224);
+
+    (void)state;
+    optest_seed(7);
+    for (int kind = 0; kind < SH_ORTHO_KINDS; kind++) {
+        struct optest ref, cpu;
+        double off = 0, size = 0;
+
+        muon_begin_matrices(&ref, kind, 64 * 224, 0, &of, 1);
+        optest_copy(&cpu, &ref);
+        optest_run(&ref, &sh_kernels_ref, 1);
+        optest_run(&cpu, &sh_kernels_cpu, 2);
+        for (int i = 0; i < 64 * 224; i++) {
+            double right = optest_get(&ref.call.out[0], i), d = optest_get(&cpu.call.out[0], i) - right;
+
+            off += d * d;
+            size += right * right;
+        }
+        if (!(off <= 1e-10 * size))
+            fail_msg("kind %d: %g off", kind, sqrt(off / size));
+        optest_end(&ref);
+        optest_end(&cpu);
+    }
+}
+
 /* Elements of no matrix stay as they are: those that no layout names. */
 static void others_stay(void **state)
 {
@@ -358,7 +386,7 @@ int main(void)
         cmocka_unit_test(others_stay),      cmocka_unit_test(becomes_orthogonal),
         cmocka_unit_test(odd_matrices),     cmocka_unit_test(steps_count),
         cmocka_unit_test(cost_of_rows),     cmocka_unit_test(rows_as_reference),
-        cmocka_unit_test(rows_by_hand),
+        cmocka_unit_test(rows_by_hand),     cmocka_unit_test(near_float64),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,6 +104,16 @@ LEFT_OUT = {
     'model.qk_rope_head_dim=64': 'model.rotary_dim', 'model.routed_scaling_factor=2.5': 'model.route_scale',
     'model.n_routed_experts=8': 'model.n_experts', 'model.first_k_dense_replace=3': 'model.first_dense_layers',
     'model.blocks=x': 'model.family names the blocks', 'lr_groups=x': 'optimizer.groups',
+    'model.attn=x': 'model.family names the blocks', 'model.layers=x': 'model.family names the blocks',
+    'optimizer.name=adamw-4-bit': 'no kernel has states of four bits', 'optimizer.state_dtype=4-bit': 'no kernel has states of four bits',
+    'optimizer.name=adamw-8-bit': 'with optimizer.state_dtype=int8', 'optimizer.name=gram_muon': 'loses digits',
+    'optimizer.muon_gram=true': 'loses digits', 'optimizer.name=schedulefree': 'validation.ema averages them',
+    'objective.loss_type=sigmoid sft': 'one loss at a time', 'objective.loss_type=trdpo': 'a run from newer parameters',
+    'objective.name=TRDPO': 'the reference is the model', 'objective.loss_type=dr_grpo': 'nothing generates answers',
+    'objective.loss_type=dapo': 'nothing generates answers', 'objective.name=gspo': 'nothing generates answers',
+    'objective.kd_form=tail': 'always divided by their sum', 'objective.kd_form=reverse_kl': 'opinion of the student',
+    'objective.kd_alpha=0.5': "the teacher's share", 'objective.name=kd': 'it is distillation',
+    'objective.name=preference': 'it is dpo', 'objective.name=classification': 'model.num_labels',
 }
 
 

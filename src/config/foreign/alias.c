@@ -67,9 +67,9 @@ static const struct {
 #define SMALL "adamw with optimizer.state_dtype=int8 has small states, and offload.optimizer moves them away"
 #define NO_OPTIMIZER \
     "an optimizer is made of the trainer's own passes; plug-ins bring operations and losses (doc/plugins.md)"
-#define GRAM                                                                                                        \
-    "iterating on the product of a matrix with itself loses digits, in bfloat16 all of them; the three words here " \
-    "iterate on the matrix"
+#define GRAM                                                                                                \
+    "iterating on the product of a matrix with itself loses digits, in bfloat16 all of them; the words of " \
+    "optimizer.muon_coefficients iterate on the matrix"
 #define ONE_LOSS "one loss at a time; objective.sft_weight adds that of the chosen answer"
 #define ONLINE "nothing generates answers while it trains; dpo learns from pairs, or single answers, of a file"
 #define REVERSE                                                                                                       \
@@ -90,8 +90,8 @@ static const struct {
     {"optimizer.name", "*muon*clip*", CLIPPED},
     {"optimizer.name", "*dion*", LOW_RANK},
     {"optimizer.name", "*schedule*free*", FREE},
-    {"optimizer.name", "*4bit*", FOUR_BITS},
-    {"optimizer.name", "*8bit*", EIGHT_BITS},
+    {"optimizer.name", "*4*bit*", FOUR_BITS},
+    {"optimizer.name", "*8*bit*", EIGHT_BITS},
     {"optimizer.name", "*adafactor*", SMALL},
     {"optimizer.name", "*galore*", SMALL},
     {"optimizer.name", "*apollo*", SMALL},
@@ -100,14 +100,18 @@ static const struct {
     {"optimizer.state_dtype", "*int4*", FOUR_BITS},
     {"optimizer.state_dtype", "*fp4*", FOUR_BITS},
     {"optimizer.state_dtype", "*nf4*", FOUR_BITS},
-    {"optimizer.state_dtype", "*4bit*", FOUR_BITS},
+    {"optimizer.state_dtype", "*4*bit*", FOUR_BITS},
+    {"optimizer.name", "*gram*", GRAM},
     {"optimizer.muon_coefficients", "*gram*", GRAM},
-    {"objective.loss_type", "*,*", ONE_LOSS},
-    {"objective.loss_type", "tr_*", MOVING},
+    {"objective.loss_type", "*[, +]*", ONE_LOSS},
+    {"objective.loss_type", "tr*dpo", MOVING},
     {"objective.loss_type", "aot*", BATCH_LOSS},
+    {"objective.loss_type", "*grpo*", ONLINE},
+    {"objective.loss_type", "[dg][as]po", ONLINE},
     {"objective.loss_type", "discopop", "a plug-in can bring it, with objective.loss_type=plugin (doc/plugins.md)"},
     {"objective.loss_type", "sft", "it is objective.name=lm; objective.sft_weight adds it to a loss of pairs"},
     {"objective.name", "*grpo*", ONLINE},
+    {"objective.name", "[dg][as]po", ONLINE},
     {"objective.name", "*ppo", ONLINE},
     {"objective.name", "*rloo*", ONLINE},
     {"objective.name", "*online*", ONLINE},
@@ -115,17 +119,20 @@ static const struct {
     {"objective.name", "*minillm*", REVERSE},
     {"objective.name", "*reverse*", REVERSE},
     {"objective.name", "*jsd*", REVERSE},
+    {"objective.name", "kd*", "it is distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
+    {"objective.name", "preference", "it is dpo, with objective.loss_type for the loss"},
+    {"objective.name", "classification", "it is lm, with model.num_labels for the labels of a text"},
     {"objective.name", "kto", DPO_LOSS},
     {"objective.name", "orpo", DPO_LOSS},
     {"objective.name", "simpo", DPO_LOSS},
     {"objective.name", "cpo", DPO_LOSS},
     {"objective.name", "ipo", DPO_LOSS},
     {"objective.name", "bco*", "objective.loss_type=bco_pair learns it from pairs, with objective.name=dpo"},
-    {"objective.name", "tr_*", MOVING},
+    {"objective.name", "tr*dpo", MOVING},
     {"objective.name", "xpo", ONLINE},
     {"objective.name", "nash*", ONLINE},
     {"objective.name", "sft", "it is lm, with answers and their mask from `sherd tokenize --format messages`"},
-    {"objective.name", "*,*", ONE_LOSS},
+    {"objective.name", "*[, +]*", ONE_LOSS},
     {"training.mixed_precision_reduce", "fp16", "gradients computed in float16 are reduced in float32"},
     {"training.mixed_precision_reduce", "float16", "gradients computed in float16 are reduced in float32"},
     {"parallelism.gather_dtype", "fp8", ONE_SCALE},

@@ -250,10 +250,13 @@ static const struct {
     {"kto_undesirable_weight|kto_rejected_weight|undesirable_weight", "objective.undesirable_weight"},
     {"dpo_loss_type|pref_loss", "objective.loss_type, one word of TRL"},
     {"dpo_label_smoothing", "objective.label_smoothing"},
-    {"kd_alpha", "objective.alpha, the teacher's share of the loss; the next token has the rest"},
-    {"kd_ce_alpha", "objective.alpha: the loss of the next token counts 1 - alpha"},
-    {"kd_temperature", "objective.temperature"},
+    {"kd_alpha|objective.kd_alpha", "objective.alpha, the teacher's share of the loss; the next token has the rest"},
+    {"kd_ce_alpha|objective.kd_ce_alpha", "objective.alpha: the loss of the next token counts 1 - alpha"},
+    {"kd_temperature|objective.kd_temperature", "objective.temperature"},
     {"kd_trainer", "objective.name: distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
+    {"kd_form|objective.kd_form|kd_normalize_topk|objective.kd_normalize_topk|kd_loss_type|objective.kd_loss_type",
+     "leave it out: the teacher's numbers are always divided by their sum, and the divergence is the forward one; the reverse "
+     "one needs the teacher's opinion of the student's likeliest tokens, which a file lacks"},
     {"precompute_ref_log_probs|ref_model|reference_free", REFERENCE},
     {"sync_ref_model|ref_model_mixup_alpha|ref_model_sync_steps|objective.sync_ref_model|objective.ref_model_mixup_alpha|"
      "objective.ref_model_sync_steps",
@@ -271,9 +274,11 @@ static const struct {
     {"first_k_dense_replace|model.first_k_dense_replace", "model.first_dense_layers"},
     {"routed_scaling_factor|model.routed_scaling_factor", "model.route_scale"},
     {"mscale_all_dim|model.mscale_all_dim", "model.rope_mscale_all_dim"},
-    {"optimizer.plugin",
+    {"optimizer.gram*|optimizer.muon_gram*|optimizer.use_gram*",
+     "leave it out: iterating on the product of a matrix with itself loses digits, in bfloat16 all of them"},
+    {"optimizer.plugin|optimizer.plugins",
      "leave it out: an optimizer is made of the trainer's own passes; plug-ins bring operations and losses"},
-    {"model.block|model.blocks|model.attention",
+    {"model.block|model.blocks|model.attention|model.attn|model.layers",
      "model.family names the blocks, rows of a table of the program; model.ffn has the "
      "feed-forward part in words"},
     {"max_prompt_length|max_completion_length", "data.excess_length_strategy: drop leaves out pairs that do not fit "
