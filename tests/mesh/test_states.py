@@ -42,6 +42,17 @@ MESHES = {
         flat('hybrid_shard', 4, **{'mesh.shard': 2, 'checkpoint.async_mode': 'async'}),
     'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
 }
+# With SHERD_LONG=1 codes are compared on 29: these, and what else cuts, moves or shares parameters, gradients and states.
+WIDE = MESHES | {
+    **{f'{strategy} over {ranks}': flat(strategy, ranks) for strategy in ('shard_optim', 'shard_grad_op', 'full_shard') for ranks in (2, 4, 8)},
+    **{f'{strategy} {replicas} x {shard}': flat(strategy, replicas * shard, **{'mesh.replicate': replicas, 'mesh.shard': shard})
+       for strategy, replicas, shard in (*itertools.product(('hybrid_shard', 'hybrid_shard_zero2'), (2, 4), (1, 4)),
+                                         ('shard_optim', 2, 2), ('shard_optim', 2, 4)) if replicas * shard <= 8},
+    **{f'no_shard, {ranks} replicas': flat('no_shard', ranks, **{'mesh.replicate': ranks}) for ranks in (2, 8)},
+    **{f'{strategy} over 4, by messages': flat(strategy, 4, **{'comm.shared_memory': 'off'}) for strategy in ('shard_grad_op', 'full_shard')},
+    'full_shard over 4, gathered by pairs': flat('full_shard', 4, **{'comm.shared_memory': 'off', 'parallelism.reshard_after_forward': 2}),
+    'no_shard over 4, nodes of two': flat('no_shard', 4, **{'mesh.ranks_per_node': 2}),
+    'full_shard over 2, states in a file': flat('full_shard', 2, **{'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'offload.allow_network': True})}
 SAMPLE = list(MESHES)[1:3] + list(MESHES)[6:7]
 CODED = {'full_shard over 2': [('AdamW', 'bfloat16')], 'no_shard, 4 replicas': [('AdamW', 'float32')],
          'hybrid_shard 2 x 2, saved in the background': [('AdamW', 'bfloat16')], 'no_shard over 2, once, saved in the background': [('Lion', 'float32')]}
@@ -88,7 +99,7 @@ def case_mesh(name, mesh):
 
 def case_coded(name, mesh, param):
     """In codes of eight bits."""
-    ranks, changes = MESHES[mesh]
+    ranks, changes = WIDE[mesh]
     folder = new_folder()
     steps = job.train(folder, config(name, {**changes, **INT8, 'training.mixed_precision_param': param}), ranks)
     return judge(folder, steps, name, 'int8', param)
@@ -220,6 +231,7 @@ if __name__ == '__main__':
     cases += [(f'int8, {name}, {mesh}, {param}', case_coded, name, mesh, param) for mesh in (MESHES if LONG else CODED)
               for name, param in (itertools.product(('AdamW', 'Lion'), ('float32', 'bfloat16')) if LONG else CODED[mesh])
               if MESHES[mesh][0] == 0 or job.can_launch()]
+    cases += [(f'int8, {mesh}', case_coded, 'AdamW', mesh, 'float32') for mesh in (list(WIDE)[len(MESHES):] if LONG and job.can_launch() else ())]
     cases += [(f'int8, taken up by {mesh}', case_coded_taken_up, mesh) for mesh in SAMPLE[:1] if job.can_launch()]
     cases += [('int8 in a checkpoint', case_codes), ('int8 with sgd', case_refused, 'sgd'), ('int8 with muon', case_refused, 'muon'),
               ('from float32 to int8', case_changed, 'float32', 'int8', 'now in int8, rounded to nearest'),
