@@ -30,11 +30,16 @@ static void draw(const struct sh_op_call *call, int k, int64_t n, uint32_t *bits
 
 static void store_block(unsigned char *block, enum sh_code8_law law, const float *x, const uint32_t *bits)
 {
-    float scale = 0;
+    uint32_t largest = 0;
+    float scale;
 
-    for (int i = 0; i < ELEMS; i++)
-        scale = sh_bits_to_f32(sh_f32_to_bits(x[i]) & 0x7fffffffu) > scale ? (x[i] < 0 ? -x[i] : x[i]) : scale;
+    for (int i = 0; i < ELEMS; i++) {
+        uint32_t size = sh_f32_to_bits(x[i]) & 0x7fffffffu; /* of a NaN: the largest */
+
+        largest = size > largest ? size : largest;
+    }
     memset(block, 0, SH_CODE8_BLOCK_BYTES);
+    scale = sh_bits_to_f32(largest);
     if (scale < SH_CODE8_LEAST)
         return;
     for (int i = 0; i < ELEMS; i++)

@@ -70,7 +70,23 @@ static void the_largest_keeps_the_last_code(void **state)
     }
 }
 
-/* Zeros stay, what is tiny becomes zero, a NaN takes its block, and a part of a block is followed by zeros. */
+/* Of an infinity and of a NaN: the last code, whatever the random bits; numbers beside them are no numbers any more. */
+static void no_number_has_the_last_code(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 65536; bits += 0x1111)
+        for (int nan = 0; nan < 2; nan++) {
+            float x = nan ? NAN : INFINITY, linear = sh_code8_per_linear(x), fourth = sh_code8_per_fourth(x);
+
+            assert_int_equal(sh_code8_to_linear(x, linear, bits), 127);
+            assert_int_equal(sh_code8_to_linear(-INFINITY, linear, bits), 256 - 127);
+            assert_int_equal(sh_code8_to_fourth(x, fourth, bits), 255);
+            assert_false(isfinite(sh_code8_linear(sh_code8_to_linear(1, linear, bits), x)));
+            assert_false(isfinite(sh_code8_fourth(sh_code8_to_fourth(1, fourth, bits), x)));
+        }
+}
+
+/* Zeros stay, what is tiny becomes zero, an infinity is restored, and a part of a block is followed by zeros. */
 static void the_ends(void **state)
 {
     float x[ELEMS] = {0}, y[ELEMS];
@@ -82,10 +98,16 @@ static void the_ends(void **state)
     x[3] = 1e-30f;
     sh_code8_put(block, SH_CODE8_FOURTH, ELEMS, x);
     assert_memory_equal(block, zeros, BLOCK);
-    x[3] = NAN;
-    sh_code8_put(block, SH_CODE8_LINEAR, ELEMS, x);
-    sh_code8_get(block, SH_CODE8_LINEAR, ELEMS, y);
-    assert_true(isnan(y[3]));
+    for (int law = 0; law < SH_CODE8_LAWS; law++)
+        for (int nan = 0; nan < 2; nan++) {
+            x[2] = 1;
+            x[3] = nan ? NAN : INFINITY;
+            x[4] = law == SH_CODE8_LINEAR ? -INFINITY : 1;
+            sh_code8_put(block, (enum sh_code8_law)law, ELEMS, x);
+            sh_code8_get(block, (enum sh_code8_law)law, ELEMS, y);
+            assert_true(nan ? isnan(y[3]) : y[3] > 0 && isinf(y[3]));
+            assert_true(!isfinite(y[2]) && (nan || law != SH_CODE8_LINEAR || (y[4] < 0 && isinf(y[4]))));
+        }
     for (int i = 0; i < ELEMS; i++)
         x[i] = (float)(i + 1);
     sh_code8_put(block, SH_CODE8_LINEAR, 5, x);
@@ -251,6 +273,7 @@ int main(void)
         cmocka_unit_test(codes_come_back),
         cmocka_unit_test(the_mean_is_the_number),
         cmocka_unit_test(the_largest_keeps_the_last_code),
+        cmocka_unit_test(no_number_has_the_last_code),
         cmocka_unit_test(the_ends),
         cmocka_unit_test(to_codes_and_back),
         cmocka_unit_test(as_the_reference),

@@ -6,7 +6,8 @@
  *                                            magnitude; a number above 0 never becomes 0, by which a step is divided
  *
  * The largest number has the code 127 or 255 and is restored to the bit, so a block that is widened and stored to
- * nearest has the same codes again. A block whose largest number is below SH_CODE8_LEAST counts as zeros; above it
+ * nearest has the same codes again. An infinity is restored too, and the numbers beside it become NaN or infinite; with
+ * a NaN all become NaN. A block whose largest number is below SH_CODE8_LEAST counts as zeros; above it
  * no product is denormal.
  *
  * `bits` rounds: 0x8000 to nearest, 16 random bits stochastically, so that the expected value is the number itself.

@@ -29,19 +29,27 @@ SH_DTYPE float sh_code8_per_fourth(float scale)
     return 1.0f / scale;
 }
 
-/* The code of x, |x| <= scale, and scale > 0. Bounds are of whole numbers, whose least and largest are one instruction. */
+/* |y| up to `most`, which a NaN becomes too: no int32_t holds it. By bits, whose least is one instruction; a choice between
+ * floats would keep compilers from vectorising. */
+SH_DTYPE float sh_code8_at_most(float y, float most)
+{
+    int32_t bits = (int32_t)(sh_f32_to_bits(y) & 0x7fffffffu), bound = (int32_t)sh_f32_to_bits(most);
+
+    return sh_bits_to_f32((uint32_t)(bits < bound ? bits : bound));
+}
+
+/* The code of x, |x| <= scale, and scale > 0. Of a block with an infinity or a NaN, these have the last code. */
 SH_DTYPE unsigned char sh_code8_to_linear(float x, float per_linear, uint32_t bits)
 {
     int32_t sign = (int32_t)sh_f32_to_bits(x) >> 31;
     float size = sh_bits_to_f32(sh_f32_to_bits(x) & 0x7fffffffu);
-    int32_t code = (int32_t)(size * per_linear + (float)(int32_t)bits * SH_CODE8_STEP); /* at most 128 */
+    int32_t code = (int32_t)sh_code8_at_most(size * per_linear + (float)(int32_t)bits * SH_CODE8_STEP, 127);
 
-    code = code > 127 ? 127 : code;
     return (unsigned char)((code ^ sign) - sign);
 }
 
-/* 255 r^(1/4) for 0 <= r <= 1, within 2e-5 of it: w is r^(-1/4), guessed by the exponent, r w^4 is between 0.75 and 0.95,
- * and a polynomial is its power of -3/4. */
+/* 255 r^(1/4) for 0 <= r <= 1, within 2e-5 of its size for normal r: w is r^(-1/4), guessed by the exponent, r w^4 is between
+ * 0.75 and 0.95, and a polynomial is its power of -3/4. */
 SH_DTYPE float sh_code8_root(float r)
 {
     float w = sh_bits_to_f32(0x4f500000u - (sh_f32_to_bits(r) >> 2)), cube = r * w * (w * w), p = cube * w;
@@ -54,7 +62,7 @@ SH_DTYPE float sh_code8_root(float r)
 SH_DTYPE unsigned char sh_code8_to_fourth(float x, float per_fourth, uint32_t bits)
 {
     float r = x * per_fourth;
-    int32_t code = (int32_t)sh_code8_root(r), some = (int32_t)sh_f32_to_bits(x);
+    int32_t code = (int32_t)sh_code8_at_most(sh_code8_root(r), 255), some = (int32_t)sh_f32_to_bits(x);
     float c = (float)code, below = c * c, above = (c + 1.0f) * (c + 1.0f), share;
 
     below *= below;
