@@ -44,12 +44,17 @@ enum sh_metrics_event sh_metrics_read(const struct json_t *line, union sh_metric
     enum sh_metrics_event kind = kind_of(line);
 
     memset(out, 0, sizeof *out);
-    for (int i = 0; i < sh_metric_rows; i++) {
-        const struct sh_metric *row = &sh_metric_table[i];
+    /* Several rows can be of one value, by different names of which a line has one: first none is there, then some are. */
+    for (int i = 0; i < 2 * sh_metric_rows; i++) {
+        const struct sh_metric *row = &sh_metric_table[i % sh_metric_rows];
+        const json_t *v = NULL;
 
-        if (row->key && row->event == kind)
-            read_value(json_object_get(row->in ? json_object_get(line, row->in) : line, row->key), row->value.type,
-                       (char *)out + row->value.offset);
+        if (!row->key || row->event != kind)
+            continue;
+        if (i >= sh_metric_rows)
+            v = json_object_get(row->in ? json_object_get(line, row->in) : line, row->key);
+        if (v || i < sh_metric_rows)
+            read_value(v, row->value.type, (char *)out + row->value.offset);
     }
     return kind;
 }

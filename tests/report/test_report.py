@@ -389,10 +389,15 @@ def marks_of(drawing):
     return [words(path) for path in drawing.iter('path') if path.get('class').split()[0] == 'm']
 
 
+REWARDS = 'Rewards of chosen answers', 'Margins of rewards'
+OF_A_HEAD = 'Margins of rewards', 'Mean rewards', 'Smallest rewards', 'Largest rewards'
+
+
 def case_curves():
-    """Losses, gradient norms, speeds and learning rates against steps; events of a step are marked there."""
+    """Losses, gradient norms, speeds, learning rates and rewards against steps; events of a step are marked there."""
     empty()
     lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i, 'loss_scale': 1024.0 + i,
+              'pairs': 8, 'rewards': {'chosen': 0.1 * i, 'rejected': -0.1 * i, 'margins': 0.2 * i, 'accuracies': 1},
               'expert_load': {'max': 1 + 0.1 * i}, 'expert_waves': {'max': 3, 'mean': 1 + 0.2 * i}} for i in range(1, 11)]
     lines[4]['skipped'] = 'loss is not finite'
     stalls = [{'step': 6, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 7.5},
@@ -400,22 +405,27 @@ def case_curves():
     write_run('a', config(1, 4, 4), [*lines, *stalls, {'step': 10, 'validation_loss': 2.0, 'tokens': 1, 'seconds': 1}])
     _, tree = page()
     found = {title: curve(tree, title) for title in ('Loss against', 'Gradient norm', 'Speed', 'Learning rate', 'Loss scale',
-                                                'Load of experts', 'Waves of rows')}
+                                                'Load of experts', 'Waves of rows', *REWARDS)}
     if None in found.values():
         return [f'missing: {found}']
     wrong = expect('marks', [marks_of(drawing) for drawing in found.values()],
                    [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], [],
-                    ['step 5: update skipped'], [], []])
+                    ['step 5: update skipped'], [], [], *[[]] * len(REWARDS)])
     heights = {title: [float(y) for y in re.findall(r'[ML][\d.]+ ([\d.]+)', lines_of(drawing)[0].get('d'))]
                for title, drawing in found.items()}
-    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, 10, 10, 10, 10])
+    wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, *[10] * (len(found) - 3)])
     wrong += [f'{title} does not rise: {points}' for title, points in heights.items()
               if title != 'Loss against' and points != sorted(points, reverse=True)]
     shutil.rmtree(work / 'a')
+    write_run('head', config(1, 4, 4), [{**line, 'pairs': 8, 'mean_reward': 0.1, 'min_reward': -1, 'max_reward': 2, 'margin': 0.3,
+                                         'accuracy': 1} for line in ten_steps(100)])
+    _, tree = page()
+    wrong += expect('of a head', [curve(tree, title) is not None for title in (*OF_A_HEAD, REWARDS[0])], [True] * 4 + [False])
+    shutil.rmtree(work / 'head')
     write_run('old', config(1, 4, 4), ten_steps(100))
     _, tree = page()
     return wrong + expect('of an older version', [curve(tree, title) is not None for title in found],
-                          [True, False, True, False, False, False, False])
+                          [True, False, True, *[False] * (len(found) - 3)])
 
 
 def case_same_curves():
