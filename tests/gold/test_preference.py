@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Preference optimization against PyTorch in float64, which has a row for each answer: losses, rewards, norms and
-the change of weights in ten steps, for all losses, one pair a sequence and packed. Prints TAP.
+the change of weights in ten steps, for all losses, one pair a sequence and packed, of the whole model and of adapters.
+SHERD_LONG=1 takes twenty steps, and each loss in each way. Prints TAP.
 
 The losses are written down as in TRL 1.x (DPOTrainer with reverse KL, CPOTrainer, ORPOTrainer, KTOTrainer), and
 differentiated by PyTorch. What ORPO and sft_weight add is the mean over the chosen answer, as in their papers.
@@ -25,6 +26,7 @@ STEPS, BATCH = 20 if os.environ.get('SHERD_LONG') else 10, 8
 LOSS_BOUND = 1e-5     # relative, each step
 REWARD_BOUND = 2e-5   # of log-probabilities of up to 100, of which rewards are small differences
 NORM_BOUND = 5e-5
+ADAPTER_BOUND = 2e-3  # of the change: one factor begins at 0, so the first gradients of the other are small, and rounding is not; seen: 5e-4
 log_s = torch.nn.functional.logsigmoid
 
 
@@ -70,6 +72,11 @@ PREFERENCE = {'training.dataset_path': '../pairs.bin', 'objective.name': 'dpo', 
               'data.packing': 'none', 'optimizer.lr': 2e-3, 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
               'checkpoint.interval': STEPS}
 PAIRS = STEPS * BATCH
+SEED = '../seed/out/checkpoint/step-00000000.h5'
+EPOCHS = 20 if STEPS == 20 else 3
+PACKED = {'data.packing': 'bfd', 'training.local_batch_size': 1, 'training.steps': EPOCHS}
+ADAPTERS = {'lora.rank': 3, 'lora.alpha': 9}
+WAYS = LOSSES if STEPS == 20 else ('ipo', 'orpo')  # of which adapters and packed pairs are tried
 
 
 def states(w, texts, c):
@@ -93,17 +100,19 @@ def texts_of(batch):
 
 
 def train(weights, batches, loss, c):
-    """Returns (metrics by name, weights)."""
-    w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
+    """Returns (metrics by name, weights). If there are adapters, only they are trained."""
+    base = {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()}
+    w = {name: x.requires_grad_() for name, x in base.items() if '.lora_' in name or 'lora.rank' not in c}
+    whole = (lambda: torch_reference.adapted(base, w, c)) if 'lora.rank' in c else lambda: w
     optimizer = torch_reference.make_optimizer(w, c)
     beta, smoothing = c['objective.beta'], c.get('objective.label_smoothing', 0)
     with torch.no_grad():
-        known = [log_probabilities(w, texts_of(batch), c).unflatten(0, (-1, 2)) for batch in batches]
+        known = [log_probabilities(whole(), texts_of(batch), c).unflatten(0, (-1, 2)) for batch in batches]
     found = {'loss': [], 'chosen': [], 'rejected': [], 'accuracies': [], 'norm': []}
     for step, (batch, refs) in enumerate(zip(batches, known)):
         optimizer.zero_grad()
         costs, rewards = [], []
-        for (_, *answers), logps, ref in zip(batch, log_probabilities(w, texts_of(batch), c).unflatten(0, (-1, 2)), refs):
+        for (_, *answers), logps, ref in zip(batch, log_probabilities(whole(), texts_of(batch), c).unflatten(0, (-1, 2)), refs):
             d = logps if loss in NO_REFERENCE else logps - ref
             costs.append(LOSSES[loss](*d, *map(len, answers), beta, smoothing))
             costs[-1] = costs[-1] - c.get('objective.sft_weight', 0) * logps[0] / len(answers[0])
@@ -137,10 +146,23 @@ class Model:
         self.weights = draw_weights({key: value.shape for key, value in checkpoint.read(seed).items()})
         checkpoint.replace(seed, self.weights)
 
+    @functools.cached_property
+    def adapters(self):
+        """The weights with the adapters that any run upon them begins with."""
+        job.train(self.folder / 'adapters', {**self.c, **ADAPTERS, 'checkpoint.initial_load_path': SEED, 'checkpoint.create_seed_checkpoint': True})
+        return self.weights | checkpoint.read(self.folder / 'adapters/out/checkpoint/step-00000000.h5')
+
+    @functools.cached_property
+    def rows(self):
+        """Rows that the pairs fill when packed."""
+        _, said = job.launch('train', 'c.yaml', folder=job.prepare(self.folder / 'rows', {
+            'job.dump_folder': 'out', **self.c, **PACKED, 'training.global_batch_size': 1, 'training.steps': 1}))
+        return int(said.split(' sequences')[0].split()[-1])
+
     def train(self, folder, changes, ranks=0):
         """Returns (configuration, metrics, the last checkpoint)."""
         path = self.folder / folder
-        c = {**self.c, 'checkpoint.initial_load_path': '../seed/out/checkpoint/step-00000000.h5', **changes}
+        c = {**self.c, 'checkpoint.initial_load_path': SEED, **changes}
         steps = job.train(path, c, ranks)
         return c, steps, path / f'out/checkpoint/step-{steps[-1]["step"]:08}.h5'
 
@@ -151,7 +173,8 @@ def model(name):
 
 
 def compare(m, batches, loss, c, steps, path):
-    expected, weights = train(m.weights, batches, loss, c)
+    first = m.adapters if 'lora.rank' in c else m.weights
+    expected, weights = train(first, batches, loss, c)
     rewards = {key: [step['rewards'][key] for step in steps] for key in ('chosen', 'rejected', 'accuracies', 'margins')}
     wrong = job.differ('loss', job.losses(steps), expected['loss'], LOSS_BOUND)
     wrong += job.differ('gradient norm', [step['grad_norm'] for step in steps], expected['norm'], NORM_BOUND)
@@ -159,15 +182,18 @@ def compare(m, batches, loss, c, steps, path):
         off = max(abs(a - b) for a, b in zip(rewards[key], expected[key]))
         wrong += [] if off <= REWARD_BOUND else [f'rewards/{key}: {off:.2g} off']
     wrong += [] if rewards['accuracies'] == expected['accuracies'] else [f'{rewards["accuracies"]}, expected {expected["accuracies"]}']
-    changed = {name: values - m.weights[name] for name, values in checkpoint.read(path).items()}
-    return wrong + compare_tensors(changed, {name: weights[name] - m.weights[name] for name in weights}, CHANGE_BOUND)
+    changed = {name: values - first[name] for name, values in checkpoint.read(path).items()}
+    return wrong + compare_tensors(changed, {name: weights[name] - first[name] for name in weights}, ADAPTER_BOUND if 'lora.rank' in c else CHANGE_BOUND)
+
+
+def options(loss):
+    return {'objective.loss_type': loss, **({'objective.label_smoothing': SMOOTHED[loss]} if loss in SMOOTHED else MORE.get(loss, {}))}
 
 
 def case_loss(name, loss, ranks=0, changes=None):
     m = model(name)
-    smoothing = {'objective.label_smoothing': SMOOTHED[loss]} if loss in SMOOTHED else MORE.get(loss, {})
     folder = '-'.join([loss, str(ranks), *(changes or {})])
-    c, steps, path = m.train(folder, {'objective.loss_type': loss, **smoothing, **(changes or {})}, ranks)
+    c, steps, path = m.train(folder, {**options(loss), **(changes or {})}, ranks)
     return compare(m, [m.pairs[i:i + BATCH] for i in range(0, PAIRS, BATCH)], loss, c, steps, path)
 
 
@@ -327,17 +353,14 @@ def case_value(name, kind, ranks=0, changes=None):
                                    {key: w[key].detach().numpy() - weights[key] for key in weights}, CHANGE_BOUND)
 
 
-def case_packed(name):
+def case_packed(name, loss, changes=None):
     """Each step is an epoch, so the order of pairs and what else is in their row does not matter."""
     m = model(name)
-    sizes = {'data.packing': 'bfd', 'training.local_batch_size': 1, 'training.steps': 3}
-    _, said = job.launch('train', 'c.yaml', folder=job.prepare(m.folder / 'rows', {
-        'job.dump_folder': 'out', **m.c, **sizes, 'training.global_batch_size': 1, 'training.steps': 1}))
-    rows = int(said.split(' sequences')[0].split()[-1])
-    c, steps, path = m.train('packed', {**sizes, 'training.global_batch_size': rows, 'lr_scheduler.warmup_steps': 1, 'lr_scheduler.total_steps': 3})
-    wrong = [] if rows < PAIRS else ['nothing was packed']
+    c, steps, path = m.train('-'.join(['packed', loss, *(changes or {})]), {
+        **PACKED, 'training.global_batch_size': m.rows, 'lr_scheduler.warmup_steps': 1, 'lr_scheduler.total_steps': EPOCHS, **options(loss), **(changes or {})})
+    wrong = [] if m.rows < PAIRS else ['nothing was packed']
     wrong += [] if steps[0]['pairs'] == PAIRS else [f'{steps[0]["pairs"]} pairs']
-    return wrong + compare(m, [m.pairs] * 3, 'sigmoid', c, steps, path)
+    return wrong + compare(m, [m.pairs] * EPOCHS, loss, c, steps, path)
 
 
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
@@ -358,4 +381,7 @@ if __name__ == '__main__':
                                ('kto on 2 x 2 ranks', case_kto, 'none', 4, HYBRID),
                                ('gpt2: reward on 2 x 2 ranks', case_value, 'gpt2', 'reward', 4, HYBRID),
                                ('llama: single answers on 2 x 2 ranks', case_single, 'llama', 4, HYBRID)) if job.can_launch() else ()),
-                            *((f'{name}: packed', case_packed, name) for name in MODELS)]))
+                            *((f'llama: {loss}, adapters', case_loss, 'llama', loss, 0, ADAPTERS) for loss in WAYS),
+                            *((f'llama: {loss}, packed', case_packed, 'llama', loss) for loss in WAYS),
+                            ('llama: sigmoid, packed, adapters', case_packed, 'llama', 'sigmoid', ADAPTERS),
+                            *((f'{name}: sigmoid, packed', case_packed, name, 'sigmoid') for name in MODELS)]))
