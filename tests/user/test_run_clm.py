@@ -200,7 +200,8 @@ REFUSED = [
     ('--model_name model --optim ./mine.so', 'plug-ins bring operations and losses'),
     ('--model_name model --optim Shampoo', '--optim Shampoo: its states are square matrices beside each matrix'),
     ('--model_name model --optim dion2', "it makes Muon's step from factors of low rank"),
-    ('--model_name model --optim galore_adamw', 'offload.optimizer moves them away'),
+    ('--model_name model --optim galore_adamw', 'give adamw_8bit, whose states are small'),
+    ('--model_name model --optim paged_adamw_8bit', '--optim paged_adamw_8bit: give adamw_8bit or lion_8bit'),
     ('--model_name model --optim rmsprop', 'optimizer.name is adamw (adamw_torch), sgd'),
     ('--model_name model --lr_scheduler_type polynomial', 'lr_scheduler.decay_type is linear, cosine, constant'),
     ('--model_name model --lr_scheduler_type constant --warmup_steps 3', 'constant_with_warmup has one'),
@@ -231,7 +232,7 @@ REFUSED = [
 ]
 # Words that nothing here does: the reason, and what does the same.
 REFUSED_WORDS = [
-    ('--optim adafactor', 'offload.optimizer moves them away'),
+    ('--optim adafactor', '--offload.nvme_path=DIR puts them in a file'),
     ('--adafactor', 'optimizer.name is'),
     ('--optim_args a=1', 'are keys of optimizer'),
     ('--optim_target_modules all', 'lora.target_modules'),
@@ -474,6 +475,18 @@ def table():
     return [row for row in re.findall(r'^([A-Z]+)\("(\w+)"', text, re.M)]
 
 
+def case_advice():
+    """What is said instead of an optimizer is accepted."""
+    wrong = []
+    for name in ('paged_adamw_8bit', 'RMSprop_bnb_8bit', 'adamw_torch_4bit', 'galore_adamw_layerwise', 'adafactor', 'apollo_adamw'):
+        said = run(*BASE, '--optim', name).stderr
+        words = [['--optim', word] for word in re.findall(r'\w+', re.search(r'give ([\w, ]+?)(?:, whose|$)', said, re.M)[1]) if word != 'or']
+        words += [re.findall(r'--[\w.]+=\w+', said)] if '=' in said else []
+        done = [run(*BASE, *pair) for pair in words]
+        wrong += [f'{name}: {said} {one.stderr}' for one in done if one.returncode] + ([] if words else [f'{name}: {said}'])
+    return wrong
+
+
 def case_all_words():
     """Every option has a row above, also one that the help does not list; one without effect has none."""
     rows = ' '.join([*BASE, *(words for words, _ in WORDS), *(row[0] for row in [*REFUSED, *REFUSED_WORDS])]) + ' '
@@ -614,7 +627,7 @@ def main():
     return job.run_cases([('defaults are those of Trainer', case_defaults), ('each word sets its keys', case_words),
                           ('both names of the model', case_names), ('the length of a block', case_block_size),
                           ('a model from scratch', case_from_scratch), ('one is trained', case_trains_from_scratch),
-                          ('a file of FSDP', case_fsdp_config), ('what cannot be done is refused', case_refused),
+                          ('a file of FSDP', case_fsdp_config), ('what cannot be done is refused', case_refused), ('advice is accepted', case_advice),
                           ('each word has a row', case_all_words), ('each option of transformers is known', case_known),
                           ('options without effect', case_ignored), ('all problems in one start', case_at_once),
                           ("the lines of transformers' README", case_readme), ('a split text', case_split),

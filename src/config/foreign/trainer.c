@@ -25,6 +25,16 @@ static bool is_listed(const char *list, const char *word, size_t length)
     return false;
 }
 
+/* The same, where *part* stands for all words with that part. */
+static bool is_in(const char *list, const char *word)
+{
+    for (const char *at = list; *at; at += strcspn(at, "|"), at += *at == '|')
+        for (const char *from = word; *at == '*' && *from; from++)
+            if (!strncasecmp(at + 1, from, strcspn(at + 1, "*")))
+                return true;
+    return is_listed(list, word, strlen(word));
+}
+
 int sh_trainer_truth(const char *word)
 {
     if (!word[0] || is_listed("true|t|yes|y|1", word, strlen(word)))
@@ -39,7 +49,7 @@ static bool holds(const struct sh_trainer_row *row, const char *value)
         return !strcmp(row->words, "true") && row->text && row->text[0];
     int truth = sh_trainer_truth(value);
 
-    return is_listed(row->words, value, strlen(value)) || (truth == 1 && is_listed(row->words, "true", 4)) ||
+    return is_in(row->words, value) || (truth == 1 && is_listed(row->words, "true", 4)) ||
            (truth == 0 && is_listed(row->words, "false", 5));
 }
 

@@ -82,12 +82,12 @@ static sh_rc set_pairs(struct sh_clm *c, const char *option, const char *pairs)
     return rc;
 }
 
-/* An optimizer that is not here has the reason that its name has in a configuration. */
+/* An optimizer that no row is for has the reason that its name has in a configuration. */
 static sh_rc refuse(const char *option, const struct sh_trainer_row *row, const char *value)
 {
     char room[SH_CONFIG_NAME_MAX];
     const char *why =
-        strcmp(row->name, "optim")
+        row->words || strcmp(row->name, "optim") != 0
             ? NULL
             : sh_config_alias_advice("optimizer.name", sh_config_alias_word("optimizer.name", value, room));
 
