@@ -33,8 +33,9 @@ struct distance {
 struct diff {
     struct side a, b;
     FILE *out;
-    int64_t found;        /* number of differences */
-    struct distance *far; /* [n_far] one for each tensor and state that differ */
+    int64_t found;                       /* number of differences */
+    int64_t only[2][SH_CKPT_STATES_MAX]; /* of each state that both have: how many tensors have it in a, in b only */
+    struct distance *far;                /* [n_far] one for each tensor and state that differ */
     int64_t n_far;
 };
 
@@ -127,9 +128,8 @@ static sh_rc diff_state(struct diff *d, int state, const struct sh_ckpt_entry *a
         return SH_OK;
     if (!sh_ckpt_has(a, state) || !sh_ckpt_has(b, other)) {
         d->found += sh_ckpt_has(a, state) != sh_ckpt_has(b, other);
-        if (sh_ckpt_has(a, state) != sh_ckpt_has(b, other))
-            fprintf(d->out, "%s/%s: in %s only\n", d->a.index.states.name[state], a->name,
-                    sh_ckpt_has(a, state) ? d->a.path : d->b.path);
+        d->only[0][state] += sh_ckpt_has(a, state);
+        d->only[1][state] += sh_ckpt_has(b, other);
         return SH_OK;
     }
     SH_TRY(measure(d, state, other, a, b, &far));
@@ -150,6 +150,16 @@ static int compare_distance(const void *pa, const void *pb)
     if (a->tensor != b->tensor)
         return a->tensor < b->tensor ? -1 : 1;
     return a->state - b->state;
+}
+
+/* A line for a state, since of large models hundreds of matrices may lack it. */
+static void print_only(const struct diff *d)
+{
+    for (int s = 0; s < d->a.index.states.n; s++)
+        for (int side = 0; side < 2; side++)
+            if (d->only[side][s])
+                fprintf(d->out, "%s of %lld tensors: in %s only\n", d->a.index.states.name[s],
+                        (long long)d->only[side][s], side ? d->b.path : d->a.path);
 }
 
 static void print_distances(struct diff *d, int64_t most)
@@ -224,6 +234,7 @@ sh_rc sh_ckpt_diff(const char *a, const char *b, int64_t most, FILE *out)
     diff_meta(&d);
     diff_config(&d);
     SH_TRY_OUT(diff_tensors(&d));
+    print_only(&d);
     print_distances(&d, most);
     if (d.found > 0)
         rc = sh_fail(SH_E_DATA, "%s and %s differ in %lld places", a, b, (long long)d.found);

@@ -81,14 +81,19 @@ def check_resume():
     return wrong + ([] if f'sherd-checkpoint {golden.VERSION},' in info(folder, newest) else ['saved in another format'])
 
 
-def check_muon():
-    """A run of Muon goes on from a file with zeros where matrices have no mean of squares; it saves a file without them."""
+def check_muon(*ranks):
+    """A run of Muon goes on from a file with zeros where matrices have no mean of squares; it saves a file without them, and
+    says so in one line."""
     folder, old = place('muon-')
-    job.sherd('train', 'tiny.yaml', '--training.steps=4', '--optimizer.name=muon', *golden.OPTIONS, folder=folder)
+    job.sherd('train', 'tiny.yaml', '--training.steps=4', '--optimizer.name=muon', *golden.OPTIONS, ranks=sum(ranks), folder=folder)
     newest = golden.checkpoint(folder, 4).relative_to(folder)
     wrong = job.differ('losses', job.losses(job.metrics(folder)), [2.8199594], 1e-4)
     said = job.sherd('ckpt', 'verify', newest, folder=folder) + info(folder, newest)
     wrong += [] if 'all digests match' in said and 'sherd-checkpoint 3.1,' in said and 'exp_avg_sq (7 of them)' in said else [said]
+    done = subprocess.run(job.command(0, ['ckpt', 'diff', old, newest]), capture_output=True, text=True, cwd=folder,
+                          env=job.environment(0), timeout=job.SECONDS, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.endswith(' only')]
+    wrong += [] if lines == [f'optimizer/exp_avg_sq of {TENSORS - 7} tensors: in {old} only'] else [done.stdout]
     return wrong + ([] if 'exp_avg_sq\n' in info(folder, old) else ['the old file has zeros'])
 
 
@@ -130,5 +135,6 @@ if __name__ == '__main__':
     cases = [(f'format {golden.VERSION}: {check.__name__[6:]}', check)
              for check in (check_info, check_values, check_resume, check_muon, check_unclosed, check_no_index,
                            check_later_version)]
+    cases += [('a file of Muon, by two ranks', check_muon, 2)] if job.can_launch() else []
     cases += [(f'a new run on {max(ranks, 1)} ranks', check_new, ranks) for ranks in MESHES if ranks == 0 or job.can_launch()]
     sys.exit(job.run_cases(cases))
