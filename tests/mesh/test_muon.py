@@ -14,6 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 import tiny
+import xxh
 
 STEPS, HALF = 6, 3
 FILE = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'offload.allow_network': True}
@@ -180,7 +181,8 @@ def case_plan():
 
 
 def case_size(way):
-    """The plan has the bytes of the tensors in a file, to the byte; a changed list of tensors is refused."""
+    """The plan has the bytes of the tensors in a file, to the byte; a changed list of tensors is refused, also with a digest
+    that is right."""
     path = saved(one_rank(way)[0])
     data = path.read_bytes()
     at, size = struct.unpack('<2q', data[-64:-48])
@@ -188,10 +190,22 @@ def case_size(way):
     folder = job.prepare(new_folder(), config(way, {}))
     said = ' '.join(job.sherd('plan', 'c.yaml', folder=folder).split())
     wrong = [] if f' tensors in a checkpoint: {at - begin} bytes, without exp_avg_sq of matrices ' in said else [f'{at - begin}: {said}']
-    for place in data.index(b'proj.weight', at) + 48, at + size - 1:
-        (folder / 'bad.h5').write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1:])
+    states = data[at:].index(b'model\0')  # after their number
+    offsets = data.index(b'proj.weight', at) + len(b'proj.weight') + 2 * 8
+    mask = offsets + 8 * data[at + states - 8]
+    rows = [(offsets + 16 + 5, 4, False, 'does not match its digest'), (at + size - 1, 4, False, 'does not match its digest'), (mask, 64, True, 'a tensor has impossible states'),
+            (offsets + 16, 1, True, 'a tensor lies where it has no state'), (mask, 4, True, 'a tensor lies outside of the data'),
+            (mask, 1, True, 'a tensor of states alone comes before one of the model')]
+    for place, bits, signed, why in rows:
+        bad = bytearray(data)
+        bad[place] ^= bits
+        if 'alone' in why:
+            bad[offsets:offsets + 8] = bytes(8)
+        if signed:
+            bad[-48:-32] = xxh.hash128(bytes(bad[at:at + size]))
+        (folder / 'bad.h5').write_bytes(bad)
         done = subprocess.run(job.command(0, ['ckpt', 'verify', 'bad.h5']), capture_output=True, text=True, cwd=folder, env=job.environment(0))
-        wrong += [] if done.returncode == 3 and done.stderr.count('\n') == 1 and 'damaged' in done.stderr else [done.stderr]
+        wrong += [] if done.returncode == 3 and done.stderr.count('\n') == 1 and 'damaged' in done.stderr and why in done.stderr else [f'{why}: {done.stderr}']
     return wrong
 
 

@@ -354,6 +354,15 @@ static sh_rc take_tensor(struct rest *r, int64_t begin, const struct sh_ckpt_sta
     return SH_OK;
 }
 
+/* Readers of the model take the tensors of sh_ckpt_index_models(), all of which must have a place in it. */
+static sh_rc check_models(const struct rest *r, const struct sh_ckpt_index *index)
+{
+    for (int64_t i = 0; i < sh_ckpt_index_models(index); i++)
+        if (!sh_ckpt_has(&index->entry[i], SH_CKPT_MODEL))
+            return refuse(r, "a tensor of states alone comes before one of the model");
+    return SH_OK;
+}
+
 /* Compares pointers to entries, since the entries themselves must not move. */
 static int by_name(const void *a, const void *b)
 {
@@ -446,6 +455,7 @@ static sh_rc unpack(struct rest *r, struct sh_ckpt_index *index)
     sh_ckpt_index_alloc(index, h.tensors);
     for (int64_t i = 0; i < h.tensors; i++)
         SH_TRY(take_tensor(r, h.structure_bytes, &index->states, &index->entry[i]));
+    SH_TRY(check_models(r, index));
     SH_TRY(check_names(r, index));
     SH_TRY(check_places(r, index));
     SH_TRY(take_digests(r, h.blocks, index));
