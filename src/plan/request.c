@@ -85,8 +85,9 @@ sh_rc sh_request_mesh(const struct sh_config *cfg, const struct sh_topology *at,
     if (!s->hybrid && !s->whole && !s->replicas && replicas != 1)
         return sh_fail(SH_E_USAGE,
                        "parallelism.sharding_strategy=%s shards over all %d ranks, but the mesh has %d replicas; "
-                       "choose hybrid_shard, hybrid_shard_zero2 or shard_optim for replicas",
-                       s->name, at->world, replicas);
+                       "choose %shybrid_shard_zero2 or shard_optim for replicas",
+                       s->name, at->world, replicas,
+                       cfg->parallelism.sharding_strategy == SH_FULL_SHARD ? "hybrid_shard, " : "");
     return SH_OK;
 }
 
@@ -198,24 +199,29 @@ static int64_t power_below(int64_t n)
     return power;
 }
 
+/* For the tree over the global batch, whatever its size. */
+static sh_rc check_ranks(const struct sh_config *cfg, int world)
+{
+    int each = cfg->parallelism.tensor_parallel_degree * cfg->parallelism.context_parallel_degree *
+               cfg->parallelism.pipeline_parallel_degree;
+    long long fits = (long long)power_below(world) * each;
+    char groups[64] = "";
+
+    if (sh_size_is_power_of_two(world))
+        return SH_OK;
+    if (each > 1)
+        snprintf(groups, sizeof groups, "groups of %d ranks, each with other sequences", each);
+    return sh_fail(SH_E_USAGE,
+                   "training.reproducible=mesh needs a power-of-two number of %s, not %d; give %lld or %lld ranks",
+                   each > 1 ? groups : "ranks", world, fits, 2 * fits);
+}
+
 /* Check what the tree over the global batch needs, so that each rank has a whole branch of it. */
 static sh_rc check_tree(const struct sh_config *cfg, int64_t global, int world, int micro_steps)
 {
     int64_t leaves = global / cfg->training.local_batch_size;
     int64_t below = power_below(leaves) * cfg->training.local_batch_size;
 
-    if (!sh_size_is_power_of_two(world)) {
-        int each = cfg->parallelism.tensor_parallel_degree * cfg->parallelism.context_parallel_degree *
-                   cfg->parallelism.pipeline_parallel_degree;
-        char of[64] = "";
-
-        if (each > 1)
-            snprintf(of, sizeof of, " with other sequences, of %d each", each);
-        return sh_fail(SH_E_USAGE,
-                       "training.reproducible=mesh needs a power-of-two number of %s%s, not %d; nearest: %lld or %lld",
-                       each > 1 ? "groups of ranks" : "ranks", of, world, (long long)power_below(world),
-                       (long long)power_below(world) * 2);
-    }
     if (!sh_size_is_power_of_two(leaves))
         return sh_fail(SH_E_USAGE,
                        "training.reproducible=mesh needs a power-of-two number of micro-steps over all ranks, but "
@@ -246,6 +252,8 @@ static sh_rc count_steps(const struct sh_config *cfg, int parts, struct sh_pass_
     struct sh_batches b = sh_request_batches(cfg, parts);
     int64_t most = sh_batches_most(&b);
 
+    if (reproducible(cfg))
+        SH_TRY(check_ranks(cfg, parts));
     for (int i = 0; i < b.n; i++) {
         int n = 0;
 

@@ -7,6 +7,9 @@
 #include "src/config/read/place.h"
 
 #include <stdio.h>
+#include <string.h>
+
+static const char key[] = "parallelism.context_parallel_degree";
 
 static bool has_sinks(const struct sh_config *c)
 {
@@ -43,34 +46,80 @@ bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
     return degree == 1 || (shares_sequences(c, degree) && !sh_layers_any(&c->model, SH_LAYER_LINEAR));
 }
 
+/* Products of fewer rows may be summed in another order. */
+enum { LEAST_LEAF = 16 };
+
+/* The most leaves of a sequence. */
+static int most_leaves(const struct sh_config *c)
+{
+    int most = 1;
+
+    while (c->training.seq_len % (2 * most) == 0 && c->training.seq_len / (2 * most) >= LEAST_LEAF)
+        most *= 2;
+    return most;
+}
+
+/* What row_leaves does not go with; NULL: nothing. To advise it would lead from one refusal to the next. */
+static const char *without_leaves(const struct sh_config *c)
+{
+    return c->model.n_experts                            ? "experts"
+           : c->parallelism.tensor_parallel_degree > 1   ? "parallelism.tensor_parallel_degree"
+           : c->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_degree"
+                                                         : NULL;
+}
+
+/* Whether so many ranks, each with whole leaves, can have the same bits as one. */
+static bool keeps_bits(const struct sh_config *c, int degree)
+{
+    return !without_leaves(c) && c->parallelism.context_parallel_method != SH_CONTEXT_GATHER &&
+           sh_size_is_power_of_two(degree) && degree <= most_leaves(c) && c->model.n_kv_heads % degree == 0 &&
+           shares_sequences(c, degree);
+}
+
+/* What a degree needs for training.reproducible=mesh, or what to give instead of both. */
+static const char *cure_of_mesh(const struct sh_config *c, char text[160])
+{
+    int degree = c->parallelism.context_parallel_degree, leaves = c->training.row_leaves, fits = degree;
+
+    while (fits > 1 && !keeps_bits(c, fits))
+        fits--;
+    leaves = leaves % fits ? fits : leaves;
+    if (fits == 1)
+        snprintf(text, 160, "leave out training.reproducible=mesh or %s", key);
+    else if (fits == degree)
+        snprintf(text, 160, "give training.row_leaves=%d", leaves);
+    else
+        snprintf(text, 160, "leave out training.reproducible=mesh, or give %s=%d and training.row_leaves=%d", key, fits,
+                 leaves);
+    return text;
+}
+
 /* Ranks have a piece of each half of a sequence. */
 static sh_rc check_gather(struct sh_config_state *state)
 {
-    static const char *const key = "parallelism.context_parallel_degree";
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.context_parallel_degree, fits = degree;
+    char cure[160];
 
+    if (c->training.reproducible == SH_REPRODUCIBLE_MESH)
+        return sh_config_refuse(state, key,
+                                "%d ranks that gather keys and values sum over pieces that do not lie side by side; %s",
+                                degree, cure_of_mesh(c, cure));
     while (c->training.seq_len % (2 * fits) && fits > 1)
         fits--;
+    snprintf(cure, sizeof cure, fits > 1 ? "give %d" : "leave it out", fits);
     if (fits < degree)
         return sh_config_refuse(
             state, key,
             "%d ranks that gather keys and values have two pieces of each sequence, and %d does not "
-            "divide training.seq_len %d; give %d",
-            degree, 2 * degree, c->training.seq_len, fits);
-    if (c->training.reproducible == SH_REPRODUCIBLE_MESH)
-        return sh_config_refuse(
-            state, key,
-            "%d ranks that gather keys and values sum over pieces that do not lie side by side; leave "
-            "out training.reproducible=mesh, or give a degree that the heads allow",
-            degree);
+            "divide training.seq_len %d; %s",
+            degree, 2 * degree, c->training.seq_len, cure);
     return SH_OK;
 }
 
 /* Also the choices that there are: all are at most the number of heads. */
 sh_rc sh_config_check_context(struct sh_config_state *state)
 {
-    static const char *const key = "parallelism.context_parallel_degree";
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.context_parallel_degree, at = 0;
     char fits[80] = "";
@@ -89,18 +138,16 @@ sh_rc sh_config_check_context(struct sh_config_state *state)
             at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
     return sh_config_refuse(state, key,
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d and training.seq_len %d "
-                            "equally; give one of %s",
-                            degree, c->model.n_heads, c->model.n_kv_heads, c->training.seq_len, fits);
+                            "equally; %s%s",
+                            degree, c->model.n_heads, c->model.n_kv_heads, c->training.seq_len,
+                            strcmp(fits, "1") ? "give one of " : "leave it out", strcmp(fits, "1") ? fits : "");
 }
-
-/* Products of fewer rows may be summed in another order. */
-enum { LEAST_LEAF = 16 };
 
 /* A leaf has whole rows of one sequence; its sums must not depend on who has it. */
 sh_rc sh_config_check_leaves(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    int leaves = c->training.row_leaves, most = 1;
+    int leaves = c->training.row_leaves, most = most_leaves(c);
 
     if (leaves == 1)
         return SH_OK;
@@ -109,8 +156,6 @@ sh_rc sh_config_check_leaves(struct sh_config_state *state)
                                 "%d cuts sums over the rows of a sequence, but rows of experts are sorted over all "
                                 "sequences; leave it out with model.n_experts=%d",
                                 leaves, c->model.n_experts);
-    while (c->training.seq_len % (2 * most) == 0 && c->training.seq_len / (2 * most) >= LEAST_LEAF)
-        most *= 2;
     if (!sh_size_is_power_of_two(leaves) || leaves > most)
         return sh_config_refuse(state, "training.row_leaves",
                                 "%d does not cut training.seq_len=%d into a power of two of equal parts of at least %d "
@@ -119,40 +164,31 @@ sh_rc sh_config_check_leaves(struct sh_config_state *state)
     return SH_OK;
 }
 
-/* What row_leaves does not go with; NULL: nothing. To advise it would lead from one refusal to the next. */
-static const char *without_leaves(const struct sh_config *c)
-{
-    return c->model.n_experts                            ? "experts"
-           : c->parallelism.tensor_parallel_degree > 1   ? "parallelism.tensor_parallel_degree"
-           : c->parallelism.pipeline_parallel_degree > 1 ? "parallelism.pipeline_parallel_degree"
-                                                         : NULL;
-}
-
 /* Ranks with parts of sequences have whole leaves, and no copies of a key-value head: the gradients of copies are summed
  * in another order than those of one head. */
 sh_rc sh_config_check_leaves_of_ranks(struct sh_config_state *state)
 {
-    static const char *const key = "parallelism.context_parallel_degree";
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.context_parallel_degree, leaves = c->training.row_leaves;
+
+    char cure[160];
 
     if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH || sh_config_gathers(c))
         return SH_OK;
     if (leaves % degree && without_leaves(c))
         return sh_config_refuse(state, key,
                                 "%d sums gradients over parts of sequences, whose leaves (training.row_leaves) do not "
-                                "go with %s; leave it out, or training.reproducible=mesh",
-                                degree, without_leaves(c));
+                                "go with %s; %s",
+                                degree, without_leaves(c), cure_of_mesh(c, cure));
     if (leaves % degree)
-        return sh_config_refuse(state, key,
-                                "%d sums gradients over parts of sequences; for the same bits on any mesh give "
-                                "training.row_leaves, a multiple of it",
-                                degree);
+        return sh_config_refuse(
+            state, key, "%d sums gradients over parts of sequences, each of whole leaves (training.row_leaves); %s",
+            degree, cure_of_mesh(c, cure));
     if (c->model.n_kv_heads % degree)
         return sh_config_refuse(
             state, key,
-            "%d ranks have copies of the %d heads of model.n_kv_heads, whose gradients are summed in "
-            "an order of their own; with training.reproducible=mesh give a divisor of these",
-            degree, c->model.n_kv_heads);
+            "%d ranks have copies of the %d heads of model.n_kv_heads, whose gradients are summed in an order of their "
+            "own; %s",
+            degree, c->model.n_kv_heads, cure_of_mesh(c, cure));
     return SH_OK;
 }

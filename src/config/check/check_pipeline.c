@@ -24,6 +24,17 @@ static bool splits_blocks(const struct sh_config *c)
            (family->q_norm && !family->wide_qk_norm && c->model.head_dim % SH_EXACT_BLOCK);
 }
 
+/* As far as the configuration says; advice to have replicas no more would lead to the next refusal. */
+static bool has_replicas(const struct sh_config *c)
+{
+    return c->parallelism.sharding_strategy == SH_HYBRID_SHARD || c->mesh.replicate > 1 ||
+           c->mesh.shard != SH_CONFIG_UNSET;
+}
+
+#define TWICE                                                                                      \
+    "stages keep their parameters for a whole step, and full_shard would gather each block twice " \
+    "in every micro-step; give parallelism.sharding_strategy="
+
 /* The first row that applies; NULL: none. */
 static const char *bar_of(const struct sh_config *c)
 {
@@ -31,10 +42,8 @@ static const char *bar_of(const struct sh_config *c)
         bool there;
         const char *what;
     } rows[] = {
-        {!gathers_once(c),
-         "stages keep their parameters for a whole step, and full_shard would gather each block twice "
-         "in every micro-step; give parallelism.sharding_strategy=shard_grad_op, shard_optim or "
-         "hybrid_shard_zero2"},
+        {!gathers_once(c) && has_replicas(c), TWICE "hybrid_shard_zero2 or shard_optim"},
+        {!gathers_once(c), TWICE "shard_grad_op or shard_optim"},
         {c->model.tie_word_embeddings,
          "stages have the embedding on the first and the head on the last, but this "
          "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},

@@ -6,6 +6,7 @@
 #include "src/config/read/place.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char key[] = "parallelism.tensor_parallel_degree";
 
@@ -36,14 +37,17 @@ static sh_rc refuse_number(struct sh_config_state *state)
     for (int d = 1; d <= c->model.n_kv_heads && at < (int)sizeof fits - 12; d++)
         if (cuts_matrices(c, d))
             at += snprintf(fits + at, sizeof fits - (size_t)at, "%s%d", at ? ", " : "", d);
+    if (!strcmp(fits, "1"))
+        fits[0] = '\0';
     if (c->parallelism.context_parallel_degree > 1)
         snprintf(context, sizeof context, " beside context_parallel_degree %d", c->parallelism.context_parallel_degree);
     return sh_config_refuse(state, key,
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d, model.ffn_dim %d and %lld "
-                            "tokens of a micro-step equally%s%s; give one of %s",
+                            "tokens of a micro-step equally%s%s; %s%s",
                             c->parallelism.tensor_parallel_degree, c->model.n_heads, c->model.n_kv_heads,
                             c->model.ffn_dim, (long long)rows_of(c), context,
-                            mesh ? ", in a power of two for training.reproducible=mesh" : "", fits);
+                            mesh ? ", in a power of two for training.reproducible=mesh" : "",
+                            fits[0] ? "give one of " : "leave it out", fits);
 }
 
 /* What works instead is less of the one or the other; NULL: nothing is in the way. */
