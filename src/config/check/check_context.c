@@ -73,7 +73,7 @@ static bool keeps_bits(const struct sh_config *c, int degree)
 {
     return !without_leaves(c) && c->parallelism.context_parallel_method != SH_CONTEXT_GATHER &&
            sh_size_is_power_of_two(degree) && degree <= most_leaves(c) && c->model.n_kv_heads % degree == 0 &&
-           shares_sequences(c, degree);
+           sh_config_cuts_sequences(c, degree);
 }
 
 /* What a degree needs for training.reproducible=mesh, or what to give instead of both. */
@@ -170,7 +170,6 @@ sh_rc sh_config_check_leaves_of_ranks(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     int degree = c->parallelism.context_parallel_degree, leaves = c->training.row_leaves;
-
     char cure[160];
 
     if (degree == 1 || c->training.reproducible != SH_REPRODUCIBLE_MESH || sh_config_gathers(c))
