@@ -197,7 +197,7 @@ static void test_runs(void **state)
     static const struct runs_shape some[] = {
         {2, 2, 1, 70, 2, 1, 64, 0, true},   {1, 3, 2, 33, 3, 3, 32, 40, false}, {2, 1, 0, 65, 4, 2, 32, 0, false},
         {1, 2, 0, 80, 2, 1, 96, 9, true},   {1, 2, 1, 64, 1, 1, 128, 0, false}, {2, 2, 0, 17, 2, 1, 10, 0, true},
-        {1, 4, 1, 20, 4, 2, 80, 33, false},
+        {1, 4, 1, 20, 4, 2, 80, 33, false}, {1, 2, 0, 17, 2, 1, 290, 0, true},
     };
     static const enum sh_dtype acts[] = {SH_F32, SH_BF16};
     (void)state;
