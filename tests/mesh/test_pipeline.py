@@ -132,7 +132,7 @@ if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
 # What stages cannot be combined with, and a word of what is given instead.
 REFUSED = {
-    'full_shard': ({STRATEGY: 'full_shard'}, 'shard_grad_op, shard_optim or hybrid_shard_zero2'),
+    'full_shard': ({STRATEGY: 'full_shard'}, 'shard_grad_op or shard_optim'),
     'tied': ({'model.tie_word_embeddings': True}, 'one matrix'),
     'vectors': ({**HEADS, TENSOR: 2}, 'a multiple of 64 elements'),
     'a stage without experts': ({**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
