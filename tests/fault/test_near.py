@@ -569,7 +569,9 @@ def script_is_killed():
                            stderr=subprocess.DEVNULL, start_new_session=True,
                            env=job.environment(2) | {'LAUNCH': ' '.join(words[:words.index(os.environ['SHERD'])])})
     wait_for_step(folder, run, 5)
-    trains, keeps = ranks_of(folder), kept(folder) > 0
+    trains, end = ranks_of(folder), time.monotonic() + job.SECONDS
+    while not (keeps := kept(folder) > 0) and time.monotonic() < end:  # of the first steps copies may still be under way
+        time.sleep(0.02)
     run.kill()
     run.wait()
     end = time.monotonic() + job.SECONDS
