@@ -300,8 +300,8 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
         path, was, is, was);
 }
 
-/* Collective, after a load that failed: whether the file is another optimizer's, which then is what its reader should hear,
- * and not the first state that it lacks. SH_OK: it is not, and the error of the load stays. */
+/* Collective, after a load that failed, with what to report: that the file is another optimizer's, if it is, and not the
+ * first state that it lacks; else the error of the load, once more. */
 static sh_rc blame_optimizer(const struct sh_run *r, const char *path, sh_rc failed)
 {
     char *text = sh_strdup(sh_error_text());
@@ -309,8 +309,8 @@ static sh_rc blame_optimizer(const struct sh_run *r, const char *path, sh_rc fai
     sh_rc rc = sh_ckpt_read_meta(path, &meta);
 
     rc = sh_agree(rc == SH_OK ? check_optimizer(r, path, &meta) : SH_OK);
-    if (rc == SH_OK && text[0])
-        sh_fail(failed, "%s", text);
+    if (rc == SH_OK)
+        rc = text[0] ? sh_fail(failed, "%s", text) : failed;
     sh_ckpt_meta_free(&meta);
     free(text);
     return rc;
@@ -348,9 +348,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged)
 
     if (rc == SH_OK)
         return sh_run_take(r, path, &meta);
-    if (rc == SH_E_DATA && damaged && !*damaged)
-        SH_TRY(blame_optimizer(r, path, rc));
-    return rc;
+    return rc == SH_E_DATA && damaged && !*damaged ? blame_optimizer(r, path, rc) : rc;
 }
 
 /* Load parameters, or the adapters upon them, from a folder in Hugging Face's layout. Counters stay at 0: it is a new
