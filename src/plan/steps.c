@@ -1,0 +1,175 @@
+/* The sequences of a step, in micro-steps of each rank and over stages. */
+#include "src/plan/parts.h"
+
+#include "src/base/number/size.h"
+#include "src/pass/pipeline/order.h"
+
+#include <stdio.h>
+
+/* Sequences of a step; by default one micro-step per rank. */
+int64_t sh_request_global_batch(const struct sh_config *cfg, int parts)
+{
+    if (cfg->training.global_batch_size > 0)
+        return cfg->training.global_batch_size;
+    return (int64_t)cfg->training.local_batch_size * parts;
+}
+
+/* Without a schedule, one phase. It was read when the configuration was checked. */
+struct sh_batches sh_request_batches(const struct sh_config *cfg, int parts)
+{
+    struct sh_batches b;
+
+    if (sh_batches_read(cfg->training.batch_schedule, &b) != SH_OK || b.n == 0)
+        b = (struct sh_batches){.n = 1, .at = {{0, sh_request_global_batch(cfg, parts)}}};
+    return b;
+}
+
+/* Micro-steps that each rank runs. A remainder is refused, not rounded: another batch size is another training run.
+ * Example: 100 sequences do not divide among 8 ranks of 4; 96 is offered. */
+static sh_rc count_micro_steps(const struct sh_config *cfg, int64_t global, int world, int *micro_steps)
+{
+    int64_t each = (int64_t)cfg->training.local_batch_size * world;
+
+    if (global % each)
+        return sh_fail(SH_E_USAGE,
+                       "%s%lld does not divide into micro-steps of local_batch_size %d x %d "
+                       "ranks = %lld sequences; nearest that does: %lld",
+                       cfg->training.batch_schedule[0] ? "training.batch_schedule: " : "training.global_batch_size=",
+                       (long long)global, cfg->training.local_batch_size, world, (long long)each,
+                       /* At least one micro-step per rank, if the batch is smaller than half of that. */
+                       (long long)((global + each / 2) / each > 0 ? (global + each / 2) / each * each : each));
+    *micro_steps = (int)(global / each);
+    return SH_OK;
+}
+
+/* The largest power of two up to n. */
+static int64_t power_below(int64_t n)
+{
+    int64_t power = 1;
+
+    while (power * 2 <= n)
+        power *= 2;
+    return power;
+}
+
+/* For the tree over the global batch, whatever its size. */
+static sh_rc check_ranks(const struct sh_config *cfg, int world)
+{
+    int each = cfg->parallelism.tensor_parallel_degree * cfg->parallelism.context_parallel_degree *
+               cfg->parallelism.pipeline_parallel_degree;
+    long long fits = (long long)power_below(world) * each;
+    char groups[64] = "";
+
+    if (sh_size_is_power_of_two(world))
+        return SH_OK;
+    if (each > 1)
+        snprintf(groups, sizeof groups, "groups of %d ranks, each with other sequences", each);
+    return sh_fail(SH_E_USAGE,
+                   "training.reproducible=mesh needs a power-of-two number of %s, not %d; give %lld or %lld ranks",
+                   each > 1 ? groups : "ranks", world, fits, 2 * fits);
+}
+
+/* Check what the tree over the global batch needs, so that each rank has a whole branch of it. */
+static sh_rc check_tree(const struct sh_config *cfg, int64_t global, int world, int micro_steps)
+{
+    int64_t leaves = global / cfg->training.local_batch_size;
+    int64_t below = power_below(leaves) * cfg->training.local_batch_size;
+
+    if (!sh_size_is_power_of_two(leaves))
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh needs a power-of-two number of micro-steps over all ranks, but "
+                       "global_batch_size %lld / local_batch_size %d is %lld; nearest global_batch_size: %lld or %lld",
+                       (long long)global, cfg->training.local_batch_size, (long long)leaves, (long long)below,
+                       (long long)below * 2);
+    /* A micro-step's sum ends with the ranks that share its sequences; those of several would have to be summed one by
+     * one. */
+    if (micro_steps > 1 && cfg->parallelism.context_parallel_degree > 1)
+        return sh_fail(
+            SH_E_USAGE,
+            "training.reproducible=mesh with parallelism.context_parallel_degree=%d takes one micro-step, not "
+            "%d; give a training.global_batch_size of %lld or %d times as many ranks",
+            cfg->parallelism.context_parallel_degree, micro_steps, (long long)cfg->training.local_batch_size * world,
+            micro_steps);
+    /* Each level of the tree keeps a gradient until its partner arrives, and SH_GRAD_LEVELS of them are planned. */
+    if (micro_steps > 1 << SH_GRAD_LEVELS)
+        return sh_fail(SH_E_USAGE,
+                       "training.reproducible=mesh takes at most %d micro-steps on a rank, not %d; use more ranks or a "
+                       "larger training.local_batch_size",
+                       1 << SH_GRAD_LEVELS, micro_steps);
+    return SH_OK;
+}
+
+/* The most micro-steps of a step, and the other numbers of them. */
+sh_rc sh_request_steps(const struct sh_config *cfg, int parts, struct sh_pass_options *o)
+{
+    struct sh_batches b = sh_request_batches(cfg, parts);
+    int64_t most = sh_batches_most(&b);
+
+    if (sh_request_reproducible(cfg))
+        SH_TRY(check_ranks(cfg, parts));
+    for (int i = 0; i < b.n; i++) {
+        int n = 0;
+
+        SH_TRY(count_micro_steps(cfg, b.at[i].sequences, parts, &n));
+        if (sh_request_reproducible(cfg))
+            SH_TRY(check_tree(cfg, b.at[i].sequences, parts, n));
+        if (b.at[i].sequences < most)
+            o->fewer[o->n_fewer++] = n;
+        else
+            o->micro_steps = n;
+    }
+    if (o->n_fewer && cfg->parallelism.pipeline_parallel_degree > 1) /* a search tries stages too */
+        return sh_fail(SH_E_USAGE, "training.batch_schedule: stages have one list of all micro-steps of a step");
+    return SH_OK;
+}
+
+/* Chunks of all stages. */
+int sh_request_chunks(const struct sh_config *cfg)
+{
+    int stages = cfg->parallelism.pipeline_parallel_degree, each = cfg->parallelism.pipeline_parallel_layers_per_stage;
+    int blocks = cfg->model.n_layers + cfg->parallelism.pipeline_parallel_first_stage_less_layers +
+                 cfg->parallelism.pipeline_parallel_last_stage_less_layers;
+
+    if (stages == 1 || cfg->parallelism.pipeline_parallel_schedule != SH_SCHEDULE_INTERLEAVED)
+        return stages;
+    return each ? (blocks + each - 1) / each : 2 * stages;
+}
+
+static sh_rc check_interleaved(const struct sh_config *cfg, int micro_steps)
+{
+    int stages = cfg->parallelism.pipeline_parallel_degree, chunks = sh_request_chunks(cfg);
+
+    if (chunks % stages || chunks == stages)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_layers_per_stage=%d makes %d chunks, but %d interleaved stages need "
+            "%d, %d, ...",
+            cfg->parallelism.pipeline_parallel_layers_per_stage, chunks, stages, 2 * stages, 3 * stages);
+    if (micro_steps % stages)
+        return sh_fail(
+            SH_E_USAGE,
+            "parallelism.pipeline_parallel_schedule=Interleaved1F1B: %d stages need a multiple of %d "
+            "micro-steps, but a step has %d; give another training.local_batch_size or global_batch_size, or "
+            "ZBH1",
+            stages, stages, micro_steps);
+    return SH_OK;
+}
+
+/* Refuse stages without a block, and chunks that do not come out even. */
+sh_rc sh_request_check_stages(const struct sh_config *cfg, int micro_steps)
+{
+    int stages = cfg->parallelism.pipeline_parallel_degree, layers = cfg->model.n_layers,
+        chunks = sh_request_chunks(cfg);
+    int first = cfg->parallelism.pipeline_parallel_first_stage_less_layers;
+    int last = cfg->parallelism.pipeline_parallel_last_stage_less_layers;
+
+    if (stages > 1 && cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_INTERLEAVED)
+        SH_TRY(check_interleaved(cfg, micro_steps));
+    if (stages == 1 || sh_pipe_divides(layers, chunks, first, last))
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %d and "
+        "last_stage_less_layers %d, not every stage has a block%s; give at most %d stages, or less of the others",
+        stages, layers, first, last, chunks > stages ? " in each of its chunks" : "", layers / (chunks / stages));
+}
