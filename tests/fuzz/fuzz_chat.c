@@ -129,8 +129,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
-enum { MAX_BYTES = 1024 };
-
 #define MESSAGE(role, text) "{\"role\":\"" role "\",\"content\":\"" text "\"}"
 
 static const char *const seeds[] = {
@@ -147,48 +145,14 @@ static const char *const pieces[] = {
     "]",          "{",      "}",         ",",     ":",    "user",     "7",
     "\\u0000",    "system", "assistant", "tools", "text", "\xc3\xa9", MESSAGE("user", "") ","};
 
-static uint64_t state;
-
-static size_t below(size_t n)
-{
-    return (size_t)(sh_mix64(state++) % n);
-}
-
-static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
-{
-    removed = removed > n - at ? n - at : removed;
-    if (n - removed + added > MAX_BYTES)
-        return n;
-    memmove(text + at + added, text + at + removed, n - at - removed);
-    memcpy(text + at, from, added);
-    return n - removed + added;
-}
-
-static size_t mutate(char *text, size_t n)
-{
-    const char *piece = pieces[below(sizeof pieces / sizeof pieces[0])];
-
-    return splice(text, n, below(n + 1), below(3) ? 0 : below(6), piece, below(4) ? strlen(piece) : 0);
-}
-
 int main(int argc, char **argv)
 {
-    struct fuzz f = fuzz_begin(argc, argv, 20000);
-    char text[MAX_BYTES];
+    const struct fuzz_texts made = {.name = "fuzz_chat", .what = "lines", FUZZ_TEXTS(seeds, pieces)};
+    int status = fuzz_texts(argc, argv, 20000, &made, LLVMFuzzerTestOneInput);
 
-    state = f.state;
-    while (fuzz_more(&f)) {
-        const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
-        size_t n = strlen(seed);
-        memcpy(text, seed, n);
-        for (size_t k = below(5); k > 0; k--)
-            n = mutate(text, n);
-        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
-    }
     sh_marks_destroy(marks);
     sh_encoder_destroy(encoder);
     sh_token_json_free(tokenizer.own);
-    printf("fuzz_chat: %ld lines: ok\n", f.done);
-    return 0;
+    return status;
 }
 #endif

@@ -62,8 +62,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 #include "tests/fuzz/fuzz.h"
 
-enum { MAX_BYTES = 4096 };
-
 static const char *const seeds[] = {
     "model: {name: debug}\ncheckpoint:\n  hints: {striping_factor: 16, cb_nodes: '4'}\n  interval: 5\n",
     "model:\n  name: debug\ntraining:\n  steps: 100\n  local_batch_size: 4 # sequences\noptimizer:\n  lr: 3.0e-4\n",
@@ -84,64 +82,17 @@ static const char *const pieces[] = {
     "@",    "`",      "\t",
 };
 
-static uint64_t state;
-
-static size_t random_below(size_t n)
+static const char *any_key(void)
 {
-    return (size_t)(sh_mix64(state++) % n);
-}
-
-/* Replace `removed` bytes at `at` by `added` others, as far as they fit. */
-static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
-{
-    if (removed > n - at)
-        removed = n - at;
-    if (n - removed + added > MAX_BYTES)
-        return n;
-    memmove(text + at + added, text + at + removed, n - at - removed);
-    memcpy(text + at, from, added);
-    return n - removed + added;
-}
-
-static const char *random_piece(void)
-{
-    if (random_below(3) > 0)
-        return pieces[random_below(sizeof pieces / sizeof pieces[0])];
     const char *name = sh_config_keys[random_below((size_t)sh_config_n_keys)].name;
-    return random_below(2) ? name : strchr(name, '.') + 1;
-}
 
-static size_t mutate(char *text, size_t n)
-{
-    char copied[64];
-    size_t at = random_below(n + 1), len = 1 + random_below(8);
-    const char byte = (char)random_below(256);
-    const char *piece = random_piece();
-    switch (random_below(4)) {
-    case 0: return splice(text, n, at, 1, &byte, 1);
-    case 1: return splice(text, n, at, len, "", 0);
-    case 2: return splice(text, n, at, random_below(2), piece, strlen(piece));
-    default: break;
-    }
-    size_t from = random_below(n + 1), most = n - from < sizeof copied ? n - from : sizeof copied;
-    memcpy(copied, text + from, most);
-    return splice(text, n, at, 0, copied, most);
+    return random_below(2) ? name : strchr(name, '.') + 1;
 }
 
 int main(int argc, char **argv)
 {
-    struct fuzz f = fuzz_begin(argc, argv, 20000);
-    char text[MAX_BYTES];
-    state = f.state;
-    while (fuzz_more(&f)) {
-        const char *seed = seeds[random_below(sizeof seeds / sizeof seeds[0])];
-        size_t n = strlen(seed);
-        memcpy(text, seed, n);
-        for (size_t k = random_below(6); k > 0; k--)
-            n = mutate(text, n);
-        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
-    }
-    printf("fuzz_config: %ld texts: ok\n", f.done);
-    return 0;
+    const struct fuzz_texts made = {.name = "fuzz_config", .what = "texts", .word = any_key, FUZZ_TEXTS(seeds, pieces)};
+
+    return fuzz_texts(argc, argv, 20000, &made, LLVMFuzzerTestOneInput);
 }
 #endif

@@ -117,8 +117,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 #include "tests/fuzz/fuzz.h"
 
-enum { MAX_BYTES = 4096 };
-
 static const char *const seeds[] = {
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]}}   ",
     "{\"__metadata__\":{\"format\":\"pt\"},\"b.weight\":{\"dtype\":\"BF16\",\"shape\":[16],\"data_offsets\":[32,64]},"
@@ -146,62 +144,12 @@ static const char *const pieces[] = {
 };
 /* clang-format on */
 
-static uint64_t state;
-
-static size_t random_below(size_t n)
-{
-    return (size_t)(sh_mix64(state++) % n);
-}
-
-/* Replace `removed` bytes at `at` by `added` others, as far as they fit. */
-static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
-{
-    if (removed > n - at)
-        removed = n - at;
-    if (n - removed + added > MAX_BYTES)
-        return n;
-    memmove(text + at + added, text + at + removed, n - at - removed);
-    memcpy(text + at, from, added);
-    return n - removed + added;
-}
-
-static size_t mutate(char *text, size_t n)
-{
-    char copied[64];
-    size_t at = random_below(n + 1), len = 1 + random_below(8);
-    const char byte = (char)random_below(256), digit = (char)('0' + random_below(10));
-    const char *piece = pieces[random_below(sizeof pieces / sizeof *pieces)];
-
-    switch (random_below(5)) {
-    case 0: return splice(text, n, at, 1, &byte, 1);
-    case 1: return splice(text, n, at, len, "", 0);
-    case 2: return splice(text, n, at, random_below(2), piece, strlen(piece));
-    case 3: return splice(text, n, at, 1, &digit, 1);
-    default: break;
-    }
-    size_t from = random_below(n + 1), most = n - from < sizeof copied ? n - from : sizeof copied;
-    memcpy(copied, text + from, most);
-    return splice(text, n, at, 0, copied, most);
-}
-
 int main(int argc, char **argv)
 {
-    struct fuzz f = fuzz_begin(argc, argv, 30000);
-    char text[MAX_BYTES];
+    const struct fuzz_texts made = {.name = "fuzz_hf", .what = "texts", FUZZ_TEXTS(seeds, pieces)};
 
     if (!freopen("/dev/null", "w", stderr)) /* each dropout is logged */
         return 1;
-    state = f.state;
-    while (fuzz_more(&f)) {
-        const char *seed = seeds[random_below(sizeof seeds / sizeof *seeds)];
-        size_t n = strlen(seed);
-
-        memcpy(text, seed, n);
-        for (size_t k = random_below(6); k > 0; k--)
-            n = mutate(text, n);
-        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
-    }
-    printf("fuzz_hf: %ld texts: ok\n", f.done);
-    return 0;
+    return fuzz_texts(argc, argv, 30000, &made, LLVMFuzzerTestOneInput);
 }
 #endif

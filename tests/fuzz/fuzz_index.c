@@ -101,13 +101,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 enum { MAX_TENSORS = 6, MAX_BYTES = 1 << 16, PAGE = 4096 };
 
-static uint64_t state;
-
-static uint64_t random_below(uint64_t n)
-{
-    return sh_mix64(state++) % n;
-}
-
 static bool one_in(uint64_t n)
 {
     return random_below(n) == 0;
@@ -288,7 +281,6 @@ int main(int argc, char **argv)
     struct fuzz f = fuzz_begin(argc, argv, 40000);
     int fd = memfd_create("fuzz", 0);
 
-    state = f.state;
     REQUIRE(fd >= 0);
     while (fuzz_more(&f))
         one_run(fd);

@@ -67,8 +67,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 #include "tests/fuzz/fuzz.h"
 
-enum { MAX_BYTES = 1024 };
-
 static const char *const seeds[] = {
     "{\"text\":\"a\\u0062\\n\\\"\\\\\\/\"}",
     "{\"id\":[1,-2.5e+3,{\"a\":null}],\"text\":\"\\ud83d\\ude00\",\"b\":true}",
@@ -90,51 +88,11 @@ static const char *const pieces[] = {
     "\x01",    "\x7f",      "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
 };
 
-static uint64_t state;
-
-static size_t below(size_t n)
-{
-    return (size_t)(sh_mix64(state++) % n);
-}
-
-static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
-{
-    removed = removed > n - at ? n - at : removed;
-    if (n - removed + added > MAX_BYTES)
-        return n;
-    memmove(text + at + added, text + at + removed, n - at - removed);
-    memcpy(text + at, from, added);
-    return n - removed + added;
-}
-
-static size_t mutate(char *text, size_t n)
-{
-    const char *piece = pieces[below(sizeof pieces / sizeof pieces[0])];
-    const char byte = (char)below(128);
-    size_t at = below(n + 1);
-
-    switch (below(3)) {
-    case 0: return splice(text, n, at, 1, &byte, 1);
-    case 1: return splice(text, n, at, 1 + below(4), "", 0);
-    default: return splice(text, n, at, below(2), piece, strlen(piece));
-    }
-}
-
 int main(int argc, char **argv)
 {
-    struct fuzz f = fuzz_begin(argc, argv, 100000);
-    char text[MAX_BYTES];
-    state = f.state;
+    const struct fuzz_texts made = {.name = "fuzz_jsonl", .what = "lines", FUZZ_TEXTS(seeds, pieces)};
+
     LLVMFuzzerTestOneInput((const uint8_t *)"{\"text\":\"a\",\"n\":1\0}", 20);
-    while (fuzz_more(&f)) {
-        const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
-        size_t n = strlen(seed);
-        memcpy(text, seed, n);
-        for (size_t k = below(5); k > 0; k--)
-            n = mutate(text, n);
-        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
-    }
-    printf("fuzz_jsonl: %ld lines: ok\n", f.done);
-    return 0;
+    return fuzz_texts(argc, argv, 100000, &made, LLVMFuzzerTestOneInput);
 }
 #endif

@@ -59,8 +59,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 }
 
 #ifndef SH_LIBFUZZER
-enum { MAX_BYTES = 4096 };
-
 static const char *const seeds[] = {
     ("device: {kind: h100-80}\nnode: {devices: 8}\nnetwork: {bytes_per_second: 400e9}\npoints:\n"
      "  - {kind: linear, type: bfloat16, dims: [8192, 4096, 14336], seconds: 1.41e-3, rounds: 20, spread: 0.01}\n"
@@ -75,51 +73,10 @@ static const char *const pieces[] = {"\n",        ": ",     "- ",        "[",   
                                      "points:\n", "dims: ", "seconds: ", "kind: ",   "&a ",     "*a",   "---\n",
                                      "\"",        "'",      "\t",        "\xc3\xa9", "figure: "};
 
-static uint64_t state;
-
-static size_t random_below(size_t n)
-{
-    return (size_t)(sh_mix64(state++) % n);
-}
-
-/* Change one byte, remove some, or insert a piece. */
-static size_t mutate(char *text, size_t n)
-{
-    const char *piece = pieces[random_below(sizeof pieces / sizeof *pieces)];
-    size_t at = random_below(n + 1), length = strlen(piece), cut = random_below(6);
-
-    if (random_below(3) == 0 && at < n) {
-        text[at] = (char)random_below(256);
-        return n;
-    }
-    if (random_below(2) == 0) {
-        cut = cut > n - at ? n - at : cut;
-        memmove(text + at, text + at + cut, n - at - cut);
-        return n - cut;
-    }
-    if (n + length > MAX_BYTES)
-        return n;
-    memmove(text + at + length, text + at, n - at);
-    memcpy(text + at, piece, length);
-    return n + length;
-}
-
 int main(int argc, char **argv)
 {
-    struct fuzz f = fuzz_begin(argc, argv, 20000);
-    char text[MAX_BYTES];
+    const struct fuzz_texts made = {.name = "fuzz_machine", .what = "texts", FUZZ_TEXTS(seeds, pieces)};
 
-    state = f.state;
-    while (fuzz_more(&f)) {
-        const char *seed = seeds[random_below(sizeof seeds / sizeof *seeds)];
-        size_t n = strlen(seed);
-
-        memcpy(text, seed, n);
-        for (size_t k = random_below(6); k > 0; k--)
-            n = mutate(text, n);
-        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
-    }
-    printf("fuzz_machine: %ld texts: ok\n", f.done);
-    return 0;
+    return fuzz_texts(argc, argv, 20000, &made, LLVMFuzzerTestOneInput);
 }
 #endif

@@ -71,8 +71,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 #include "tests/fuzz/fuzz.h"
 
-enum { MAX_BYTES = 8192 };
-
 #define BPE                                                                                            \
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<s>\",\"vocab\":{\"<s>\":0,\"a\":1,\"b\":2,\"ab\":3," \
     "\"\xe2\x96\x81\":4,\"\xe2\x96\x81"                                                                \
@@ -141,53 +139,10 @@ static const char *const pieces[] = {
     "\"invert\":true",
 };
 
-static uint64_t state;
-
-static size_t below(size_t n)
-{
-    return (size_t)(sh_mix64(state++) % n);
-}
-
-static size_t splice(char *text, size_t n, size_t at, size_t removed, const char *from, size_t added)
-{
-    removed = removed > n - at ? n - at : removed;
-    if (n - removed + added > MAX_BYTES)
-        return n;
-    memmove(text + at + added, text + at + removed, n - at - removed);
-    memcpy(text + at, from, added);
-    return n - removed + added;
-}
-
-static size_t mutate(char *text, size_t n)
-{
-    const char *piece = pieces[below(sizeof pieces / sizeof pieces[0])];
-    const char byte = (char)below(256);
-    char copied[64];
-    size_t at = below(n + 1), from = below(n + 1), most = n - from < sizeof copied ? n - from : sizeof copied;
-
-    memcpy(copied, text + from, most);
-    switch (below(4)) {
-    case 0: return splice(text, n, at, 1, &byte, 1);
-    case 1: return splice(text, n, at, 1 + below(12), "", 0);
-    case 2: return splice(text, n, at, below(2), piece, strlen(piece));
-    default: return splice(text, n, at, below(2) * most, copied, most);
-    }
-}
-
 int main(int argc, char **argv)
 {
-    struct fuzz f = fuzz_begin(argc, argv, 3000);
-    char text[MAX_BYTES];
-    state = f.state;
-    while (fuzz_more(&f)) {
-        const char *seed = seeds[below(sizeof seeds / sizeof seeds[0])];
-        size_t n = strlen(seed);
-        memcpy(text, seed, n);
-        for (size_t k = below(5); k > 0; k--)
-            n = mutate(text, n);
-        LLVMFuzzerTestOneInput((const uint8_t *)text, n);
-    }
-    printf("fuzz_tokenizer: %ld files: ok\n", f.done);
-    return 0;
+    const struct fuzz_texts made = {.name = "fuzz_tokenizer", .what = "files", FUZZ_TEXTS(seeds, pieces)};
+
+    return fuzz_texts(argc, argv, 3000, &made, LLVMFuzzerTestOneInput);
 }
 #endif

@@ -66,13 +66,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 #ifndef SH_LIBFUZZER
 #include "tests/fuzz/fuzz.h"
 
-static uint64_t state;
-
-static uint64_t random_below(uint64_t n)
-{
-    return sh_mix64(state++) % n;
-}
-
 /* Make a good file with either size of tokens, or one without a header. Returns its length. */
 static size_t make_good(uint8_t *bytes)
 {
@@ -101,7 +94,6 @@ int main(int argc, char **argv)
 {
     struct fuzz f = fuzz_begin(argc, argv, 2000);
     uint8_t bytes[MAX_BYTES];
-    state = f.state;
     while (fuzz_more(&f))
         LLVMFuzzerTestOneInput(bytes, mutate(bytes, make_good(bytes)));
     printf("fuzz_tokens: %ld files: ok\n", f.done);
