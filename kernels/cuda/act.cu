@@ -13,15 +13,71 @@ namespace
 {
 constexpr float TWO_ROOT_2_PI = 1.5957691216057308f; /* 2 sqrt(2/pi) */
 constexpr float CUBIC = 0.044715f;
+constexpr float ROOT_HALF = 0.70710678118654752f, DENSITY = 0.39894228040143268f; /* sqrt(1/2), 1/sqrt(2 pi) */
 
-/* (1 + tanh(u)) / 2, as a sigmoid of 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). */
-template <class T> __device__ __forceinline__ float gelu_gate(float x)
-{
-    return sh_sigmoid<T>(x * fmaf(TWO_ROOT_2_PI * CUBIC, x * x, TWO_ROOT_2_PI));
-}
+/* The activations, for elements of type T: value and slope. */
+template <class T> struct gelu {
+    /* (1 + tanh(u)) / 2, as a sigmoid of 2u = 2 sqrt(2/pi) (x + 0.044715 x^3). */
+    static __device__ __forceinline__ float gate(float x)
+    {
+        return sh_sigmoid<T>(x * fmaf(TWO_ROOT_2_PI * CUBIC, x * x, TWO_ROOT_2_PI));
+    }
+
+    static __device__ __forceinline__ float value(float x)
+    {
+        return x * gate(x);
+    }
+
+    /* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z prevents 0 * slope from being 0 * Inf.
+     * NaN stays NaN. */
+    static __device__ __forceinline__ float slope(float x)
+    {
+        float s = gate(x), z = fminf(fmaxf(x, -20.0f), 20.0f), xs = x * s;
+        return fmaf(fmaf(-s, xs, xs), fmaf(TWO_ROOT_2_PI * 3 * CUBIC, z * z, TWO_ROOT_2_PI),
+                    s); /* x s (1 - s) (2u)' + s */
+    }
+};
+
+/* By the normal distribution function; erfcf loses no digits where it is small. */
+template <class T> struct gelu_erf {
+    static __device__ __forceinline__ float value(float x)
+    {
+        return 0.5f * x * erfcf(-x * ROOT_HALF);
+    }
+
+    static __device__ __forceinline__ float slope(float x)
+    {
+        return 0.5f * erfcf(-x * ROOT_HALF) + x * DENSITY * expf(-0.5f * x * x);
+    }
+};
+
+template <class T> struct squared_relu {
+    static __device__ __forceinline__ float value(float x)
+    {
+        return x < 0 ? 0 : x * x;
+    }
+
+    static __device__ __forceinline__ float slope(float x)
+    {
+        return 2 * fmaxf(x, 0);
+    }
+};
+
+template <class T> struct silu {
+    static __device__ __forceinline__ float value(float x)
+    {
+        return x * sh_sigmoid<T>(x);
+    }
+
+    static __device__ __forceinline__ float slope(float x)
+    {
+        float s = sh_sigmoid<T>(x);
+        return s * (1.0f + x * (1.0f - s));
+    }
+};
 
 /* For sh_map(): elements [i, i + N), read and written as vectors. */
-template <class T> struct gelu {
+template <template <class> class A, class T> struct plain {
     T *y;
     const T *x;
 
@@ -30,21 +86,13 @@ template <class T> struct gelu {
         float v[N];
         sh_load(v, x + i);
         for (int k = 0; k < N; k++)
-            v[k] *= gelu_gate<T>(v[k]);
+            v[k] = A<T>::value(v[k]);
         sh_store(y + i, v);
     }
 };
 
-/* z is x where the slope of u matters; past 20 the sigmoid is 0 or 1 and z prevents 0 * slope from being 0 * Inf. NaN
- * stays NaN. */
-template <class T> __device__ __forceinline__ float gelu_slope(float x)
-{
-    float s = gelu_gate<T>(x), z = fminf(fmaxf(x, -20.0f), 20.0f), xs = x * s;
-    return fmaf(fmaf(-s, xs, xs), fmaf(TWO_ROOT_2_PI * 3 * CUBIC, z * z, TWO_ROOT_2_PI), s); /* x s (1 - s) (2u)' + s */
-}
-
 /* dx from dy and x; dx may be dy. */
-template <class T> struct gelu_bwd {
+template <template <class> class A, class T> struct plain_bwd {
     T *dx;
     const T *dy, *x;
 
@@ -54,7 +102,7 @@ template <class T> struct gelu_bwd {
         sh_load(d, dy + i);
         sh_load(v, x + i);
         for (int k = 0; k < N; k++)
-            d[k] *= gelu_slope<T>(v[k]);
+            d[k] *= A<T>::slope(v[k]);
         sh_store(dx + i, d);
     }
 };
@@ -65,12 +113,13 @@ template <class T> struct gelu_bwd_row {
         sh_raw<T> dy, x;
     };
     static constexpr int AT_ONCE = 2, N = SH_WIDTH<T>;
-    gelu_bwd<T> g;
+    T *dx;
+    const T *dy, *x;
 
     __device__ __forceinline__ void load(raw &r, int64_t i, int64_t left, bool vectors) const
     {
-        r.dy.load(g.dy + i, left, vectors);
-        r.x.load(g.x + i, left, vectors);
+        r.dy.load(dy + i, left, vectors);
+        r.x.load(x + i, left, vectors);
     }
 
     __device__ __forceinline__ void value(float (&d)[N], const raw &r, int64_t i, int64_t left, bool vectors) const
@@ -79,74 +128,13 @@ template <class T> struct gelu_bwd_row {
         r.dy.widen(d);
         r.x.widen(v);
         for (int k = 0; k < N; k++)
-            d[k] = sh_widen(sh_narrow<T>(d[k] * gelu_slope<T>(v[k])));
-        sh_store_some(g.dx + i, d, left, vectors);
-    }
-};
-
-/* By the normal distribution function; erfcf loses no digits where it is small. */
-constexpr float ROOT_HALF = 0.70710678118654752f, DENSITY = 0.39894228040143268f; /* sqrt(1/2), 1/sqrt(2 pi) */
-
-template <class T> struct gelu_erf {
-    T *y;
-    const T *x;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        float v[N];
-        sh_load(v, x + i);
-        for (int k = 0; k < N; k++)
-            v[k] = 0.5f * v[k] * erfcf(-v[k] * ROOT_HALF);
-        sh_store(y + i, v);
-    }
-};
-
-template <class T> struct gelu_erf_bwd {
-    T *dx;
-    const T *dy, *x;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        float d[N], v[N];
-        sh_load(d, dy + i);
-        sh_load(v, x + i);
-        for (int k = 0; k < N; k++)
-            d[k] *= 0.5f * erfcf(-v[k] * ROOT_HALF) + v[k] * DENSITY * expf(-0.5f * v[k] * v[k]);
-        sh_store(dx + i, d);
-    }
-};
-
-template <class T> struct squared_relu {
-    T *y;
-    const T *x;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        float v[N];
-        sh_load(v, x + i);
-        for (int k = 0; k < N; k++)
-            v[k] = v[k] < 0 ? 0 : v[k] * v[k];
-        sh_store(y + i, v);
-    }
-};
-
-template <class T> struct squared_relu_bwd {
-    T *dx;
-    const T *dy, *x;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        float d[N], v[N];
-        sh_load(d, dy + i);
-        sh_load(v, x + i);
-        for (int k = 0; k < N; k++)
-            d[k] *= 2 * fmaxf(v[k], 0);
-        sh_store(dx + i, d);
+            d[k] = sh_widen(sh_narrow<T>(d[k] * gelu<T>::slope(v[k])));
+        sh_store_some(dx + i, d, left, vectors);
     }
 };
 
 /* Element i of h [N,F] belongs to gate i + row * F and to up F elements further on, in gu [N,2F]. */
-template <class T> struct swiglu {
+template <template <class> class A, class T> struct gated {
     T *h;
     const T *gu;
     int64_t F;
@@ -158,13 +146,13 @@ template <class T> struct swiglu {
         sh_load(gate, gu + g);
         sh_load(up, gu + g + F);
         for (int k = 0; k < N; k++)
-            gate[k] *= sh_sigmoid<T>(gate[k]) * up[k];
+            gate[k] = A<T>::value(gate[k]) * up[k];
         sh_store(h + i, gate);
     }
 };
 
-/* Like swiglu; both gradients are computed in one pass over gate and up. */
-template <class T> struct swiglu_bwd {
+/* Both gradients are computed in one pass over gate and up. */
+template <template <class> class A, class T> struct gated_bwd {
     T *dgu;
     const T *dh, *gu;
     int64_t F;
@@ -177,47 +165,8 @@ template <class T> struct swiglu_bwd {
         sh_load(gate, gu + g);
         sh_load(up, gu + g + F);
         for (int k = 0; k < N; k++) {
-            float s = sh_sigmoid<T>(gate[k]), dup = d[k] * gate[k] * s;
-            gate[k] = d[k] * up[k] * s * (1.0f + gate[k] * (1.0f - s));
-            up[k] = dup;
-        }
-        sh_store(dgu + g, gate);
-        sh_store(dgu + g + F, up);
-    }
-};
-/* The same with GELU's gate. */
-template <class T> struct geglu {
-    T *h;
-    const T *gu;
-    int64_t F;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        int64_t g = i + i / F * F;
-        float gate[N], up[N];
-        sh_load(gate, gu + g);
-        sh_load(up, gu + g + F);
-        for (int k = 0; k < N; k++)
-            gate[k] *= gelu_gate<T>(gate[k]) * up[k];
-        sh_store(h + i, gate);
-    }
-};
-
-template <class T> struct geglu_bwd {
-    T *dgu;
-    const T *dh, *gu;
-    int64_t F;
-
-    template <int N> __device__ __forceinline__ void at(int64_t i) const
-    {
-        int64_t g = i + i / F * F;
-        float d[N], gate[N], up[N];
-        sh_load(d, dh + i);
-        sh_load(gate, gu + g);
-        sh_load(up, gu + g + F);
-        for (int k = 0; k < N; k++) {
-            float dup = d[k] * gate[k] * gelu_gate<T>(gate[k]);
-            gate[k] = d[k] * up[k] * gelu_slope<T>(gate[k]);
+            float dup = d[k] * A<T>::value(gate[k]);
+            gate[k] = d[k] * up[k] * A<T>::slope(gate[k]);
             up[k] = dup;
         }
         sh_store(dgu + g, gate);
@@ -225,74 +174,101 @@ template <class T> struct geglu_bwd {
     }
 };
 
-template <template <class> class G, class T> sh_rc run_map(const char *name, const struct sh_op_call *call)
+template <template <class> class A> sh_rc run_plain(const char *name, const struct sh_op_call *call)
 {
-    constexpr int N = SH_WIDTH<T>;
-    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
-    return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        plain<A, T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0])};
+        return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.y, 0) && sh_aligned<N>(f.x, 0), call->queue);
+    });
 }
 
-template <template <class> class G, class T> sh_rc run_map_bwd(const char *name, const struct sh_op_call *call)
+template <template <class> class A> sh_rc run_plain_bwd(const char *name, const struct sh_op_call *call)
 {
-    constexpr int N = SH_WIDTH<T>;
-    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])};
-    bool vectors = sh_aligned<N>(f.dx, 0) && sh_aligned<N>(f.dy, 0) && sh_aligned<N>(f.x, 0);
-    return sh_map<N>(name, f, sh_elems(&call->out[0]), vectors, call->queue);
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        plain_bwd<A, T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])};
+        bool vectors = sh_aligned<N>(f.dx, 0) && sh_aligned<N>(f.dy, 0) && sh_aligned<N>(f.x, 0);
+        return sh_map<N>(name, f, sh_elems(&call->out[0]), vectors, call->queue);
+    });
 }
 
 /* Vectors require F to be a multiple of their length; otherwise gate and up would not be aligned alike. */
-template <template <class> class G, class T> sh_rc run_gated(const char *name, const struct sh_op_call *call)
+template <template <class> class A> sh_rc run_gated(const char *name, const struct sh_op_call *call)
 {
-    constexpr int N = SH_WIDTH<T>;
-    int64_t F = sh_last_dim(&call->out[0]);
-    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), F};
-    return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.h, F) && sh_aligned<N>(f.gu, F), call->queue);
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        int64_t F = sh_last_dim(&call->out[0]);
+        gated<A, T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), F};
+        return sh_map<N>(name, f, sh_elems(&call->out[0]), sh_aligned<N>(f.h, F) && sh_aligned<N>(f.gu, F),
+                         call->queue);
+    });
 }
 
-template <template <class> class G, class T> sh_rc run_gated_bwd(const char *name, const struct sh_op_call *call)
+template <template <class> class A> sh_rc run_gated_bwd(const char *name, const struct sh_op_call *call)
 {
-    constexpr int N = SH_WIDTH<T>;
-    int64_t F = sh_last_dim(&call->in[0]);
-    G<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]), F};
-    bool vectors = sh_aligned<N>(f.dgu, F) && sh_aligned<N>(f.dh, F) && sh_aligned<N>(f.gu, F);
-    return sh_map<N>(name, f, sh_elems(&call->in[0]), vectors, call->queue);
+    return sh_by_act(call->out[0].dtype, [&](auto zero) {
+        typedef decltype(zero) T;
+        constexpr int N = SH_WIDTH<T>;
+        int64_t F = sh_last_dim(&call->in[0]);
+        gated_bwd<A, T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1]), F};
+        bool vectors = sh_aligned<N>(f.dgu, F) && sh_aligned<N>(f.dh, F) && sh_aligned<N>(f.gu, F);
+        return sh_map<N>(name, f, sh_elems(&call->in[0]), vectors, call->queue);
+    });
 }
 } // namespace
 
 extern "C" sh_rc sh_cuda_gelu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_map<gelu, decltype(zero)>("gelu", call); });
+    return run_plain<gelu>("gelu", call);
 }
 
 extern "C" sh_rc sh_cuda_gelu_bwd(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_map_bwd<gelu_bwd, decltype(zero)>("gelu_bwd", call); });
+    return run_plain_bwd<gelu>("gelu_bwd", call);
 }
 
 extern "C" sh_rc sh_cuda_gelu_erf(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_map<gelu_erf, decltype(zero)>("gelu_erf", call); });
+    return run_plain<gelu_erf>("gelu_erf", call);
 }
 
 extern "C" sh_rc sh_cuda_gelu_erf_bwd(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_map_bwd<gelu_erf_bwd, decltype(zero)>("gelu_erf_bwd", call); });
+    return run_plain_bwd<gelu_erf>("gelu_erf_bwd", call);
 }
 
 extern "C" sh_rc sh_cuda_squared_relu(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_map<squared_relu, decltype(zero)>("squared_relu", call); });
+    return run_plain<squared_relu>("squared_relu", call);
 }
 
 extern "C" sh_rc sh_cuda_squared_relu_bwd(const struct sh_op_call *call)
 {
-    return sh_by_act(call->out[0].dtype, [&](auto zero) {
-        return run_map_bwd<squared_relu_bwd, decltype(zero)>("squared_relu_bwd", call);
-    });
+    return run_plain_bwd<squared_relu>("squared_relu_bwd", call);
+}
+
+extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)
+{
+    return run_gated<silu>("swiglu", call);
+}
+
+extern "C" sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call)
+{
+    return run_gated_bwd<silu>("swiglu_bwd", call);
+}
+
+extern "C" sh_rc sh_cuda_geglu(const struct sh_op_call *call)
+{
+    return run_gated<gelu>("geglu", call);
+}
+
+extern "C" sh_rc sh_cuda_geglu_bwd(const struct sh_op_call *call)
+{
+    return run_gated_bwd<gelu>("geglu_bwd", call);
 }
 
 /* dx and its column sums in one pass; the partial sums are added by a second kernel, in a fixed order. */
@@ -305,31 +281,9 @@ extern "C" sh_rc sh_cuda_gelu_bwd_bias(const struct sh_op_call *call)
     SH_TRY(sh_by_act(call->out[0].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
-        gelu_bwd_row<T> f = {{sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])}};
-        bool vectors = sh_aligned<N>(f.g.dx, F) && sh_aligned<N>(f.g.dy, F) && sh_aligned<N>(f.g.x, F);
+        gelu_bwd_row<T> f = {sh_data<T>(&call->out[0]), sh_data<T>(&call->in[0]), sh_data<T>(&call->in[1])};
+        bool vectors = sh_aligned<N>(f.dx, F) && sh_aligned<N>(f.dy, F) && sh_aligned<N>(f.x, F);
         return sh_row_sums<N>(f, parts, rows, F, n_parts, vectors, call->queue);
     }));
     return sh_fold_parts(sh_data<float>(&call->out[1]), sh_op_adds(call, 1), parts, n_parts, F, call->queue);
-}
-
-extern "C" sh_rc sh_cuda_swiglu(const struct sh_op_call *call)
-{
-    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_gated<swiglu, decltype(zero)>("swiglu", call); });
-}
-
-extern "C" sh_rc sh_cuda_swiglu_bwd(const struct sh_op_call *call)
-{
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_gated_bwd<swiglu_bwd, decltype(zero)>("swiglu_bwd", call); });
-}
-
-extern "C" sh_rc sh_cuda_geglu(const struct sh_op_call *call)
-{
-    return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_gated<geglu, decltype(zero)>("geglu", call); });
-}
-
-extern "C" sh_rc sh_cuda_geglu_bwd(const struct sh_op_call *call)
-{
-    return sh_by_act(call->out[0].dtype,
-                     [&](auto zero) { return run_gated_bwd<geglu_bwd, decltype(zero)>("geglu_bwd", call); });
 }
