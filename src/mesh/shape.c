@@ -18,6 +18,18 @@ static int nearest_divisor(int world, int wanted)
     return d > 1 ? d : 1;
 }
 
+/* The largest degree that divides both: what is cut into as many parts as was asked for can be cut into these too, whereas
+ * a degree that only divides the ranks may divide no heads. */
+static int common_divisor(int ranks, int degree)
+{
+    while (ranks % degree != 0) {
+        int rest = ranks % degree;
+        ranks = degree;
+        degree = rest;
+    }
+    return degree;
+}
+
 static int tensor_of(const struct sh_mesh_request *req)
 {
     return req->tensor > 1 ? req->tensor : 1;
@@ -122,14 +134,16 @@ struct sh_mesh_shape sh_mesh_shape_of(const int size[SH_AXES], int rank)
 /* An axis inside of the shard or replicate axis and, if there are any, of its inner groups. */
 static sh_rc place_inside(const char *key, int size, const char *axis, int ranks, const struct sh_mesh_request *req)
 {
+    int fits = common_divisor(ranks, size);
+
+    if (req->inner > 1)
+        fits = common_divisor(req->inner, fits);
     if (ranks % size != 0)
         return sh_fail(SH_E_USAGE, "mesh: %s=%d does not divide the %s axis of %d; choose %d", key, size, axis, ranks,
-                       nearest_divisor(ranks, size));
-    if (req->inner > 1 && req->inner % size != 0)
-        return sh_fail(SH_E_USAGE,
-                       "mesh: %s=%d does not divide reshard_after_forward over %d ranks; "
-                       "choose %d",
-                       key, size, req->inner, nearest_divisor(req->inner, size));
+                       fits);
+    if (fits < size)
+        return sh_fail(SH_E_USAGE, "mesh: %s=%d does not divide reshard_after_forward over %d ranks; choose %d", key,
+                       size, req->inner, fits);
     return SH_OK;
 }
 
@@ -195,7 +209,7 @@ static sh_rc take_axis(const char *key, int size, int all, int *world)
     if (*world % size != 0)
         return sh_fail(
             SH_E_USAGE, "mesh: %s=%d does not divide the job's %s%s; choose %d (or start a multiple of %d ranks)", key,
-            size, sh_str_plural(all, "rank", ranks), over, nearest_divisor(*world, size), size * (all / *world));
+            size, sh_str_plural(all, "rank", ranks), over, common_divisor(*world, size), size * (all / *world));
     *world /= size;
     return SH_OK;
 }

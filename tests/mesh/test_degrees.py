@@ -31,6 +31,12 @@ STRATEGIES = ('no_shard', 'shard_optim', 'shard_grad_op', 'full_shard', 'hybrid_
 BITS = ('none', 'mesh')
 CURE = re.compile(r'\b(?:give|choose|leave|nearest|shard over|(?=\d+ does$))(?!.*\b(?:give|choose|leave)\b)(.*)')
 ROUNDS = 6  # of cures that lead to other refusals
+# Of dense models: degrees whose product does not divide the ranks, or not those that shard. A degree that the ranks take need
+# not divide the heads: 6 of 12 ranks, of 8 heads.
+MISFITS = [(12, {'tensor': 8}), (6, {'tensor': 4}), (12, {'context': 8}), (24, {'tensor': 2, 'context': 8}), (24, {'tensor': 8, 'context': 2}),
+           (12, {'pipeline': 8}), (24, {'tensor': 8, 'pipeline': 2}), (48, {'tensor': 8, 'context': 4, 'pipeline': 4}),
+           (20, {'context': 8, 'pipeline': 2}), (12, {'tensor': 5}), (7, {'tensor': 2, 'pipeline': 3})]
+SPREAD_MISFITS = [(12, {'expert': 8}), (24, {'expert': 8, 'tensor': 2}), (24, {'expert': 4, 'context': 4}), (12, {'expert': 8, 'context': 2})]
 SAMPLE = 1 if os.environ.get('SHERD_LONG') else 311 if job.FEW else 101
 
 
@@ -56,6 +62,16 @@ def words_of(sizes, strategy, bits):
     rows = sizes[3] * sizes[4] * sizes[5]  # of which each has its own sequences
     micros = 1 if bits == 'mesh' and sizes[1] > 1 else sizes[2]
     return {**keys, 'mesh.ranks': math.prod(sizes), 'training.global_batch_size': rows * micros}
+
+
+def misfit(ranks, degrees, strategy):
+    return {**{f'parallelism.{axis}_parallel_degree': n for axis, n in degrees.items()}, 'parallelism.sharding_strategy': strategy,
+            'mesh.ranks': ranks, 'training.global_batch_size': ranks}
+
+
+def misfits(model):
+    return [misfit(*row, strategy) for row in MISFITS + SPREAD_MISFITS * ('model.n_experts' in MODELS[model])
+            for strategy in (('shard_optim', 'full_shard') if row[1].get('pipeline', 1) == 1 else ('shard_optim',))]
 
 
 def alike(said):
@@ -91,7 +107,8 @@ def follow(said, keys, leaves):
 
 
 def walk(file, keys, leaves, kinds):
-    """Cures are followed until the plan is made, or a cure is in words that this test does not know. Nothing is said twice."""
+    """Cures are followed until the plan is made, or a cure is in words that this test does not know. Nothing is said twice, and
+    a degree that the mesh gives is refused for nothing else."""
     heard = []
     while len(heard) < ROUNDS:
         code, out, said = plan(file, keys)
@@ -103,6 +120,7 @@ def walk(file, keys, leaves, kinds):
             return heard, [f'{keys}: exit {code}: {said}']
         cures = [follow(line, keys, leaves) for line in said]
         again = any(line in before for before in heard for line in said)
+        again |= any(f'--{key}: ' in line for key in re.findall(r"'mesh: (\S+)=\d+ does not", str(heard[-1:])) for line in said)
         heard.append(said)
         if again:
             break
@@ -125,6 +143,8 @@ def case(model):
     kinds, wrong = collections.Counter(), []
     for product in of(model):
         wrong += judge(file, words_of(*product), kinds)
+    for keys in misfits(model):
+        wrong += judge(file, keys, kinds)
     for said, n in kinds.most_common():
         print(f'# {n:5} {said}', flush=True)
     return wrong + ['nothing is planned'] * (not kinds['planned'])
