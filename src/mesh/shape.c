@@ -22,12 +22,7 @@ static int nearest_divisor(int world, int wanted)
  * a degree that only divides the ranks may divide no heads. */
 static int common_divisor(int ranks, int degree)
 {
-    while (ranks % degree != 0) {
-        int rest = ranks % degree;
-        ranks = degree;
-        degree = rest;
-    }
-    return degree;
+    return ranks % degree ? common_divisor(degree, ranks % degree) : degree;
 }
 
 static int tensor_of(const struct sh_mesh_request *req)

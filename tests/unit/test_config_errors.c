@@ -370,6 +370,8 @@ static const struct
                      "c.yaml:1: model.double_wide_ffn: counts only with model.kv_shared_layers, as in transformers; leave it out"},
                     {"model: {name: debug, family: gemma4_text, kv_shared_layers: 1, double_wide_ffn: true, ffn: 'y = linear(x, a, C)'}\n",
                      "c.yaml:1: model.double_wide_ffn: model.ffn says how wide its products are; leave it out"},
+                    {"model: {name: debug, tie_word_embeddings: true}\nparallelism: {pipeline_parallel_degree: 2, sharding_strategy: shard_optim}\n",
+                     "c.yaml:2: parallelism.pipeline_parallel_degree: 2 stages have the embedding on the first and the head on the last, but this model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
                     {"model: {name: debug, family: gemma4_text, kv_shared_layers: 1}\nparallelism: {pipeline_parallel_degree: 2, sharding_strategy: shard_grad_op}\n",
                      "c.yaml:2: parallelism.pipeline_parallel_degree: 2 stages hand on the stream alone, and blocks of this model read keys and values of earlier ones (model.kv_shared_layers); shard over all ranks"},
                     {"model: {name: debug, family: gemma4_text, per_layer_dim: 4}\nparallelism: {pipeline_parallel_degree: 2, sharding_strategy: shard_grad_op}\n",

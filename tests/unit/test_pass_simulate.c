@@ -484,6 +484,7 @@ static struct sh_build matrix_build(int i, int data, int tensor)
                        : i % 5 == 4 ? (struct sh_adapters){.rank = 3, .scale = 0.5f, .targets = 0x59}
                                     : adapters;
     b.tensor_tiles = 1 + i % 3;
+    b.batch.chunk_rows = i % 2 ? 3 : 0; /* of logits; the last chunk is another one */
     b.model.family = family;
     b.model.n_kv_heads = sh_family_of(family)->one_width || tensor == 4 ? 4 : 2;
     b.model.rope_theta = 100;
