@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/gemm/work_product.h"
 #include "kernels/cuda/work.h"
+#include "kernels/muon.h"
 #include "src/cost/nearby.h"
 
 #include <math.h>
@@ -166,6 +167,7 @@ struct work {
     double dims[SH_POINT_DIMS], flops, bytes;
     double launches;  /* of kernels, on a device that has launch_seconds */
     double narrowest; /* ORTHO: the largest of the matrices' shorter sides */
+    double copied;    /* ORTHO: operations that CPUs leave out, since results are symmetric */
     /* Of attention: the share of pairs of a query and an earlier key that a window or documents leave, and its kernel */
     double seen;
     bool own, any_order, plain; /* Sherd's own; sums in any order; on a GPU, without tensor cores */
@@ -218,6 +220,15 @@ static void look_at_attention(const struct sh_op_call *call, struct work *w)
     w->plain = w->own && (call->attr->attn.cap != 0 || !sh_cuda_attention_tiles(call->attr->attn.head_dim));
 }
 
+/* Of two products of matrix x, CPUs copy what lies above the tiles on the diagonal (sh_gemm_run_mirrored()). */
+static double copied_of(const struct sh_matrix *x, int steps)
+{
+    const double tile = 192;
+    double m = (double)sh_matrix_short(x), n = (double)sh_matrix_long(x), tiles = fmax(1, m / tile);
+
+    return (double)x->repeat * steps * (2 * m * m * n + 2 * m * m * m) * (1 - (tiles + 1) / (2 * tiles));
+}
+
 /* Matrix by matrix: three products and a sum in each step, and its norm before and its scale after them. */
 static void look_at_matrices(const struct sh_op_call *call, struct work *w)
 {
@@ -226,8 +237,10 @@ static void look_at_matrices(const struct sh_op_call *call, struct work *w)
     w->act = a->ortho.narrow ? SH_BF16 : SH_F32;
     w->narrowest = (double)a->ortho.most_short;
     w->launches = 0;
-    for (int i = 0; i < a->ortho.count; i++)
+    for (int i = 0; i < a->ortho.count; i++) {
         w->launches += (double)call->matrices[i].repeat * (4 * a->ortho.steps + 4);
+        w->copied += copied_of(&call->matrices[i], a->ortho.steps);
+    }
 }
 
 static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
@@ -317,7 +330,8 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
     double share = m->product.share * (experts ? m->product.experts : 1);
 
     if (w->kind == SH_OP_ORTHO)
-        return w->flops / (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
+        return (w->flops - (sh_machine_is_gpu(m) ? 0 : w->copied)) /
+               (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
     if (has_state(w->kind)) /* in float32 whatever act is */
         return w->flops / (m->peak.float32 * share) / f->products;
     switch (sh_cost_class_of(w->kind)) {

@@ -439,6 +439,51 @@ static void test_several(void **state)
     }
 }
 
+/* A matrix by its own transpose: the product below the diagonal and its copy above, one tile and several. Elements behind
+ * a row of the result stay. */
+static void test_mirrored(void **state)
+{
+    static const int64_t sizes[][2] = {{1, 3}, {50, 17}, {300, 40}, {700, 9}};
+
+    (void)state;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        int64_t m = sizes[s][0], k = sizes[s][1], stride = m + PAD;
+        struct product p = {.m = m, .n = m, .k = k, .trans_b = true};
+        struct sh_operand a = tensor(SH_F32, m, k), was = tensor(SH_F32, m, stride), t[5] = {a, a, was};
+        size_t bytes = (size_t)(m * stride) * sizeof(float);
+        struct sh_operand c[3];
+
+        for (int threads = 1; threads < 4; threads++) {
+            struct sh_matmul g = {.m = m,
+                                  .n = m,
+                                  .k = k,
+                                  .in_dtype = SH_F32,
+                                  .a = a.data,
+                                  .lda = k,
+                                  .b = a.data,
+                                  .ldb = k,
+                                  .trans_b = true,
+                                  .out_dtype = SH_F32,
+                                  .ldc = stride};
+
+            c[threads - 1] = empty(SH_F32, m, stride);
+            g.c = memcpy(c[threads - 1].data, was.data, bytes);
+            omp_set_num_threads(threads);
+            assert_int_equal(sh_gemm_run_mirrored(&g), SH_OK);
+            assert_memory_equal(c[0].data, g.c, bytes);
+        }
+        for (int64_t at = 0; at < m * stride; at += 7)
+            check_element(sh_gemm_engine_for(SH_F32), &p, t, &c[0], at);
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j < i; j++)
+                assert_true(optest_get(&c[0], i * stride + j) == optest_get(&c[0], j * stride + i));
+        for (int i = 0; i < 3; i++)
+            free(c[i].data);
+        free(a.data);
+        free(was.data);
+    }
+}
+
 /* Callers divide rows, and have the scratch of the largest part: smaller products of any engine must do with that. Both
  * sides of what the thin ones take. */
 static void test_work_of_larger(void **state)
@@ -760,6 +805,7 @@ int main(void)
         cmocka_unit_test(test_several),
         cmocka_unit_test(test_work_too_small),
         cmocka_unit_test(test_work_of_larger),
+        cmocka_unit_test(test_mirrored),
         cmocka_unit_test(test_linear_f32),
         cmocka_unit_test(test_linear_bf16),
         cmocka_unit_test(test_linear_f16),

@@ -152,23 +152,26 @@ static void layouts_as_reference(void **state)
     }
 }
 
-/* A whole matrix is that of float64 up to the rounding of float32, whose effect the products do not multiply. */
+/* A whole matrix is that of float64 up to the rounding of float32, whose effect the products do not multiply. The second
+ * has several tiles, of which one is a copy. */
 static void near_float64(void **state)
 {
-    const struct sh_matrix of = muon_plain(0, 64, 224);
+    const struct sh_matrix sizes[] = {muon_plain(0, 64, 224), muon_plain(0, 264, 268)};
 
     (void)state;
     optest_seed(7);
-    for (int kind = 0; kind < SH_ORTHO_KINDS; kind++) {
+    for (int i = 0; i < SH_ORTHO_KINDS + 1; i++) {
+        const struct sh_matrix *of = &sizes[i == SH_ORTHO_KINDS];
+        int kind = i % SH_ORTHO_KINDS;
         struct optest ref, cpu;
         double off = 0, size = 0;
 
-        muon_begin_matrices(&ref, kind, 64 * 224, 0, &of, 1);
+        muon_begin_matrices(&ref, kind, of->out * of->in, 0, of, 1);
         optest_copy(&cpu, &ref);
         optest_run(&ref, &sh_kernels_ref, 1);
         optest_run(&cpu, &sh_kernels_cpu, 2);
-        for (int i = 0; i < 64 * 224; i++) {
-            double right = optest_get(&ref.call.out[0], i), d = optest_get(&cpu.call.out[0], i) - right;
+        for (int64_t e = 0; e < of->out * of->in; e++) {
+            double right = optest_get(&ref.call.out[0], e), d = optest_get(&cpu.call.out[0], e) - right;
 
             off += d * d;
             size += right * right;

@@ -120,6 +120,53 @@ static void deal_tiles(const struct sh_gemm_engine *e, const struct sh_matmul *g
         sh_gemm_note(failure, run_tile(e, g, p, i, mine));
 }
 
+/* Square tiles, of which those above the diagonal are copies. */
+static struct plan plan_squares(const struct sh_matmul *g)
+{
+    const struct cut *c = &cuts[g->in_dtype];
+    int64_t most = c->most_m < c->most_n ? c->most_m : c->most_n, enough = enough_tiles(g, c->tiles);
+    struct plan p = plan_of(most, most, g);
+    while (p.down * p.down < enough && p.tile_m / 2 >= MIN_SIDE)
+        p = plan_of(p.tile_m / 2, p.tile_m / 2, g);
+    return p;
+}
+
+/* Copy what a tile has below the diagonal to its place above, in blocks whose rows fill lines of the cache on both
+ * sides. */
+static void mirror_tile(const struct sh_matmul *g, struct plan p, int64_t i)
+{
+    enum { SIDE = 16 };
+    int64_t row = i % p.down * p.tile_m, rows = g->m - row < p.tile_m ? g->m - row : p.tile_m;
+    int64_t col = i / p.down * p.tile_n;
+    float *c = g->c;
+    for (int64_t r = row; r < row + rows; r += SIDE)
+        for (int64_t k = col; k < col + p.tile_n && k < g->n; k++)
+            for (int64_t j = r > k ? r : k + 1; j < r + SIDE && j < row + rows; j++)
+                c[k * g->ldc + j] = c[j * g->ldc + k];
+}
+
+/* All engines of f32 have tiles, and take no scratch. */
+sh_rc sh_gemm_run_mirrored(const struct sh_matmul *g)
+{
+    const struct sh_gemm_engine *e = sh_gemm_engine_for(SH_F32);
+    struct sh_gemm_failure failure = {0};
+    struct plan p = plan_squares(g);
+
+    SH_REQUIRE(g->m == g->n && g->in_dtype == SH_F32 && g->out_dtype == SH_F32 && !g->bias && !g->addend);
+#pragma omp parallel
+    {
+        sh_gemm_serial();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < p.down * p.across; i++) {
+            if (i % p.down < i / p.down)
+                continue;
+            sh_gemm_note(&failure, run_tile(e, g, p, i, NULL));
+            mirror_tile(g, p, i);
+        }
+    }
+    return sh_gemm_failed(&failure);
+}
+
 static struct sh_matmul only(const void *g, int64_t i)
 {
     (void)i;

@@ -1,5 +1,5 @@
 /* Orthogonal factors of matrices. Nearly all of the time goes into three products a step: 4 m^2 n + 2 m^3 operations of a
- * matrix with sides m <= n. A row of the matrix is read and written by one thread, and products do not depend on threads
+ * matrix with sides m <= n. Two of them give symmetric matrices, of which two fifths are copied. A row of the matrix is read and written by one thread, and products do not depend on threads
  * (gemm.h), so neither do the bits. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
@@ -22,11 +22,11 @@ static int64_t bytes_of(int64_t elems, int64_t size)
     return (elems * size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* One product as large as the largest of the three. */
+/* The one product that takes scratch. */
 static int64_t product_bytes(int64_t m, int64_t n, int threads)
 {
     const struct sh_matmul g = {
-        .m = m, .n = n, .k = n, .in_dtype = SH_F32, .lda = n, .ldb = n, .trans_b = true, .out_dtype = SH_F32, .ldc = n};
+        .m = m, .n = n, .k = m, .in_dtype = SH_F32, .lda = m, .ldb = n, .out_dtype = SH_F32, .ldc = n};
 
     return sh_gemm_work_bytes(&g, threads);
 }
@@ -54,24 +54,41 @@ int64_t sh_cpu_ortho_work_bytes(const struct sh_op_call *call, int threads)
            product_bytes(m, n, threads);
 }
 
-/* c = a b, or a b': a [m,k], c [m,n]. */
-static sh_rc multiply(const struct room *r, const float *a, const float *b, bool turned, int64_t m, int64_t n,
-                      int64_t k, float *c)
+/* c = a b: a [m,m], c [m,n]. */
+static sh_rc multiply(const struct room *r, const float *a, const float *b, int64_t m, int64_t n, float *c)
 {
     const struct sh_matmul g = {.m = m,
                                 .n = n,
-                                .k = k,
+                                .k = m,
                                 .in_dtype = SH_F32,
                                 .a = a,
-                                .lda = k,
+                                .lda = m,
                                 .b = b,
-                                .ldb = turned ? k : n,
-                                .trans_b = turned,
+                                .ldb = n,
                                 .out_dtype = SH_F32,
                                 .c = c,
                                 .ldc = n};
 
     return sh_gemm_run(&g, r->work, r->work_bytes);
+}
+
+/* c [m,m] = a a': a [m,k]. That of a symmetric a is its square. */
+static sh_rc multiply_by_itself(const float *a, int64_t m, int64_t k, float *c)
+{
+    const struct sh_matmul g = {.m = m,
+                                .n = m,
+                                .k = k,
+                                .in_dtype = SH_F32,
+                                .a = a,
+                                .lda = k,
+                                .b = a,
+                                .ldb = k,
+                                .trans_b = true,
+                                .out_dtype = SH_F32,
+                                .c = c,
+                                .ldc = m};
+
+    return sh_gemm_run_mirrored(&g);
 }
 
 /* Copy row i of the matrix to the scratch, or back with a factor. Along a row either columns follow each other, or, if it is
@@ -145,10 +162,10 @@ static sh_rc make_orthogonal(const struct sh_op_call *call, const struct sh_matr
     for (int i = 0; i < call->attr->ortho.steps; i++) {
         float *x = r->x;
 
-        SH_TRY(multiply(r, x, x, true, m, m, n, r->gram));
-        SH_TRY(multiply(r, r->gram, r->gram, false, m, m, m, r->square));
+        SH_TRY(multiply_by_itself(x, m, n, r->gram));
+        SH_TRY(multiply_by_itself(r->gram, m, m, r->square));
         combine(sh_ortho_step(kind, i), m, r);
-        SH_TRY(multiply(r, r->gram, x, false, m, n, m, r->next));
+        SH_TRY(multiply(r, r->gram, x, m, n, r->next));
         r->x = r->next;
         r->next = x;
     }
