@@ -20,6 +20,7 @@ import job
 
 FEWER = ('--training.steps=3 --training.seq_len=64 --training.local_batch_size=2 --training.global_batch_size=4 '
          '--lr_scheduler.warmup_steps=1 --validation.sequences=4 --training.threads=1')
+README = (job.TOP / 'README.md').read_text()
 work = pathlib.Path('work').absolute()
 
 
@@ -28,10 +29,10 @@ def blocks(page='README.md', title='Training'):
     return re.findall(r'^```\n(.*?)^```$', section, re.M | re.S)
 
 
-def shorten(block):
+def shorten(lines):
     """The same lines, except that training takes few steps and a sample few tokens."""
     more = {'sherd train ': FEWER, 'sherd generate ': '--tokens 8 --training.threads=1', 'sherd eval ': '--sequences 4'}
-    lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
+    lines = [re.sub(r'\s+#.*', '', line) for line in lines]
     return [' '.join([line, *(words for command, words in more.items() if command in line)]) for line in lines]
 
 
@@ -65,18 +66,21 @@ def prepare():
 
 def for_root():
     """README's lines for root come before all others, as they must."""
-    said = shorten(blocks()[1])
+    said = shorten(blocks()[1].splitlines())
     return [line for line in said if line.startswith('export')], [line for line in said if not line.startswith('export')]
 
 
 def case_path():
     prepare()
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
-    out, said = run(exports + shorten(blocks()[0]))
+    methods = shorten(f'mpirun -n 2 sherd train gpt2-bytes --job.dump_folder={key} --{key}' for key in
+                      ('optimizer.name=muon', 'optimizer.state_dtype=int8') if f'`--{key}`' in README)
+    out, said = run(exports + shorten(blocks()[0].splitlines()) + methods)
     wanted = {'tokenised': 'tokens in train.bin', 'evaluated': 'bits per token', 'continued': 'Once '}
     wrong = [f'not {what}: {out}' for what, words in wanted.items() if words not in out]
     wrong += [] if 'done: 3 steps' in said and 'validation loss' in said else [said]
     report = work / 'outputs/report.html'
+    wrong += [] if len(methods) == 2 and said.count('done: 3 steps') == 3 else [f'{methods}: {said}']
     return wrong + ([] if report.exists() else ['no outputs/report.html'])
 
 
@@ -95,7 +99,7 @@ def case_words():
     """The model with a tokenizer, up to the folder for transformers."""
     prepare()
     (work / 'examples').symlink_to(job.TOP / 'examples')
-    lines = shorten(blocks('doc/data.md', 'A model of words')[0])
+    lines = shorten(blocks('doc/data.md', 'A model of words')[0].splitlines())
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
     out, said = run([f'export PATH={work}/build:$PATH', *exports, *make_words(*lines[:2]), *lines[2:]])
     wanted = {'tokenised': 'tokens in words.bin', 'evaluated': 'bits per byte', 'continued': 'Once '}
@@ -118,18 +122,25 @@ def case_fine_tuning():
     (work / 'questions.jsonl').write_text('{"query": "abcd", "choices": ["efgh", "hgfe"], "gold": 0}\n')
     block = blocks(title='Fine-tuning')[0].replace('\\\n', ' ').replace('The answer is ', 'abc')
     lines = [re.sub(r'\s+#.*', '', line) for line in block.splitlines()]
-    lines[0] = lines[0].replace('--lora.rank=16', '--lora.rank=4') + ' --block_size 16 --max_steps 3 --training.threads=1'
+    lines[0] += ' --block_size 16 --max_steps 3 --training.threads=1'
+    whole = re.sub(r' --lora\S+', '', lines[0])
+    optims = re.findall(r'`(\w+)`', re.search('`--optim` may be (.*?)\\.', README)[1])
+    lines[0] = lines[0].replace('--lora.rank=16', '--lora.rank=4')
     lines[3] += ' --tokens 4'
     pairs = '{"prompt": "abcd", "chosen": "efgh", "rejected": "hgfe"}\n'
     (work / 'pairs.jsonl').write_text(40 * pairs)
     lines.insert(4, 'sherd tokenize pairs.jsonl -o pairs.bin --tokenizer DIR --format preference')
     lines[5] += ' --training.seq_len=32 --training.steps=3 --lr_scheduler.warmup_steps=0 --training.threads=1'
+    lines[6:6] = ['sherd tokenize book.txt -o text.bin --tokenizer DIR']
+    lines[7] = lines[7].replace('--top-k 64', '--top-k 4')
+    lines += [whole.replace('--output_dir tuned', f'--output_dir {optim}') + f' --optim {optim}' for optim in optims]
     exports = for_root()[0] if os.environ['MPI_KIND'] == 'openmpi' and os.getuid() == 0 else []
     out, said = run([f'export PATH={work}/build:$PATH', *exports, *lines])
     there = [name for name in ('adapter/adapter_model.safetensors', 'adapter/adapter_config.json', 'merged/config.json',
-                               'merged/model.safetensors', 'merged/tokenizer.json') if not (work / name).exists()]
+                               'merged/model.safetensors', 'merged/tokenizer.json', 'text.top') if not (work / name).exists()]
     wrong = [f'no {name}' for name in there]
     wrong += [f'no {words}: {out}{said}' for words in ('done: 3 steps', 'adapters', 'acc ') if words not in out + said]
+    wrong += [] if len(optims) == 2 and said.count('done: 3 steps') == 4 else [f'{optims}: {said}']
     return wrong
 
 
