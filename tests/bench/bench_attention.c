@@ -129,11 +129,13 @@ int main(int argc, char **argv)
         for (int64_t t = 0; t < seq; t++)
             ((int32_t *)docs.data)[t] = (int32_t)(t / n[5] * n[5]);
     }
-    struct sh_op_call fwd = {.attr = &attr,
+    struct sh_op_call fwd = {.kind = SH_OP_ATTENTION,
+                             .attr = &attr,
                              .in = {tensor(SH_BF16, 1, seq, width), docs},
                              .out = {tensor(SH_BF16, 1, seq, heads * dim), tensor(SH_F32, 1, heads, seq)}};
     double forward = seconds_of(sh_cpu_attention, sh_cpu_attention_work_bytes, &fwd);
-    struct sh_op_call bwd = {.attr = &attr,
+    struct sh_op_call bwd = {.kind = SH_OP_ATTENTION_BWD,
+                             .attr = &attr,
                              .in = {tensor(SH_BF16, 1, seq, heads * dim), fwd.in[0], fwd.out[0], fwd.out[1], docs},
                              .out = {tensor(SH_BF16, 1, seq, width)}};
     double backward = seconds_of(sh_cpu_attention_bwd, sh_cpu_attention_bwd_work_bytes, &bwd);

@@ -95,19 +95,23 @@ static void bench_linear(enum sh_dtype act, int64_t in, int64_t out, bool w_in_o
     double flops = 2.0 * N * (double)in * (double)out;
     char name[64];
 
-    struct sh_op_call y = {.attr = &attr,
+    struct sh_op_call y = {.kind = SH_OP_LINEAR,
+                           .attr = &attr,
                            .in = {tensor(act, 2, N, in, 0), tensor(act, 2, w0, w1, 0), tensor(act, 1, out, 0, 0)},
                            .out = {tensor(act, 2, N, out, 0)}};
     const char *order = w_in_out ? "[I,O]" : "[O,I]";
     snprintf(name, sizeof name, "linear       %lld -> %lld %s", (long long)in, (long long)out, order);
     measure(name, sh_cpu_linear, sh_cpu_linear_work_bytes, &y, flops);
 
-    struct sh_op_call dx = {
-        .attr = &attr, .in = {tensor(act, 2, N, out, 0), tensor(act, 2, w0, w1, 0)}, .out = {tensor(act, 2, N, in, 0)}};
+    struct sh_op_call dx = {.kind = SH_OP_LINEAR_BWD_X,
+                            .attr = &attr,
+                            .in = {tensor(act, 2, N, out, 0), tensor(act, 2, w0, w1, 0)},
+                            .out = {tensor(act, 2, N, in, 0)}};
     memcpy(name, "linear_bwd_x", 12);
     measure(name, sh_cpu_linear_bwd_x, sh_cpu_linear_bwd_x_work_bytes, &dx, flops);
 
-    struct sh_op_call dw = {.attr = &attr,
+    struct sh_op_call dw = {.kind = SH_OP_LINEAR_BWD_W,
+                            .attr = &attr,
                             .in = {tensor(act, 2, N, out, 0), tensor(act, 2, N, in, 0)},
                             .out = {tensor(SH_F32, 2, w0, w1, 0)}};
     memcpy(name, "linear_bwd_w", 12);
@@ -121,13 +125,15 @@ static void bench_attention(enum sh_dtype act, int64_t seq)
     double pairs = (double)batch * HEADS * (double)seq * (double)(seq + 1) / 2;
     char name[64];
 
-    struct sh_op_call fwd = {.attr = &attr,
+    struct sh_op_call fwd = {.kind = SH_OP_ATTENTION,
+                             .attr = &attr,
                              .in = {tensor(act, 3, batch, seq, wide)},
                              .out = {tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)}};
     snprintf(name, sizeof name, "attention      B=%lld T=%lld", (long long)batch, (long long)seq);
     measure(name, sh_cpu_attention, sh_cpu_attention_work_bytes, &fwd, 4 * DIM * pairs);
 
-    struct sh_op_call bwd = {.attr = &attr,
+    struct sh_op_call bwd = {.kind = SH_OP_ATTENTION_BWD,
+                             .attr = &attr,
                              .in = {tensor(act, 3, batch, seq, C), tensor(act, 3, batch, seq, wide),
                                     tensor(act, 3, batch, seq, C), tensor(SH_F32, 3, batch, HEADS, seq)},
                              .out = {tensor(act, 3, batch, seq, wide)}};

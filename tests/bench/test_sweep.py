@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tests/bench/sweep on a tiny model has a row for each choice, and refuses arguments that it cannot read;
-tests/bench/growth recovers the laws of points that follow them. Prints TAP."""
+tests/bench/growth recovers the laws of points that follow them; tests/bench/attention has a row for each shape. Prints
+TAP."""
 import json
 import os
 import pathlib
@@ -58,5 +59,16 @@ def laws():
     return wrong + ([] if max(abs(x * x / bent(x) - 1) for x in (1, 2, 4, 8)) > 0.1 else ['a line through a square'])
 
 
+def shapes():
+    """Heads that share keys, a window, documents, and lengths that are not whole blocks."""
+    named = '2,1,96,64', '1,1,130,32,40', '1,1,100,64,0,30'
+    words = [sys.executable, HERE / 'attention', '--python', 'none', '--rounds', '1', '--cpu', str(min(os.sched_getaffinity(0))),
+             '--bench', pathlib.Path(os.environ['SHERD_BUILDDIR'], 'tests/bench/bench_attention').resolve()]
+    done = subprocess.run([*words, *named], capture_output=True, text=True, timeout=job.SECONDS)
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    good = tuple(row[0] for row in rows) == named and all(float(x) > 0 for row in rows for x in row[1:3])
+    return [] if done.returncode == 0 and good else [f'exit {done.returncode}: {done.stdout}{done.stderr}']
+
+
 if __name__ == '__main__':
-    sys.exit(job.run_cases([('a row for each choice', rows), ('refusals', refusals), ('laws', laws)]))
+    sys.exit(job.run_cases([('a row for each choice', rows), ('refusals', refusals), ('laws', laws), ('shapes of attention', shapes)]))
