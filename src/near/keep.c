@@ -28,6 +28,7 @@ struct client {
     pid_t pid;
     uint64_t start;
     bool present;             /* has said hello, and not bye */
+    bool killed;              /* by this keeper */
     int64_t since;            /* when its hello came; 0: it has been answered */
     char watch[SH_WIRE_TEXT]; /* of the script that started it, by its hello; "": it said none */
 };
@@ -57,11 +58,16 @@ static struct {
     char why[256];
 } left_out = {.event = -1};
 
-static atomic_llong accused = -1;
+static atomic_llong accused = -1, died;
 
 int64_t sh_keep_accused(void)
 {
     return accused;
+}
+
+int64_t sh_keep_died(void)
+{
+    return died;
 }
 
 /* ---- parts ---- */
@@ -152,6 +158,7 @@ static const struct client *kill_others(const struct keeper *k, uint64_t start)
     for (int i = 0; i < k->n_clients; i++)
         if (k->client[i].present && k->client[i].start != start) {
             left = &k->client[i];
+            k->client[i].killed = true;
             if (left->pid > 0)
                 kill(left->pid, SIGKILL);
         }
@@ -213,6 +220,8 @@ static void leave(struct keeper *k, int i)
     k->death.start = gone.start;
     k->death.rank = gone.rank;
     k->death.lowest_told = false;
+    if (!gone.killed)
+        died = k->death.since;
 }
 
 static void tell(struct keeper *k, struct client *c)

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SH_KEEP_TELL_MS = 1000, SH_KEEP_LEFT_SECONDS = 60 };
+enum { SH_KEEP_TELL_MS = 500, SH_KEEP_LEFT_SECONDS = 60 };
 
 /* A part of a generation that the keeper holds. */
 struct sh_keep_part {
@@ -72,6 +72,10 @@ sh_rc sh_keep_accuse(int fd, int64_t good);
 
 /* The keeper's side, from any thread: what a rank has said by that, or -1. */
 int64_t sh_keep_accused(void);
+
+/* The keeper's side, from any thread: when the first rank of the newest start that has lost one ended without a bye, but
+ * not by the keeper's hand, as sh_now_ns(); 0: none has. */
+int64_t sh_keep_died(void);
 
 /* Have the keeper beat to another watch, kill its ranks, and let in none of other watches; nothing if it does already.
  * Errors: SH_E_COMM: the keeper has none. */

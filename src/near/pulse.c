@@ -29,6 +29,7 @@ struct pulse {
     int64_t heard;
     bool there;       /* the watch has not hung up */
     bool has_accused; /* to this watch */
+    int64_t died;     /* the death that it has been told of */
 };
 
 static bool parse(const char *text, struct address *a)
@@ -116,6 +117,19 @@ static void accuse(struct pulse *p)
     p->has_accused = true;
 }
 
+/* How long ago: clocks of nodes differ. Whoever asks the watch learns of the first death of all, which caused the others. */
+static void tell_of_death(struct pulse *p)
+{
+    int64_t died = sh_keep_died();
+    char text[FIELD];
+
+    if (died == p->died)
+        return;
+    snprintf(text, sizeof text, "D%lld\n", (long long)((sh_now_ns() - died) / 1000));
+    say(p->fd, text);
+    p->died = died;
+}
+
 static bool join(struct pulse *p)
 {
     char text[2 * FIELD];
@@ -185,6 +199,7 @@ static void *beat(void *arg)
         poll(NULL, 0, BEAT_MS);
         turn_to_next(p);
         accuse(p);
+        tell_of_death(p);
         say(p->fd, ".");
         if (p->there)
             listens = listen_to_watch(p);

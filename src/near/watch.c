@@ -30,6 +30,8 @@ struct watch {
     struct node *node;
     int n, cap;
     int64_t looked, asked; /* asked 0: nobody asks whether all live */
+    int64_t died_at;       /* 0: no rank has died since the last answer */
+    char died_on[HELLO];
 };
 
 static volatile sig_atomic_t ends, asks;
@@ -74,14 +76,26 @@ static bool greet(struct watch *w, struct node *me)
         if (strcmp(w->node[i].name, name) == 0)
             w->node[i].name[0] = '\0';
     snprintf(me->name, sizeof me->name, "%s", name);
+    print("here ", name);
     return true;
+}
+
+/* The others die of the first one's death, a moment later. */
+static void note_death(struct watch *w, const struct node *me, long long us_ago)
+{
+    int64_t at = sh_now_ns() - us_ago * 1000;
+
+    if (w->died_at && w->died_at <= at)
+        return;
+    w->died_at = at;
+    snprintf(w->died_on, sizeof w->died_on, "%s", me->name);
 }
 
 /* A line is complete. false: it is not one of ours. */
 static bool take_line(struct watch *w, struct node *me)
 {
     char text[2 * HELLO];
-    long long step;
+    long long step, us_ago;
 
     me->hello[me->length] = '\0';
     me->length = 0;
@@ -90,11 +104,13 @@ static bool take_line(struct watch *w, struct node *me)
     if (sscanf(me->hello, "U%lld", &step) == 1) {
         snprintf(text, sizeof text, "%s %lld", me->name, step);
         print("unfit ", text);
+    } else if (sscanf(me->hello, "D%lld", &us_ago) == 1) {
+        note_death(w, me, us_ago);
     }
     return true;
 }
 
-/* "TOKEN NAME\n", and then dots that mean nothing but that they came, and "U STEP\n". false: it is gone, or not one of
+/* "TOKEN NAME\n", and then dots that mean nothing but that they came, "U STEP\n" and "D MICROSECONDS\n". false: it is gone, or not one of
  * ours. */
 static bool hear(struct watch *w, struct node *me)
 {
@@ -172,10 +188,12 @@ static void judge(struct watch *w, int64_t now, double silence)
             print("lost ", me->name);
         drop(w, i);
     }
-    if (all) {
-        print("all", "");
-        w->asked = 0;
-    }
+    if (!all)
+        return;
+    if (w->died_at)
+        print("died ", w->died_on);
+    print("all", "");
+    w->asked = w->died_at = 0;
 }
 
 static void look(struct watch *w, struct pollfd *fds, double silence)

@@ -448,7 +448,8 @@ def watched():
     keepers = [Keeper(folder, node=node, SHERD_WATCH=address) for node in range(3)]
     wrong = []
     try:
-        time.sleep(job.stretch(0.5))
+        here = {watch.stdout.readline() for _ in keepers}
+        wrong += [] if here == {f'here node{node}\n' for node in range(3)} else [f'{here} have called']
         drill = subprocess.Popen([os.environ['SHERD'], 'drill', 'c.yaml', '--lose=node'], cwd=folder, stdout=subprocess.PIPE,
                                  stdin=subprocess.DEVNULL, env=job.environment(0) | {'SLURMD_NODENAME': 'node1'})
         begin_ns = time.monotonic()

@@ -34,7 +34,7 @@ NODES=$nodes exec "$@"''',
     # Ranks do a step every 20 ms. `keep --step` on a node: 5 if it has no keeper.
     'double': r'''case "$1 $*" in
 keep*--watch*)
-    trap 'echo all' USR1
+    trap 'cat "$STAGE/fell" 2>/dev/null; echo all' USR1
     trap 'rm -f "$STAGE/alive"; exit' TERM
     echo watch here:1:aa
     while [ -e "$STAGE/alive" ]; do
@@ -55,6 +55,12 @@ train*)
             exit "$ends"
         }
     done
+    if read -r node <"$STAGE/falls"; then
+        sed -i 1d "$STAGE/falls"
+        echo "died $node" >"$STAGE/fell"
+        echo "$NODES" >>"$STAGE/starts"
+        exit 5
+    fi 2>/dev/null
     trap 'while [ -e "$STAGE/saves" ]; do sleep 0.05; done; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 75)"' USR1
     step=$(cat "$STAGE/step" 2>/dev/null || echo 0)
     echo "${SHERD_LOST_NODES% }" >>"$STAGE/lost"
@@ -268,6 +274,23 @@ def case_twice():
                 expect(lost, ['', 'n3', '', 'n3'], stage))
 
 
+def case_deadly():
+    """A node on which ranks have died twice, with no checkpoint between, is left out for good, but no second one: then it is the
+    program. Two nodes with a death each are no reason."""
+    wrong = []
+    for name, nodes, left in ('deadly', 'n3 n2 n2', ['n1,n2,n4'] * 2), ('two', 'n2 n3', ['n1,n2,n3,n4']):
+        with Stage(name) as stage:
+            (stage.stage / 'fell').write_text('died n3\n')
+            (stage.stage / 'falls').write_text(nodes.replace(' ', '\n') + '\n')
+            stage.wait('a step', lambda: stage.lines('step') and int(stage.lines('step')[0]) > 3)
+            stage.kill_rank()
+            stage.wait('the end', lambda: stage.process.poll() is not None)
+            starts = ['n1,n2,n3,n4'] * 2 + left
+            wrong += expect(stage.starts(), starts, stage)
+            wrong += expect('ranks have died on n3 twice' in stage.text(), name == 'deadly', stage)
+    return wrong
+
+
 def case_asked():
     """A stop that somebody asked for is no reason to go on, while ranks save in order to grow, or if one of them dies of it."""
     wrong = []
@@ -339,6 +362,6 @@ def case_unsure():
 
 if __name__ == '__main__':
     sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth),
-                            ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('that cannot take part', case_broken), ('lost twice', case_twice),
+                            ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('that cannot take part', case_broken), ('lost twice', case_twice), ('ranks die on one node', case_deadly),
                             ('asked to stop', case_asked), ('a node that is unfit', case_unfit), ('one that dies of it', case_unfit_dies),
                             ('nobody to leave out', case_unsure)]))
