@@ -102,11 +102,11 @@ def case_watched():
             'parallelism.sharding_strategy': 'no_shard', 'fault.replay_every': 0}
     frozen = watched(upon, CALL=count_calls(upon, 2)[3], HOW='weight')
     return [f'unfit at {step}: {found}' for step, found in ((2, replayed), (4, frozen)) if not (
-        re.fullmatch(rf'unfit \S+ {step}\n', found[0]) and found[1:] == ['all\n', '-1'])]
+        re.fullmatch(rf'here (\S+)\nunfit \1 {step}\n', found[0] + found[1]) and found[2:] == ['all\n', '-1'])]
 
 
 def watched(config, **env):
-    """Two lines of the watch, and what the keeper has, after rank 1 went wrong."""
+    """Three lines of the watch, and what the keeper has, after rank 1 went wrong."""
     folder = wrong.prepare('watched', {**BASE, **config, 'checkpoint.near_interval': 1})
     watch = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, text=True, env=job.environment(0))
@@ -116,7 +116,7 @@ def watched(config, **env):
     try:
         wrong.go(folder, 2, statuses=(7,), RANK=1, **env)
         watch.send_signal(signal.SIGUSR1)
-        said = [watch.stdout.readline() for _ in range(2)]
+        said = [watch.stdout.readline() for _ in range(3)]
         left = job.sherd('keep', 'c.yaml', '--step', folder=folder).strip()
     finally:
         for process in watch, keeper:
