@@ -65,7 +65,7 @@ static const struct sh_attr_field scan_attrs[] = {
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
-static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha),
+static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha), FIELD(head, form),
                                                    FIELD(head, raw), FIELD(head, cap), {0}};
 static const struct sh_attr_field logits_attrs[] = {FIELD(part, first), FIELD(part, all), FIELD(part, cap), {0}};
 static const struct sh_attr_field lora_attrs[] = {

@@ -53,8 +53,11 @@
  *
  * HEAD_LOSS may learn from a teacher, by the K words of each row that it found most probable, and their log-probabilities.
  * With T = attr->head.temperature, q the softmax of these divided by T, and p that of all logits divided by T, the loss of
- * a row is alpha T^2 sum q (log q - log p) + (1 - alpha) times that of its target. HEAD_SCORE makes such words: the K
- * largest logits in descending order, of equal ones the lower word first; K is at most V.
+ * a row is alpha T^2 sum q (log q - log p) + (1 - alpha) times that of its target. With attr->head.form SH_KD_STORED, for
+ * T = 1, q are the probabilities themselves, of sum s. With SH_KD_TAIL, for T = 1 and words that differ, these too, and
+ * alpha (1 - s) (log(1 - s) - log(1 - P)) comes to the loss if s < 1, where P is the model's probability of these words;
+ * 1 - P counts as at least SH_KD_REST. HEAD_SCORE makes such words: the K largest logits in descending order, of equal
+ * ones the lower word first; K is at most V.
  *
  * With attr->head.raw there is no softmax: the logit of a row's target stands for its log-probability, so HEAD_SCORE makes
  * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher.
@@ -335,10 +338,14 @@ struct sh_op_pair {
     int own;                   /* the kind of a plug-in's loss, which is an operation of its own; 0: none */
 };
 
+#define SH_KD_REST 1e-7 /* the smallest rest of a model beside a teacher's words */
+enum { SH_KD_WORDS = 256 }; /* the most words of a teacher, if it has another form than the normalized one */
+
 /* What a loss takes from a teacher (HEAD_LOSS). */
 struct sh_teacher_numbers {
     int top_k; /* words of each row */
     double temperature, alpha;
+    int form; /* enum sh_cfg_kd_form */
 };
 
 /* What an operation knows besides its operands. Passes set the first four fields on any operation. Kernels read the
@@ -412,6 +419,7 @@ struct sh_op_attr {
         struct {
             int64_t chunk_rows;                    /* rows of logits held at a time */
             double temperature, alpha;             /* with a teacher */
+            int form;                              /* with a teacher, see above */
             bool raw;                              /* no softmax, see above */
             float cap;                             /* a logit z is cap tanh(z / cap); 0: z */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/base/row.h"
 #include "kernels/cpu/base/stage.h"
+#include "src/config/words.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,6 +17,9 @@ struct row {
     int32_t target;
     double temperature, alpha, max, soft_sum, hard_sum;
     double teacher_max, teacher_sum;
+    enum sh_cfg_kd_form form;
+    double said;        /* the teacher's probability of its words; 1 if these are normalized */
+    double tail, ratio; /* what is left of it, and that by what is left of the model's; 0 if the rest does not count */
 };
 
 /* Sum of exp((x - max) / temperature); x stays. */
@@ -46,7 +50,27 @@ static void sum_teacher(struct row *r)
 /* The log of the teacher's share of its word j. */
 static double log_share(const struct row *r, int64_t j)
 {
-    return ((double)r->logp[j] - r->teacher_max) / r->temperature - log(r->teacher_sum);
+    return r->form != SH_KD_NORMALIZED ? (double)r->logp[j]
+                                       : ((double)r->logp[j] - r->teacher_max) / r->temperature - log(r->teacher_sum);
+}
+
+/* The log of the model's probability of word j of the teacher. */
+static double log_own(const struct row *r, int64_t j)
+{
+    return ((double)r->x[r->word[j]] - r->max) / r->temperature - log(r->soft_sum);
+}
+
+static void sum_rest(struct row *r)
+{
+    double rest = 1;
+
+    r->said = r->form == SH_KD_NORMALIZED;
+    for (int64_t j = 0; j < r->k && r->form != SH_KD_NORMALIZED; j++) {
+        r->said += exp((double)r->logp[j]);
+        rest -= exp(log_own(r, j));
+    }
+    r->tail = r->form == SH_KD_TAIL && r->said < 1 ? 1 - r->said : 0;
+    r->ratio = r->tail / (rest > SH_KD_REST ? rest : SH_KD_REST);
 }
 
 static struct row open_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n)
@@ -60,22 +84,25 @@ static struct row open_row(const struct sh_op_call *call, int64_t row, float *x,
                     .target = ((const int32_t *)call->in[2].data)[row],
                     .temperature = call->attr->head.temperature,
                     .alpha = call->attr->head.alpha,
+                    .form = (enum sh_cfg_kd_form)call->attr->head.form,
                     .max = (double)sh_cpu_row_max(x, n)};
 
     r.soft_sum = sum_exponentials(&r, r.temperature);
     r.hard_sum = r.temperature == 1 ? r.soft_sum : sum_exponentials(&r, 1);
     sum_teacher(&r);
+    sum_rest(&r);
     return r;
 }
 
 static double loss_of(const struct row *r)
 {
-    double soft = 0, hard = log(r->hard_sum) + r->max - (double)r->x[r->target];
+    double soft = r->tail > 0 ? r->tail * log(r->ratio) : 0;
+    double hard = log(r->hard_sum) + r->max - (double)r->x[r->target];
 
     for (int64_t j = 0; j < r->k; j++) {
-        double share = log_share(r, j), own = ((double)r->x[r->word[j]] - r->max) / r->temperature - log(r->soft_sum);
+        double share = log_share(r, j);
 
-        soft += exp(share) * (share - own);
+        soft += exp(share) * (share - log_own(r, j));
     }
     return r->alpha * r->temperature * r->temperature * soft + (1 - r->alpha) * hard;
 }
@@ -98,12 +125,19 @@ static void mix_exponentials(const struct row *r, float soft, float hard)
 }
 
 /* The derivative of the teacher's part is T times the difference of the two softmaxes: T^2 from the loss, 1 / T from the
- * logits. */
+ * logits. With a rest this is so for the teacher's words, at T = 1; the probabilities of all others count less by what
+ * the teacher has left for them. A model sure of these words has a ratio of thousands, so they are computed apart: a
+ * difference of multiples of the ratio would lose their last digits. */
 static void make_gradient(const struct row *r, double scale)
 {
-    double soft = scale * r->alpha * r->temperature, hard = scale * (1 - r->alpha);
+    double soft = scale * r->alpha * r->temperature, hard = scale * (1 - r->alpha), own[SH_KD_WORDS];
 
-    mix_exponentials(r, (float)(soft / r->soft_sum), (float)(hard / r->hard_sum));
+    for (int64_t j = 0; j < r->k && r->tail > 0; j++)
+        own[j] = (soft + hard) * exp(log_own(r, j));
+    mix_exponentials(r, (float)(soft * (r->tail > 0 ? 1 - r->ratio : r->said) / r->soft_sum),
+                     (float)(hard / r->hard_sum));
+    for (int64_t j = 0; j < r->k && r->tail > 0; j++)
+        r->x[r->word[j]] = (float)own[j];
     for (int64_t j = 0; j < r->k; j++)
         r->x[r->word[j]] -= (float)(soft * exp(log_share(r, j)));
     r->x[r->target] -= (float)hard;

@@ -4,6 +4,7 @@
  * weight[n] (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. With a soft cap c a logit z is
  * c tanh(z / c), whose derivative is 1 - (logit / c)^2. */
 #include "kernels/ref/ref.h"
+#include "src/config/words.h"
 
 #include <math.h>
 #include <string.h>
@@ -77,6 +78,8 @@ static struct named named_of(const struct sh_op_call *call, int64_t row, int64_t
 {
     double T = call->attr->head.temperature, sum = 0, own = sh_ref_get(&call->in[5], row * K + j);
 
+    if (call->attr->head.form != SH_KD_NORMALIZED)
+        return (struct named){(int64_t)sh_ref_get(&call->in[4], row * K + j), exp(own)};
     for (int64_t i = 0; i < K; i++)
         sum += exp((sh_ref_get(&call->in[5], row * K + i) - own) / T);
     return (struct named){(int64_t)sh_ref_get(&call->in[4], row * K + j), 1 / sum};
@@ -94,20 +97,56 @@ static double soft_lse(const double *logits, int64_t V, double T)
     return max + log(sum);
 }
 
+/* Of the words of a row: the teacher's probability, and the ratio of what teacher and model have left beside them. */
+struct whole {
+    double said, loss, ratio;
+};
+
+static struct whole whole_of(const struct sh_op_call *call, int64_t row, int64_t K, const double *logits, double lse)
+{
+    struct whole w = {0};
+    double rest = 1;
+
+    for (int64_t j = 0; j < K; j++) {
+        struct named n = named_of(call, row, K, j);
+
+        w.said += n.share;
+        rest -= exp(logits[n.word] - lse);
+    }
+    if (call->attr->head.form != SH_KD_TAIL || w.said >= 1)
+        return w;
+    rest = fmax(rest, SH_KD_REST);
+    w.ratio = (1 - w.said) / rest;
+    w.loss = (1 - w.said) * log(w.ratio);
+    return w;
+}
+
+/* What the model's probability of word v counts in the derivative by its logit. */
+static double factor_of(const struct sh_op_call *call, const struct whole *w, int64_t row, int64_t K, int64_t v)
+{
+    double factor = call->attr->head.form == SH_KD_TAIL && w->said < 1 ? 1 - w->ratio : w->said;
+
+    for (int64_t j = 0; j < K && w->ratio != 0; j++)
+        factor += (int64_t)sh_ref_get(&call->in[4], row * K + j) == v ? w->ratio : 0;
+    return factor;
+}
+
 /* The loss of one row with a teacher; with gradient, logits are overwritten with its derivatives. */
 static double teacher_row(const struct sh_op_call *call, struct shape z, int64_t row, double lse, double *logits,
                           bool gradient)
 {
     double T = call->attr->head.temperature, alpha = call->attr->head.alpha, soft = soft_lse(logits, z.V, T);
     int64_t target = (int64_t)sh_ref_get(&call->in[2], row), K = call->in[4].dim[call->in[4].ndim - 1];
-    double loss = (1 - alpha) * (lse - logits[target]);
+    struct whole w = whole_of(call, row, K, logits, lse);
+    double loss = (1 - alpha) * (lse - logits[target]) + alpha * w.loss;
 
     for (int64_t j = 0; j < K; j++) {
         struct named n = named_of(call, row, K, j);
-        loss += alpha * T * T * n.share * (log(n.share) - (logits[n.word] / T - soft));
+        loss += alpha * T * T * n.share * ((n.share > 0 ? log(n.share) : 0) - (logits[n.word] / T - soft));
     }
     for (int64_t v = 0; v < z.V && gradient; v++)
-        logits[v] = alpha * T * exp(logits[v] / T - soft) + (1 - alpha) * (exp(logits[v] - lse) - (v == target));
+        logits[v] = alpha * T * factor_of(call, &w, row, K, v) * exp(logits[v] / T - soft) +
+                    (1 - alpha) * (exp(logits[v] - lse) - (v == target));
     for (int64_t j = 0; j < K && gradient; j++) {
         struct named n = named_of(call, row, K, j);
         logits[n.word] -= alpha * T * n.share;

@@ -116,6 +116,8 @@ static words adjust_words = {{"original", SH_ADJUST_ORIGINAL},
                              {"match_rms_adamw", SH_ADJUST_MATCH_RMS_ADAMW},
                              {"spectral_unclamped", SH_ADJUST_SPECTRAL_UNCLAMPED},
                              {NULL, 0}};
+static words kd_form_words = {
+    {"normalized", SH_KD_NORMALIZED}, {"stored", SH_KD_STORED}, {"tail", SH_KD_TAIL}, {NULL, 0}};
 static words decay_words = {{"constant", SH_DECAY_CONSTANT},
                             {"linear", SH_DECAY_LINEAR},
                             {"cosine", SH_DECAY_COSINE},

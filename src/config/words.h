@@ -49,6 +49,8 @@ static inline bool sh_cfg_is_muon(int optimizer)
 
 enum sh_cfg_muon_split { SH_MUON_SPLIT_QKV, SH_MUON_SPLIT_HEADS, SH_MUON_SPLIT_NONE };
 enum sh_cfg_adjust { SH_ADJUST_ORIGINAL, SH_ADJUST_MATCH_RMS_ADAMW, SH_ADJUST_SPECTRAL_UNCLAMPED };
+/* What a teacher's numbers stand for: all that there is, what they say, or that and one word that is the rest. */
+enum sh_cfg_kd_form { SH_KD_NORMALIZED, SH_KD_STORED, SH_KD_TAIL };
 enum sh_cfg_context_method { SH_CONTEXT_AUTO, SH_CONTEXT_ULYSSES, SH_CONTEXT_GATHER };
 enum sh_cfg_pipeline_schedule { SH_SCHEDULE_1F1B, SH_SCHEDULE_ZBH1, SH_SCHEDULE_INTERLEAVED };
 enum sh_cfg_grad_sync { SH_GRAD_SYNC_AUTO, SH_GRAD_SYNC_EVERY, SH_GRAD_SYNC_LAST };

@@ -171,7 +171,8 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                              .own = cfg->objective.plugin[0] ? sh_plug_find(cfg->objective.plugin) : 0},
                                    .teacher = {.top_k = cfg->objective.top_k,
                                                .temperature = cfg->objective.temperature,
-                                               .alpha = cfg->objective.alpha},
+                                               .alpha = cfg->objective.alpha,
+                                               .form = cfg->objective.kd_form},
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 

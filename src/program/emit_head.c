@@ -39,6 +39,7 @@ static void learn_from(struct sh_emit *e, struct sh_op *loss, const struct sh_te
 {
     loss->attr.head.temperature = teacher->temperature;
     loss->attr.head.alpha = teacher->alpha;
+    loss->attr.head.form = teacher->form;
     loss->in[4] = sh_program_add_port(e->p, SH_PORT_TEACHER_WORDS, e->batch, e->seq, teacher->top_k);
     loss->in[5] = sh_program_add_port(e->p, SH_PORT_TEACHER_LOGP, e->batch, e->seq, teacher->top_k);
 }

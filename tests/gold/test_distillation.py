@@ -4,7 +4,8 @@ the change of weights in eight steps of a student that learns from it. Prints TA
 
 The formula is that of axolotl's top-k distillation with kd_normalize_topk: with q the softmax of the teacher's K
 log-probabilities divided by T, and p that of the student's logits divided by T, alpha T^2 sum q (log q - log p), and
-1 - alpha times the loss of the next token.
+1 - alpha times the loss of the next token. Or q are the probabilities themselves, without or with the rest of both as one
+more word, as TRL's loss_add_tail has it.
 """
 import functools
 import pathlib
@@ -87,11 +88,18 @@ def model(name):
     return Model(name)
 
 
+def rest(x):
+    return 1 - x.sum(-1, keepdim=True)
+
+
 def loss_of(w, tokens, targets, words, logp, c):
-    T, alpha = c.get('objective.temperature', 1), c.get('objective.alpha', 1)
+    T, alpha, form = c.get('objective.temperature', 1), c.get('objective.alpha', 1), c.get('objective.kd_form', 'normalized')
     logits = torch_reference.logits_of(w, tokens, c, [])
     own = (logits / T).log_softmax(-1).gather(-1, words)
-    q = (logp / T).softmax(-1)
+    q = (logp / T).softmax(-1) if form == 'normalized' else logp.exp()
+    if form == 'tail':
+        q, own = (torch.cat([x, rest(x)], -1) for x in (q, own.exp()))
+        own = own.log()
     soft = T * T * (q * (q.log() - own)).sum(-1)
     counts = targets != torch_reference.IGNORED
     hard = torch.nn.functional.cross_entropy(logits[counts], targets[counts], reduction='sum')
@@ -184,6 +192,10 @@ if __name__ == '__main__':
         ('llama: all words, as the divergence of PyTorch', case_whole, 'llama'),
         ('llama: gradients', case_gradients, 'llama', {}),
         ('llama: gradients, with a temperature and the next token', case_gradients, 'llama', MIXED),
+        *((f'llama: gradients, {form}', case_gradients, 'llama', {'objective.kd_form': form, 'objective.alpha': 0.7})
+          for form in ('stored', 'tail')),
+        *((f'{name}: {form}', case_student, name, {'objective.kd_form': form, 'objective.alpha': 0.6, **more})
+          for name, form, more in (('llama', 'stored', {}), ('gpt2', 'tail', {'objective.top_k': 5}))),
         ('llama: the teacher alone', case_student, 'llama', {}),
         ('llama: with a temperature and the next token', case_student, 'llama', MIXED),
         ('gpt2: fewer words than the file has, and the next token', case_student, 'gpt2', FEW),

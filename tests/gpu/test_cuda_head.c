@@ -1,6 +1,7 @@
 /* The head of CUDA against the reference, on the double of cuBLASLt: vocabularies of any size, masked targets, chunks
  * that do not divide the rows or exceed them, sums that continue from earlier values. */
 #include "kernels/cuda/cuda.h"
+#include "src/config/words.h"
 #include "tests/gpu/optest_device.h"
 #include "tests/op/calls.h"
 
@@ -87,10 +88,12 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
 
 /* The absolute gradients of one row's logits sum to at most 2 * loss_scale, and in bf16 each is rounded; they are
  * multiplied by numbers below 6. dw sums them over rows, which gives 2 again. */
-static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
+static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen, int form)
 {
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
+    if (form)
+        head_form(&t, form);
     if (frozen)
         head_frozen(&t);
     double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
@@ -155,6 +158,9 @@ static void test_forms(void **state)
             check_form(act ? SH_BF16 : SH_F32, forms[i], 0);
             if (forms[i].words > 0)
                 check_form(act ? SH_BF16 : SH_F32, forms[i], 0.75f);
+            for (int form = SH_KD_STORED; form <= SH_KD_TAIL && forms[i].words > 0 && forms[i].words < forms[i].vocab;
+                 form++)
+                check_gradients(act ? SH_BF16 : SH_F32, forms[i], false, form);
         }
     for (int act = 0; act < 2; act++)
         check_form(act ? SH_BF16 : SH_F32, shapes[5], 0.75f);
@@ -165,8 +171,8 @@ static void check_shapes(enum sh_dtype act)
     bool few = getenv("SHERD_FEW_SHAPES") != NULL; /* for a simulator, which is slow */
     for (size_t i = 0; i < (few ? 3 : sizeof shapes / sizeof shapes[0]); i++) {
         check_loss(act, shapes[i]);
-        check_gradients(act, shapes[i], false);
-        check_gradients(act, shapes[i], true);
+        check_gradients(act, shapes[i], false, 0);
+        check_gradients(act, shapes[i], true, 0);
         check_score(act, shapes[i]);
         check_logits(act, shapes[i], shapes[i].seq - 1);
     }
@@ -196,7 +202,7 @@ static void test_refused(void **state)
     for (int i = 0; i < 2; i++) {
         enum sh_dtype act = i ? SH_BF16 : SH_F32;
         check_loss(act, s);
-        check_gradients(act, s, false);
+        check_gradients(act, s, false, 0);
         check_score(act, s);
         check_logits(act, s, 3);
     }

@@ -110,8 +110,9 @@ def case_matters():
     k = kinds['gpt2']
     first = {name: k.student('matters', changes={**changes, 'training.steps': 1})[0][1] for name, changes in (
         ('as it is', {}), ('top_k', {'objective.top_k': 6}), ('temperature', {'objective.temperature': 1.6}),
-        ('alpha', {'objective.alpha': 0.7}))}
-    wrong = [] if len(set(first.values())) == 4 else [f'{first}']
+        ('alpha', {'objective.alpha': 0.7}), *((form, {'objective.kd_form': form, 'objective.temperature': 1}) for form in
+                                               ('normalized', 'stored', 'tail')))}
+    wrong = [] if len(set(first.values())) == 7 else [f'{first}']
     begin = sorted((k.teacher / 'checkpoint').glob('step-*.h5'))[-1]
     own = k.student('own', changes={'training.steps': 1, 'objective.alpha': 1, 'checkpoint.initial_load_path': str(begin),
                                     'checkpoint.initial_load_model_only': True})[0][1]
@@ -198,8 +199,9 @@ def case_refused():
                      '--parallelism.tensor_parallel_degree=2', ranks=2)
     wrong += student_refused('has only 61 words', objective__top_k=62)
     wrong += student_refused('no rank has all words', parallelism__tensor_parallel_degree=5)
+    wrong += student_refused('those of all words are needed', objective__kd_form='tail')
     wrong += student_refused('of one set', data__mix='a.bin=1', training__dataset_path='')
-    for key, value in (('teacher_path', 'a.bin'), ('top_k', 5), ('temperature', 2), ('alpha', 0.5)):
+    for key, value in (('teacher_path', 'a.bin'), ('top_k', 5), ('temperature', 2), ('alpha', 0.5), ('kd_form', 'tail')):
         wrong += refused('has no effect without objective.name=distillation', job.sherd, 'train', 'c.yaml',
                          f'--objective.{key}={value}', folder=k.folder / 'teacher')
     wrong += [f'{path} was left' for path in k.folder.glob('*x.bin*')]
@@ -220,6 +222,7 @@ if __name__ == '__main__':
                               for kind, method in (('gpt2', 'gather'), ('llama, documents', 'ulysses'))),
                             ('leaves of parts', case_leaves), ('with adapters', case_with, {'lora.rank': 2}),
                             ('in float16', case_with, {'training.mixed_precision_param': 'float16'}),
+                            ('with the rest as one word', case_with, {'objective.kd_form': 'tail', 'objective.temperature': 1}),
                             ('each number matters', case_matters), ('validation', case_validation),
                             ('files that do not fit', case_files), ('the tokenizer', case_tokenizer),
                             ('refused', case_refused)]))

@@ -135,6 +135,20 @@ static void head_teacher(struct optest *t, struct head_shape s)
     optest_in(t, 5, SH_F32, DIMS(s.batch * s.seq, s.words));
 }
 
+void head_form(struct optest *t, int form)
+{
+    int64_t words = t->call.in[5].dim[1];
+
+    t->attr.head.form = form;
+    t->attr.head.temperature = 1;
+    for (int64_t i = 0; i < t->call.in[5].dim[0] * words; i++) {
+        int64_t first = (int64_t)optest_get(&t->call.in[4], i / words * words);
+
+        optest_set(&t->call.in[4], i, (double)((first + i % words) % t->call.in[1].dim[0]));
+        optest_set(&t->call.in[5], i, tanh(optest_get(&t->call.in[5], i)) / 20 - log((double)words) - 0.15);
+    }
+}
+
 void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s)
 {
     optest_begin(t, kind);

@@ -39,6 +39,10 @@ struct head_shape {
 /* HEAD_LOSS or HEAD_LOSS_GRAD. Logits are of size 1, so that many classes count; one target in five is masked. */
 void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct head_shape s);
 
+/* Give the teacher of such a call another form, of temperature 1, with different words of probability 0.8 to 0.9 in all.
+ * It must name fewer words than there are. */
+void head_form(struct optest *t, int form);
+
 /* Make HEAD_LOSS_GRAD produce no gradient of w, as if w were frozen. */
 void head_frozen(struct optest *t);
 

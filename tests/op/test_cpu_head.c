@@ -1,5 +1,6 @@
 /* The head against the reference: vocabularies of any size, masked targets, chunks that do not divide the rows or
  * exceed them, sums that continue from earlier values. Bits must not depend on threads or addresses. */
+#include "src/config/words.h"
 #include "tests/op/agree.h"
 #include "tests/op/calls.h"
 
@@ -40,10 +41,12 @@ static void check_loss(enum sh_dtype act, struct head_shape s)
 /* The absolute gradients of one row's logits sum to at most 2 * loss_scale, half of that at the target. In 16 bits
  * the target's is rounded once, the others twice; they are multiplied by numbers below 6. dw sums them over rows,
  * which gives 2 again. */
-static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen)
+static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen, int form)
 {
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
+    if (form)
+        head_form(&t, form);
     if (frozen)
         head_frozen(&t);
     double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
@@ -98,8 +101,11 @@ static void check_shapes(enum sh_dtype act)
 {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_loss(act, shapes[i]);
-        check_gradients(act, shapes[i], false);
-        check_gradients(act, shapes[i], true);
+        check_gradients(act, shapes[i], false, 0);
+        check_gradients(act, shapes[i], true, 0);
+        for (int form = SH_KD_STORED; form <= SH_KD_TAIL && shapes[i].words > 0 && shapes[i].words < shapes[i].vocab;
+             form++)
+            check_gradients(act, shapes[i], false, form);
         check_score(act, shapes[i]);
         check_logits(act, shapes[i], 0);
         if (i < 4)
@@ -175,6 +181,73 @@ static void test_capped(void **state)
     }
 }
 
+/* Loss and derivatives by the logits, which are x, of words 2 and 0 of 3 with probabilities q beside p = 1/2, 1/8, 3/8. */
+static void test_forms_by_hand(void **state)
+{
+    static const double p[] = {0.5, 0.125, 0.375}, q[] = {0.25, 0.5}, left[] = {0, 0.25};
+
+    (void)state;
+    for (int i = 0; i < 2 * 2; i++) {
+        const struct sh_kernel_table *device = i % 2 ? &sh_kernels_cpu : &sh_kernels_ref;
+        int form = i / 2 ? SH_KD_TAIL : SH_KD_STORED;
+        double ratio = left[i / 2] / p[1], of_others = form == SH_KD_TAIL ? 1 - ratio : 0.75,
+               of_words = of_others + ratio;
+        double loss = 0.25 * log(0.25 / p[2]) + 0.5 * log(0.5 / p[0]) + (form == SH_KD_TAIL ? 0.25 * log(ratio) : 0);
+        const double dx[] = {of_words * p[0] - q[1], of_others * p[1], of_words * p[2] - q[0]};
+        struct optest t;
+
+        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, (struct head_shape){1, 1, 3, 3, 1, false, false, false, 2});
+        t.attr.head.temperature = t.attr.head.alpha = t.scalars.loss_scale = 1;
+        t.attr.head.form = form;
+        optest_set(&t.call.in[2], 0, 1);
+        for (int64_t k = 0; k < 9; k++)
+            optest_set(&t.call.in[1], k, k % 4 == 0);
+        for (int64_t k = 0; k < 3; k++)
+            optest_set(&t.call.in[0], k, log(p[k]));
+        for (int64_t k = 0; k < 2; k++) {
+            optest_set(&t.call.in[4], k, 2 - 2 * (double)k);
+            optest_set(&t.call.in[5], k, log(q[k]));
+        }
+        optest_run(&t, device, 1);
+        assert_true(fabs(optest_get(&t.call.out[0], 0) - loss) < 1e-6);
+        for (int64_t k = 0; k < 3; k++)
+            assert_true(fabs(optest_get(&t.call.out[1], k) - dx[k]) < 1e-6);
+        optest_end(&t);
+    }
+}
+
+/* Words that are all there is: nothing is left, and nothing is divided by it. A model without a rest has a finite loss, and
+ * the slopes of its words are not differences of large numbers. */
+static void test_nothing_left(void **state)
+{
+    static const double p[] = {0.7, 0.3}, q[] = {0.51, 0.25};
+
+    (void)state;
+    for (int i = 0; i < 2 * 2; i++) {
+        const struct sh_kernel_table *device = i % 2 ? &sh_kernels_cpu : &sh_kernels_ref;
+        double each = q[i / 2], left = i / 2 ? 1 - 2 * each : 0;
+        double loss = each * log(each / p[0]) + each * log(each / p[1]) + (i / 2 ? left * log(left / SH_KD_REST) : 0);
+        struct optest t;
+
+        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, (struct head_shape){1, 1, 2, 2, 1, false, false, false, 2});
+        t.attr.head.temperature = t.attr.head.alpha = t.scalars.loss_scale = 1;
+        t.attr.head.form = SH_KD_TAIL;
+        for (int64_t k = 0; k < 4; k++)
+            optest_set(&t.call.in[1], k, k % 3 == 0);
+        for (int64_t k = 0; k < 2; k++) {
+            optest_set(&t.call.in[0], k, log(p[k]));
+            optest_set(&t.call.in[4], k, (double)k);
+            optest_set(&t.call.in[5], k, log(each));
+        }
+        optest_set(&t.call.in[2], 0, 1);
+        optest_run(&t, device, 1);
+        assert_true(fabs(optest_get(&t.call.out[0], 0) - loss) < 1e-5);
+        for (int64_t k = 0; k < 2; k++)
+            assert_true(fabs(optest_get(&t.call.out[1], k) - ((i / 2 ? 1 : 2 * each) * p[k] - each)) < 1e-6);
+        optest_end(&t);
+    }
+}
+
 static void same(struct optest *a, struct optest *b)
 {
     optest_run(a, &sh_kernels_cpu, 2);
@@ -245,6 +318,8 @@ int main(void)
         cmocka_unit_test(test_all_masked),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_teacher_by_hand),
+        cmocka_unit_test(test_forms_by_hand),
+        cmocka_unit_test(test_nothing_left),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

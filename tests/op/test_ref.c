@@ -4,6 +4,7 @@
  * L(x - h)) / 2h to within h^2 times a third derivative, and the rounding of L over h. The reference computes in the
  * type of its operands or better, so the test gives it f64 operands: with h = 2^-16 the first error is about 3e-10
  * and the second 1e-16 * 2^16 * |L| = 1e-11 |L|; the bound of 1e-6 leaves room for sums and steep places. */
+#include "src/config/words.h"
 #include "tests/op/optest.h"
 
 #include <math.h>
@@ -681,7 +682,7 @@ static void grouped_queries(void **state)
 }
 
 /* The head's backward gives gradients of loss_scale * loss; one row is masked, and if there are weights, one has 0. */
-static void check_head(bool weighted, double temperature, float cap)
+static void check_head(bool weighted, double temperature, float cap, int form)
 {
     enum { N = 4, C = 3, V = 5 };
     struct optest f, b;
@@ -703,6 +704,11 @@ static void check_head(bool weighted, double temperature, float cap)
         f.attr.head.alpha = b.attr.head.alpha = 0.7;
         optest_in_ints(&f, 4, 0, V, DIMS(N, 3));
         optest_in(&f, 5, SH_F64, DIMS(N, 3));
+        f.attr.head.form = b.attr.head.form = form;
+    }
+    for (int64_t i = 0; i < 3 * N && form; i++) { /* different words, of 6/8 in all */
+        optest_set(&f.call.in[4], i, (double)((i + i / 3) % V));
+        optest_set(&f.call.in[5], i, log((double)(1 + i % 3) / 8));
     }
     optest_out(&f, 0, SH_F64, DIMS(1));
     for (int i = 0; i < 6; i++)
@@ -729,12 +735,15 @@ static void check_head(bool weighted, double temperature, float cap)
 static void head(void **state)
 {
     (void)state;
-    check_head(false, 0, 0);
-    check_head(true, 0, 0);
-    check_head(false, 1, 0);
-    check_head(true, 2.5, 0);
-    check_head(true, 0, 0.5f);
-    check_head(false, 1, 2);
+    check_head(false, 0, 0, 0);
+    check_head(true, 0, 0, 0);
+    check_head(false, 1, 0, SH_KD_NORMALIZED);
+    check_head(true, 2.5, 0, SH_KD_NORMALIZED);
+    check_head(true, 0, 0.5f, 0);
+    check_head(false, 1, 2, SH_KD_NORMALIZED);
+    check_head(true, 1, 0, SH_KD_STORED);
+    check_head(true, 1, 0, SH_KD_TAIL);
+    check_head(false, 1, 2, SH_KD_TAIL);
 }
 
 int main(void)

@@ -303,6 +303,7 @@ static const struct row state[] = {
     {"objective.top_k", "16", DISTILLATION},
     {"objective.temperature", "2", DISTILLATION},
     {"objective.alpha", "0.5", DISTILLATION},
+    {"objective.kd_form", "tail", DISTILLATION},
     {"plugin.files", "a.so", NULL},
     {"plugin.numbers", "a.b=1", NULL},
     {"model.ffn_op", "a", NULL},

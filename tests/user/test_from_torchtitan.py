@@ -111,7 +111,10 @@ LEFT_OUT = {
     'objective.loss_type=sigmoid sft': 'one loss at a time', 'objective.loss_type=trdpo': 'a run from newer parameters',
     'objective.name=TRDPO': 'the reference is the model', 'objective.loss_type=dr_grpo': 'nothing generates answers',
     'objective.loss_type=dapo': 'nothing generates answers', 'objective.name=gspo': 'nothing generates answers',
-    'objective.kd_form=tail': 'always divided by their sum', 'objective.kd_form=reverse_kl': 'opinion of the student',
+    'objective.kd_normalize_topk=false': 'stored takes them', 'objective.kd_form=reverse_kl': 'learns by the forward divergence',
+    'training.z_loss=1e-4': 'moe.z_loss_coeff is that of routers', 'data.token_weight=auto': 'a target counts or not',
+    'data.length_schedule=0:8': 'goes on from it by checkpoint.initial_load_path', 'optimizer.muon_dtype=float32': 'in float32 on CPUs',
+    'objective.ref=x': 'numbers made before the first step', 'objective.kd_loss_type=jsd': 'opinion of the student', 'loss_add_tail=true': 'tail takes what',
     'objective.kd_alpha=0.5': "the teacher's share", 'objective.name=kd': 'it is distillation',
     'objective.name=preference': 'it is dpo', 'objective.name=classification': 'model.num_labels',
 }
@@ -119,7 +122,7 @@ LEFT_OUT = {
 
 def case_left_out():
     wrong = []
-    values = 'optimizer.name', 'optimizer.state_dtype', 'optimizer.muon_coefficients', 'objective.name', 'objective.loss_type'
+    values = 'optimizer.name', 'optimizer.state_dtype', 'optimizer.muon_coefficients', 'objective.name', 'objective.loss_type', 'objective.kd_form'
     words = [word for word in LEFT_OUT if word.split('=')[0] not in OWN - set(values)]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for word, done in zip(words, pool.map(lambda word: subprocess.run(

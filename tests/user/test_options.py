@@ -309,6 +309,7 @@ ROWS = {
     'objective.top_k': Row(6, 'mesh/test_distillation.py', needs=DISTILLED),
     'objective.temperature': Row(1.6, 'mesh/test_distillation.py', needs=DISTILLED),
     'objective.alpha': Row(0.7, 'mesh/test_distillation.py', needs=DISTILLED),
+    'objective.kd_form': Row('tail', 'mesh/test_distillation.py', needs=DISTILLED),
     'plugin.files': Row('clamped.so', 'user/test_plugin.py'),
     'plugin.numbers': Row('clamped_swiglu.limit=5', 'user/test_plugin.py'),
     'plugin.allow_change': Row(True, 'user/test_plugin.py'),

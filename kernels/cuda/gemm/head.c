@@ -107,6 +107,7 @@ static void set_teacher(struct sh_cuda_softmax *s, const struct sh_op_call *call
     s->teacher = (const float *)call->in[5].data + r * s->words;
     s->temperature = call->attr->head.temperature;
     s->alpha = call->attr->head.alpha;
+    s->form = call->attr->head.form;
 }
 
 /* rows [n,V]: compute the loss and, with `gradient`, replace the logits with their gradients. Nothing is launched

@@ -32,6 +32,7 @@ struct sh_cuda_softmax {
     const int32_t *word;  /* [rows,words] */
     const float *teacher; /* [rows,words] log-probabilities */
     double temperature, alpha;
+    int form; /* enum sh_cfg_kd_form */
 };
 
 /* Enqueue it. Local; returns before it has run. Cost:   reads the logits once for the loss; with gradients, reads

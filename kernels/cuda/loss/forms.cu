@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/loss/soft.cuh"
 #include "kernels/cuda/map.cuh"
+#include "src/config/words.h"
 
 namespace
 {
@@ -14,8 +15,11 @@ namespace
  * word. All are 0 in a row that does not count. */
 struct derivative {
     float max, cold, soft, hard, target; /* cold: 1 / T */
-    double soft_scale;
+    double soft_scale, soft_sum;
+    bool apart; /* there is a rest: slopes of the teacher's words are computed apart, as the CPU does and says why */
 };
+
+#define NOT_NAMED INFINITY /* what a word that the teacher does not name has taken away, if slopes are computed apart */
 
 /* Log-probabilities of a row's words as the teacher gives them, and what makes shares of them. */
 struct teacher {
@@ -23,17 +27,19 @@ struct teacher {
     const float *logp;
     int words;
     double max, sum, temperature;
+    int form;
+    double said, tail, ratio; /* as the CPU has them */
 
     __device__ __forceinline__ double log_share(int j) const
     {
-        return ((double)logp[j] - max) / temperature - log(sum);
+        return form != SH_KD_NORMALIZED ? (double)logp[j] : ((double)logp[j] - max) / temperature - log(sum);
     }
 };
 
 /* For all threads of the block. */
 __device__ teacher teacher_of(const sh_cuda_softmax &s, int64_t r)
 {
-    teacher t = {s.word + r * s.words, s.teacher + r * s.words, s.words, -INFINITY, 0, s.temperature};
+    teacher t = {s.word + r * s.words, s.teacher + r * s.words, s.words, -INFINITY, 0, s.temperature, s.form, 1, 0, 0};
     float max[1] = {-INFINITY};
     double sum[1] = {0};
 
@@ -59,48 +65,76 @@ __device__ double soft_sum_of(const float *row, int64_t vocab, float max, float 
     return (double)sum[0];
 }
 
+/* The log of the model's probability of the teacher's word j. */
+__device__ __forceinline__ double log_own(const teacher &t, int j, const float *row, int64_t vocab, float max,
+                                          double soft_sum)
+{
+    bool there = t.word[j] >= 0 && t.word[j] < vocab;
+
+    return ((there ? (double)row[t.word[j]] : (double)nanf("")) - (double)max) / t.temperature - log(soft_sum);
+}
+
+/* What teacher and model have left beside its words, in one order; for all threads. */
+__device__ void sum_rest(teacher &t, const float *row, int64_t vocab, float max, double soft_sum)
+{
+    double sums[2] = {0, 0};
+
+    if (t.form == SH_KD_NORMALIZED)
+        return;
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
+        sums[0] += exp((double)t.logp[j]);
+        sums[1] += exp(log_own(t, j, row, vocab, max, soft_sum));
+    }
+    sh_block_sum(sums);
+    t.said = sums[0];
+    t.tail = t.form == SH_KD_TAIL && t.said < 1 ? 1 - t.said : 0;
+    t.ratio = t.tail / (1 - sums[1] > SH_KD_REST ? 1 - sums[1] : SH_KD_REST);
+}
+
 /* sum over the teacher's words of share (log share - log of the model's), in one order; for all threads. */
 __device__ double teacher_loss(const teacher &t, const float *row, int64_t vocab, float max, double soft_sum)
 {
     double loss[1] = {0};
 
     for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
-        bool there = t.word[j] >= 0 && t.word[j] < vocab;
-        double own =
-            ((there ? (double)row[t.word[j]] : (double)nanf("")) - (double)max) / t.temperature - log(soft_sum);
         double share = t.log_share(j);
-        loss[0] += exp(share) * (share - own);
+        loss[0] += exp(share) * (share - log_own(t, j, row, vocab, max, soft_sum));
     }
     sh_block_sum(loss);
-    return loss[0];
+    return loss[0] + (t.tail > 0 ? t.tail * log(t.ratio) : 0);
 }
 
-/* said [tile of the row] = what the teacher's words there take away. A word that it names twice counts twice. */
-__device__ void said_of(const teacher &t, double scale, int64_t tile, float *said)
+/* said [tile of the row] = what the teacher's words there take away, or, if they are apart, the whole of their slopes by the
+ * teacher, negated. A word that it names twice counts twice. Logits of the tile are not overwritten yet. */
+__device__ void said_of(const teacher &t, const derivative &d, const float *row, int64_t vocab, int64_t tile,
+                        float *said)
 {
     int width = (int)blockDim.x * N;
 
     for (int i = threadIdx.x; i < width; i += blockDim.x)
-        said[i] = 0;
+        said[i] = d.apart ? NOT_NAMED : 0;
     __syncthreads();
     for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
         int64_t place = t.word[j] - tile;
         double sum = 0;
 
-        if (place < 0 || place >= width)
+        if (place < 0 || place >= width || t.word[j] >= vocab)
             continue;
+        if (d.apart)
+            sum = -exp(log_own(t, j, row, vocab, d.max, d.soft_sum));
         for (int i = 0; i < t.words; i++)
             sum += t.word[i] == t.word[j] ? exp(t.log_share(i)) : 0;
-        said[place] = (float)(scale * sum);
+        said[place] = (float)(d.soft_scale * sum);
     }
     __syncthreads();
 }
 
 __device__ __forceinline__ float slope_of(const derivative &d, float z, bool at_target, float said, float cap)
 {
-    float x = (d.soft == 0 ? 0 : d.soft * expf((z - d.max) * d.cold)) + (d.hard == 0 ? 0 : d.hard * expf(z - d.max));
+    bool not_named = d.apart && said == NOT_NAMED, soft = d.soft != 0 && (not_named || !d.apart);
+    float x = (soft ? d.soft * expf((z - d.max) * d.cold) : 0) + (d.hard == 0 ? 0 : d.hard * expf(z - d.max));
 
-    x -= (at_target ? d.target : 0) + said;
+    x -= (at_target ? d.target : 0) + (not_named ? 0 : said);
     return cap == 0 ? x : x * (1 - z / cap * (z / cap));
 }
 
@@ -117,7 +151,7 @@ __device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivati
         memcpy(x, next, sizeof x);
         load_logits(next, row, at + blockDim.x * N, s.vocab);
         if (t.words)
-            said_of(t, d.soft_scale, tile, said);
+            said_of(t, d, row, s.vocab, tile, said);
         for (int k = 0; k < N; k++)
             x[k] = slope_of(d, x[k], at + k == s.targets[r], t.words ? said[threadIdx.x * N + k] : 0, s.cap);
         __syncthreads();
@@ -145,8 +179,11 @@ __device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, d
     t = teacher_of(s, r);
     d.cold = (float)(1 / T);
     double sum = T == 1 ? (double)all.sum : soft_sum_of(row, s.vocab, all.max, d.cold);
+    sum_rest(t, row, s.vocab, all.max, sum);
+    d.soft_sum = sum;
+    d.apart = t.tail > 0;
     d.soft_scale = scale * alpha * T;
-    d.soft = (float)(d.soft_scale / sum);
+    d.soft = (float)(d.soft_scale * (t.tail > 0 ? 1 - t.ratio : t.said) / sum);
     return alpha * T * T * teacher_loss(t, row, s.vocab, all.max, sum) + (1 - alpha) * loss;
 }
 
@@ -156,8 +193,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) form_kernel(sh_cud
     SH_SHARED(float, said, THREADS *N);
 
     for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
-        derivative d = {0, 1, 0, 0, 0, 0};
-        teacher t = {nullptr, nullptr, 0, 0, 0, 1};
+        derivative d = {0, 1, 0, 0, 0, 0, 1, false};
+        teacher t = {nullptr, nullptr, 0, 0, 0, 1, SH_KD_NORMALIZED, 1, 0, 0};
         double weight = s.targets[r] < 0 ? 0 : weight_of(s, r);
         double loss = weight == 0 ? 0 : weight * row_loss(s, r, weight, d, t);
 

@@ -51,6 +51,7 @@ static sh_rc refuse_idle(struct sh_config_state *state)
         {"objective.top_k", teacher, "objective.name=distillation"},
         {"objective.temperature", teacher, "objective.name=distillation"},
         {"objective.alpha", teacher, "objective.name=distillation"},
+        {"objective.kd_form", teacher, "objective.name=distillation"},
         {"objective.plugin", own || c->objective.name == SH_OBJECTIVE_PLUGIN,
          "objective.name=plugin, or dpo with objective.loss_type=plugin"},
     };
@@ -123,6 +124,9 @@ static sh_rc refuse_beside_teacher(struct sh_config_state *state)
     const struct bar rows[] = {
         {c->parallelism.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
          "objective.name=distillation compares all words with the teacher's, and no rank has all words; leave it out"},
+        {c->objective.kd_form != SH_KD_NORMALIZED && c->objective.temperature != 1, "objective.kd_form",
+         "the file has a teacher's probabilities at temperature 1, and at another one those of all words are needed; give "
+         "normalized, or objective.temperature=1"},
         {c->data.mix[0], "data.mix",
          "objective.name=distillation has a teacher's tokens of one set; give training.dataset_path"},
     };

@@ -119,6 +119,8 @@ static const struct {
     {"objective.name", "*minillm*", REVERSE},
     {"objective.name", "*reverse*", REVERSE},
     {"objective.name", "*jsd*", REVERSE},
+    {"objective.kd_form", "*reverse*", REVERSE},
+    {"objective.kd_form", "*jsd*", REVERSE},
     {"objective.name", "kd*", "it is distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
     {"objective.name", "preference", "it is dpo, with objective.loss_type for the loss"},
     {"objective.name", "classification", "it is lm, with model.num_labels for the labels of a text"},

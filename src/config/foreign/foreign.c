@@ -254,10 +254,24 @@ static const struct {
     {"kd_ce_alpha|objective.kd_ce_alpha", "objective.alpha: the loss of the next token counts 1 - alpha"},
     {"kd_temperature|objective.kd_temperature", "objective.temperature"},
     {"kd_trainer", "objective.name: distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
-    {"kd_form|objective.kd_form|kd_normalize_topk|objective.kd_normalize_topk|kd_loss_type|objective.kd_loss_type",
-     "leave it out: the teacher's numbers are always divided by their sum, and the divergence is the forward one; the reverse "
-     "one needs the teacher's opinion of the student's likeliest tokens, which a file lacks"},
-    {"precompute_ref_log_probs|ref_model|reference_free", REFERENCE},
+    {"kd_form|kd_normalize_topk|objective.kd_normalize_topk",
+     "objective.kd_form: normalized divides the teacher's numbers by their sum, stored takes them as they are"},
+    {"loss_add_tail|objective.loss_add_tail",
+     "objective.kd_form: tail takes what the teacher's tokens leave as one more"},
+    {"kd_loss_type|objective.kd_loss_type",
+     "leave it out: the divergence is the forward one; the reverse one needs the teacher's opinion of the student's "
+     "likeliest tokens, which a file lacks"},
+    {"precompute_ref_log_probs|ref_model|reference_free|objective.ref|objective.ref_model", REFERENCE},
+    {"training.z_loss|z_loss_multiplier|lm_head_z_loss",
+     "leave it out: the loss of the next token has no term of its size; moe.z_loss_coeff is that of routers"},
+    {"data.token_weight",
+     "leave it out: a target counts or not (data.target_mask); objective.sft_weight and desirable_weight "
+     "weigh answers"},
+    {"data.length_schedule|training.length_schedule|training.seq_len_schedule|curriculum_learning",
+     "training.seq_len: one length for a run; a run with a longer one goes on from it by checkpoint.initial_load_path"},
+    {"optimizer.muon_dtype|optimizer.ns_dtype",
+     "leave it out: matrices become orthogonal in float32 on CPUs, and on GPUs by products of bfloat16 if "
+     "training.mixed_precision_param is bfloat16"},
     {"sync_ref_model|ref_model_mixup_alpha|ref_model_sync_steps|objective.sync_ref_model|objective.ref_model_mixup_alpha|"
      "objective.ref_model_sync_steps",
      MOVING},
