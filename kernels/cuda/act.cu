@@ -33,8 +33,8 @@ template <class T> struct gelu {
     static __device__ __forceinline__ float slope(float x)
     {
         float s = gate(x), z = fminf(fmaxf(x, -20.0f), 20.0f), xs = x * s;
-        return fmaf(fmaf(-s, xs, xs), fmaf(TWO_ROOT_2_PI * 3 * CUBIC, z * z, TWO_ROOT_2_PI),
-                    s); /* x s (1 - s) (2u)' + s */
+        /* x s (1 - s) (2u)' + s */
+        return fmaf(fmaf(-s, xs, xs), fmaf(TWO_ROOT_2_PI * 3 * CUBIC, z * z, TWO_ROOT_2_PI), s);
     }
 };
 

@@ -102,6 +102,8 @@ static inline int fuzz_texts(int argc, char **argv, long runs, const struct fuzz
         const char *seed = t->seed[random_below(t->n_seeds)];
         size_t n = strlen(seed);
 
+        if (n > sizeof text)
+            abort();
         memcpy(text, seed, n);
         for (size_t k = random_below(6); k > 0; k--)
             n = fuzz_change(t, text, n);

@@ -120,7 +120,8 @@ def walk(file, keys, leaves, kinds):
             return heard, [f'{keys}: exit {code}: {said}']
         cures = [follow(line, keys, leaves) for line in said]
         again = any(line in before for before in heard for line in said)
-        again |= any(f'--{key}: ' in line for key in re.findall(r"'mesh: (\S+)=\d+ does not", str(heard[-1:])) for line in said)
+        given = [found[1] for line in (heard[-1] if heard else []) if (found := re.match(r'mesh: (\S+)=\d+ does not', line))]
+        again |= any(f'--{key}: ' in line for key in given for line in said)
         heard.append(said)
         if again:
             break

@@ -150,9 +150,11 @@ sh_rc sh_gemm_run_mirrored(const struct sh_matmul *g)
 {
     const struct sh_gemm_engine *e = sh_gemm_engine_for(SH_F32);
     struct sh_gemm_failure failure = {0};
-    struct plan p = plan_squares(g);
+    struct plan p;
 
     SH_REQUIRE(g->m == g->n && g->in_dtype == SH_F32 && g->out_dtype == SH_F32 && !g->bias && !g->addend);
+    SH_REQUIRE(g->a == g->b && g->trans_b);
+    p = plan_squares(g);
 #pragma omp parallel
     {
         sh_gemm_serial();

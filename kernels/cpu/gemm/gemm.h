@@ -25,8 +25,9 @@ int64_t sh_gemm_work_bytes(const struct sh_matmul *g, int threads);
  * aligned. Errors: SH_E_MEMORY if oneDNN runs out of memory, SH_E_BUG if `work` is too small. */
 sh_rc sh_gemm_run(const struct sh_matmul *g, void *work, int64_t work_bytes);
 
-/* One product whose result is its own mirror image (a a', or the square of such a matrix), [m,m] of f32 without bias or addend:
- * three fifths of the work. Elements above the diagonal are copies of those below it. Errors: as sh_gemm_run(). */
+/* One product a a', whose result is its own mirror image, [m,m] of f32 without bias or addend: three fifths of the work.
+ * Elements above the diagonal are copies of those below it. With 8 threads and more, small matrices have as many rounds of
+ * tiles as a whole product, and gain nothing. Errors: as sh_gemm_run(). */
 sh_rc sh_gemm_run_mirrored(const struct sh_matmul *g);
 
 /* Several products of one kind with different sizes, one of them or more: threads that have finished one begin with the

@@ -1,6 +1,6 @@
 /* Orthogonal factors of matrices. Nearly all of the time goes into three products a step: 4 m^2 n + 2 m^3 operations of a
- * matrix with sides m <= n. Two of them give symmetric matrices, of which two fifths are copied. A row of the matrix is read and written by one thread, and products do not depend on threads
- * (gemm.h), so neither do the bits. */
+ * matrix with sides m <= n. Two of them give symmetric matrices, of which two fifths are copied. A row of the matrix is
+ * read and written by one thread, and products do not depend on threads (gemm.h), so neither do the bits. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/muon.h"
