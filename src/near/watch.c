@@ -110,8 +110,8 @@ static bool take_line(struct watch *w, struct node *me)
     return true;
 }
 
-/* "TOKEN NAME\n", and then dots that mean nothing but that they came, "U STEP\n" and "D MICROSECONDS\n". false: it is gone, or not one of
- * ours. */
+/* "TOKEN NAME\n", and then dots that mean nothing but that they came, "U STEP\n" and "D MICROSECONDS\n". false: it is
+ * gone, or not one of ours. */
 static bool hear(struct watch *w, struct node *me)
 {
     char bytes[HELLO];
