@@ -1,6 +1,6 @@
 /* The search compared with brute force: on small jobs nothing that fits is faster than its result, the result fits, and
  * the plan of the configuration that it writes has the predicted time. */
-#include "src/tools/predict/search.h"
+#include "src/tools/predict/search/search.h"
 
 #include "src/cost/step.h"
 #include "src/pass/pipeline/stages.h"

@@ -4,7 +4,7 @@
 
 #include "src/base/file.h"
 #include "src/base/string/str.h"
-#include "src/tools/predict/search.h"
+#include "src/tools/predict/search/search.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -68,8 +68,11 @@ static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT
     if (f->tensor > 1 && f->stripes > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", exchanged in %d tiles", f->stripes);
     if (f->pipeline > 1)
-        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages%s, the last %d less", f->pipeline,
-                      schedules[f->schedule], f->last_less);
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages%s", f->pipeline, schedules[f->schedule]);
+    if (f->pipeline > 1 && f->schedule == SH_SCHEDULE_INTERLEAVED && f->chunk)
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), " by %d blocks", f->chunk);
+    if (f->pipeline > 1 && f->last_less)
+        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", the last %d less", f->last_less);
     if (f->context > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", sequences over %d", f->context);
     if (f->expert > 1)
@@ -112,9 +115,8 @@ static void say_words(const struct sh_search_found *found, int n)
         {in_tiles, "in tiles: training.tile_rows=auto"},
         {over_tensor, "matrices over N: parallelism.tensor_parallel_degree, ranks that share each matrix"},
         {exchanged_in_tiles, "exchanged in N tiles: parallelism.tensor_parallel_tiles, beside products"},
-        {over_stages,
-         "N stages: parallelism.pipeline_parallel_degree; by ZBH1, interleaved: _schedule; the last K less:\n"
-         "_last_stage_less_layers"},
+        {over_stages, "N stages: parallelism.pipeline_parallel_degree; by ZBH1, interleaved: _schedule; by K blocks:\n"
+                      "_layers_per_stage; the last K less: _last_stage_less_layers"},
         {over_context, "sequences over N: parallelism.context_parallel_degree, ranks that share a sequence"},
     };
 
@@ -133,27 +135,27 @@ static void say_row(const struct sh_predict *l, const struct sh_search *s, const
     char experts[SPREAD_TEXT];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
-    printf("%c%c %-18s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s%s\n", f->best ? '*' : ' ',
-           f->pareto ? 'P' : ' ', strategy_name(l, s, f, strategy), mesh, f->inner, f->local_batch, f->micro_steps,
-           f->forward_prefetch, sh_str_bytes(f->bytes, bytes), sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds,
-           sh_str_count(llround(f->tokens_per_second), rate), f->recompute, spread(f, experts), rounded(l, f),
-           reordered(f));
+    printf("%c%c%c %-17s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s%s\n", f->best ? '*' : ' ',
+           f->pareto ? 'P' : ' ', f->plain ? 'S' : ' ', strategy_name(l, s, f, strategy), mesh, f->inner,
+           f->local_batch, f->micro_steps, f->forward_prefetch, sh_str_bytes(f->bytes, bytes),
+           sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds, sh_str_count(llround(f->tokens_per_second), rate),
+           f->recompute, spread(f, experts), rounded(l, f), reordered(f));
 }
 
 /* The best results, and all marked ones, however far down they are. */
 static void say_table(const struct sh_predict *l, const struct sh_search *s, const struct sh_search_found *found, int n)
 {
-    printf("\n   %-18s %11s %6s %6s %6s %6s %10s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
+    printf("\n    %-17s %11s %6s %6s %6s %6s %10s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
            "ahead", "memory", "spare", "seconds", "tokens/s", "recompute");
     for (int i = 0; i < n; i++)
-        if (i < SHOWN || found[i].best || found[i].pareto)
+        if (i < SHOWN || found[i].best || found[i].pareto || found[i].plain)
             say_row(l, s, &found[i]);
     if (s->may_reorder)
         puts("any order: training.deterministic=false, whose bits differ from run to run");
     if (l->cfg.model.n_experts)
         puts("experts over N: parallelism.expert_parallel_degree; without it each rank has all experts");
     say_words(found, n);
-    puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller");
+    puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller. S: only shards");
     sh_str_wrap(
         stdout, 80, 0, 0,
         "mesh: replicas x ranks per shard group. inner: ranks that keep a unit sharded among themselves between "

@@ -26,7 +26,7 @@ struct sh_search_found {
     int context;             /* parallelism.context_parallel_degree */
     int tensor, stripes;     /* parallelism.tensor_parallel_degree, and _tiles */
     int pipeline, last_less; /* parallelism.pipeline_parallel_degree, and _last_stage_less_layers */
-    int schedule;            /* parallelism.pipeline_parallel_schedule */
+    int schedule, chunk;     /* parallelism.pipeline_parallel_schedule, and _layers_per_stage (0: half of a stage's) */
     bool tiles;              /* training.tile_rows=auto */
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
@@ -38,6 +38,7 @@ struct sh_search_found {
     int64_t bytes; /* of a rank */
     bool best;     /* the simplest result within 2 % of the first */
     bool pareto;   /* no result is both faster and smaller */
+    bool plain;    /* the fastest that cuts neither matrices, sequences nor layers */
 };
 
 enum { SH_SEARCH_MOST = 24, SH_SEARCH_GROWS = 4 };
