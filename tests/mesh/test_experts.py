@@ -19,7 +19,7 @@ import test_memory
 import tiny
 
 LONG = bool(os.environ.get('SHERD_LONG'))
-STEPS, IDLE_STEPS, GPU_IDLE_STEPS = 4, 20, 4  # emulated GPUs are slow
+STEPS, IDLE_STEPS, GPU_IDLE_STEPS = 4, 100, 4  # emulated GPUs are slow
 BETA1, BETA2, EPS, DECAY = 0.9, 0.95, 1e-8, 0.1
 BASE = {**tiny.EXPERTS, 'training.global_batch_size': 8, 'training.reproducible': 'mesh', 'training.steps': STEPS,
         'optimizer.beta1': BETA1, 'optimizer.beta2': BETA2, 'optimizer.eps': EPS, 'optimizer.weight_decay': DECAY}
