@@ -424,6 +424,36 @@ def case_words():
     return wrong if 'exists already' in done.stderr else wrong + ['an existing folder is written']
 
 
+def most_memory(layers):
+    """Bytes of sherd-import while it reads a DCP of so many blocks, and of the state folder."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    at = pathlib.Path(f'large-{layers}').resolve()
+    shutil.rmtree(at, ignore_errors=True)
+    model = trainers.llama(hidden_size=512, intermediate_size=2048, num_hidden_layers=layers)
+    optimizer = trainers.all_decay(model)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    model.config.save_pretrained(at / 'hf')
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({'model': weights, 'optimizer': states}, checkpoint_id=at / 'save', no_dist=True)
+    # What is measured begins with the memory of the process that starts it, so a small one does.
+    start = 'import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)'
+    done = subprocess.run([sys.executable, '-c', start, sys.executable, PROGRAMS / 'sherd-import', 'save', '-o', 'state', '--hf', 'hf'],
+                          cwd=at, capture_output=True, text=True, check=True)
+    found = int(done.stdout.split()[-1]) * 1024, sum(path.stat().st_size for path in (at / 'state').iterdir())
+    shutil.rmtree(at)
+    return found
+
+
+def case_memory():
+    """A state is read in ranges: one that is 150 MB larger does not take two of its tensors more."""
+    (small, less), (large, more) = most_memory(1), most_memory(4)
+    print(f'# {large - small} bytes more for {more - less} more of the state')
+    return [] if large - small < 2 * 512 * 2048 * 4 < more - less else [f'{large - small} bytes more']
+
+
 def case_stopped():
     """A stop or a full disk between two files: nothing is left, and one line says why."""
     from unittest import mock
@@ -496,7 +526,8 @@ def case_muon(family):
 
 cases = [(f'import: {name}', case_import, name) for name in MADE]
 cases += [('round trip over DCP', case_round_trip, DCP, 'dcp'), ('round trip over Trainer', case_round_trip, TRAINER, 'trainer'),
-          ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words), ('stopped', case_stopped)]
+          ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words), ('stopped', case_stopped),
+          ('memory', case_memory)]
 cases += [(f'refused: {what}', case_refused, *row) for what, *row in BAD]
 if hasattr(torch.optim, 'Muon'):  # from torch 2.9 on
     cases += [(f'torch.optim.Muon, {family}', case_muon, family) for family in ('llama', 'gpt2', 'phi3')]
