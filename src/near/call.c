@@ -87,9 +87,10 @@ static sh_rc ask(int socket, struct sh_wire *m, int *fd)
 sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper)
 {
     struct sh_wire m = {.kind = SH_WIRE_HELLO, .rank = rank, .world = world, .start = start};
-    const char *watch = getenv(SH_PULSE_VARIABLE);
+    const char *watch = getenv(SH_PULSE_VARIABLE), *number = getenv("SHERD_START");
 
     snprintf(m.text, sizeof m.text, "%s", watch ? watch : "");
+    m.slot = number ? atoi(number) : 0;
     SH_TRY(ask(fd, &m, NULL));
     *keeper = m.start;
     return SH_OK;

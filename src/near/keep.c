@@ -24,7 +24,7 @@
 enum { OTHERS_MS = 2000, LOOK_MS = 50, NAME_SECONDS = 2, NAME_MS = 10 };
 
 struct client {
-    int fd, rank;
+    int fd, rank, number; /* of its start in the job: SHERD_START */
     pid_t pid;
     uint64_t start;
     bool present;             /* has said hello, and not bye */
@@ -59,15 +59,19 @@ static struct {
 } left_out = {.event = -1};
 
 static atomic_llong accused = -1, died;
+static atomic_int died_in; /* set before `died` */
 
 int64_t sh_keep_accused(void)
 {
     return accused;
 }
 
-int64_t sh_keep_died(void)
+int64_t sh_keep_died(int *start)
 {
-    return died;
+    int64_t at = died;
+
+    *start = died_in;
+    return at;
 }
 
 /* ---- parts ---- */
@@ -220,8 +224,10 @@ static void leave(struct keeper *k, int i)
     k->death.start = gone.start;
     k->death.rank = gone.rank;
     k->death.lowest_told = false;
-    if (!gone.killed)
-        died = k->death.since;
+    if (gone.killed)
+        return;
+    died_in = gone.number;
+    died = k->death.since;
 }
 
 static void tell(struct keeper *k, struct client *c)
@@ -283,6 +289,7 @@ static void greet(const struct keeper *k, struct client *c, struct sh_wire *m)
     }
     c->rank = m->rank;
     c->start = m->start;
+    c->number = m->slot;
     c->since = sh_now_ns();
 }
 

@@ -74,8 +74,8 @@ sh_rc sh_keep_accuse(int fd, int64_t good);
 int64_t sh_keep_accused(void);
 
 /* The keeper's side, from any thread: when the first rank of the newest start that has lost one ended without a bye, but
- * not by the keeper's hand, as sh_now_ns(); 0: none has. */
-int64_t sh_keep_died(void);
+ * not by the keeper's hand, as sh_now_ns(); 0: none has. *start: the number of that start, SHERD_START; 0 without. */
+int64_t sh_keep_died(int *start);
 
 /* Have the keeper beat to another watch, kill its ranks, and let in none of other watches; nothing if it does already.
  * Errors: SH_E_COMM: the keeper has none. */

@@ -117,15 +117,17 @@ static void accuse(struct pulse *p)
     p->has_accused = true;
 }
 
-/* How long ago: clocks of nodes differ. Whoever asks the watch learns of the first death of all, which caused the others. */
+/* How long ago: clocks of nodes differ. Whoever asks the watch learns of the first death of all in that start, which caused the
+ * others. */
 static void tell_of_death(struct pulse *p)
 {
-    int64_t died = sh_keep_died();
+    int number;
+    int64_t died = sh_keep_died(&number);
     char text[FIELD];
 
     if (died == p->died)
         return;
-    snprintf(text, sizeof text, "D%lld\n", (long long)((sh_now_ns() - died) / 1000));
+    snprintf(text, sizeof text, "D%lld %d\n", (long long)((sh_now_ns() - died) / 1000), number);
     say(p->fd, text);
     p->died = died;
 }

@@ -40,7 +40,8 @@ void sh_pulse_answer_end(struct sh_pulse_answer *answer);
  *     ended NODE              its keeper has ended; the node may live
  *     unfit NODE STEP         it computes wrong numbers; checkpoints up to STEP are right, 0: no one is sure to be
  *     here NODE               its keeper has called
- *     died NODE               before `all`: there the first rank has died since the last `all`
+ *     died NODE START         before `all`: there the first rank of that start has died, the last of which a death is known since
+ *                             the last `all`; 0 if ranks have no SHERD_START
  *     all                     after SIGUSR1: all nodes that are not lost or ended have been heard since
  *
  * Errors: SH_E_COMM: it cannot listen. */

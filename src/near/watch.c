@@ -4,6 +4,7 @@
 #include "src/base/time.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -31,7 +33,10 @@ struct watch {
     int n, cap;
     int64_t looked, asked; /* asked 0: nobody asks whether all live */
     int64_t died_at;       /* 0: no rank has died since the last answer */
+    long long died_in;     /* the last start of which a death is known */
     char died_on[HELLO];
+    char *said; /* lines that the script has not read yet */
+    int n_said;
 };
 
 static volatile sig_atomic_t ends, asks;
@@ -44,10 +49,34 @@ static void on_signal(int which)
         asks = 1;
 }
 
-static void print(const char *what, const char *name)
+/* A script may not read for minutes, while a doctor runs, say, and a pipe holds the lines of some 2,000 nodes. A watch that
+ * waited for it would be silent, and its keepers would end. Whole lines, no more than a pipe takes in one piece: others write
+ * into it as well. */
+static void flush_said(struct watch *w)
 {
-    printf("%s%s\n", what, name);
-    fflush(stdout);
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    ssize_t n;
+
+    while (w->n_said && poll(&out, 1, 0) > 0) {
+        for (n = w->n_said < PIPE_BUF ? w->n_said : PIPE_BUF; w->said[n - 1] != '\n'; n--)
+            ;
+        n = write(STDOUT_FILENO, w->said, (size_t)n);
+        if (n <= 0)
+            return;
+        w->n_said -= (int)n;
+        memmove(w->said, w->said + n, (size_t)w->n_said);
+    }
+}
+
+static void print(struct watch *w, const char *what, const char *name)
+{
+    char line[3 * HELLO];
+    int n = snprintf(line, sizeof line, "%s%s\n", what, name);
+
+    w->said = sh_realloc(w->said, (size_t)(w->n_said + n), 1);
+    memcpy(w->said + w->n_said, line, (size_t)n);
+    w->n_said += n;
+    flush_said(w);
 }
 
 /* ---- who is there ---- */
@@ -76,18 +105,19 @@ static bool greet(struct watch *w, struct node *me)
         if (strcmp(w->node[i].name, name) == 0)
             w->node[i].name[0] = '\0';
     snprintf(me->name, sizeof me->name, "%s", name);
-    print("here ", name);
+    print(w, "here ", name);
     return true;
 }
 
-/* The others die of the first one's death, a moment later. */
-static void note_death(struct watch *w, const struct node *me, long long us_ago)
+/* The others die of the first one's death, a moment later. What is left of a start before may die later still. */
+static void note_death(struct watch *w, const struct node *me, long long us_ago, long long start)
 {
     int64_t at = sh_now_ns() - us_ago * 1000;
 
-    if (w->died_at && w->died_at <= at)
+    if (start < w->died_in || (start == w->died_in && w->died_at && w->died_at <= at))
         return;
     w->died_at = at;
+    w->died_in = start;
     snprintf(w->died_on, sizeof w->died_on, "%s", me->name);
 }
 
@@ -95,7 +125,7 @@ static void note_death(struct watch *w, const struct node *me, long long us_ago)
 static bool take_line(struct watch *w, struct node *me)
 {
     char text[2 * HELLO];
-    long long step, us_ago;
+    long long step, us_ago, start;
 
     me->hello[me->length] = '\0';
     me->length = 0;
@@ -103,15 +133,15 @@ static bool take_line(struct watch *w, struct node *me)
         return greet(w, me);
     if (sscanf(me->hello, "U%lld", &step) == 1) {
         snprintf(text, sizeof text, "%s %lld", me->name, step);
-        print("unfit ", text);
-    } else if (sscanf(me->hello, "D%lld", &us_ago) == 1) {
-        note_death(w, me, us_ago);
+        print(w, "unfit ", text);
+    } else if (sscanf(me->hello, "D%lld %lld", &us_ago, &start) == 2) {
+        note_death(w, me, us_ago, start);
     }
     return true;
 }
 
-/* "TOKEN NAME\n", and then dots that mean nothing but that they came, "U STEP\n" and "D MICROSECONDS\n". false: it is
- * gone, or not one of ours. */
+/* "TOKEN NAME\n", and then dots that mean nothing but that they came, "U STEP\n" and "D MICROSECONDS START\n". false: it
+ * is gone, or not one of ours. */
 static bool hear(struct watch *w, struct node *me)
 {
     char bytes[HELLO];
@@ -173,6 +203,7 @@ static void forgive(struct watch *w, int64_t now)
 static void judge(struct watch *w, int64_t now, double silence)
 {
     bool all = w->asked != 0;
+    char text[2 * HELLO];
 
     for (int i = w->n - 1; i >= 0; i--) {
         struct node *me = &w->node[i];
@@ -185,14 +216,15 @@ static void judge(struct watch *w, int64_t now, double silence)
         if ((double)(now - me->heard) / 1e9 < silence)
             continue;
         if (me->name[0])
-            print("lost ", me->name);
+            print(w, "lost ", me->name);
         drop(w, i);
     }
     if (!all)
         return;
+    snprintf(text, sizeof text, "%s %lld", w->died_on, w->died_in);
     if (w->died_at)
-        print("died ", w->died_on);
-    print("all", "");
+        print(w, "died ", text);
+    print(w, "all", "");
     w->asked = w->died_at = 0;
 }
 
@@ -209,12 +241,24 @@ static void look(struct watch *w, struct pollfd *fds, double silence)
     for (int i = n - 1; i >= 0; i--)
         if (fds[1 + i].revents && !hear(w, &w->node[i])) {
             if (w->node[i].name[0])
-                print("ended ", w->node[i].name);
+                print(w, "ended ", w->node[i].name);
             drop(w, i);
         }
     if (fds[0].revents)
         welcome(w);
     judge(w, sh_now_ns(), silence);
+    flush_said(w);
+}
+
+/* A connection for each node, of which there may be more than the usual 1,024. */
+static void permit_connections(void)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 static sh_rc open_socket(struct watch *w)
@@ -243,6 +287,7 @@ sh_rc sh_pulse_watch(double silence)
 
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGUSR1, &act, NULL);
+    permit_connections();
     SH_TRY(open_socket(&w));
     while (!ends) {
         fds = sh_realloc(fds, (size_t)w.n + 1, sizeof *fds);
@@ -257,6 +302,7 @@ sh_rc sh_pulse_watch(double silence)
             continue;
     free(fds);
     free(w.node);
+    free(w.said);
     close(w.socket);
     return SH_OK;
 }

@@ -27,7 +27,7 @@ enum { SH_WIRE_TEXT = 256 };
 
 struct sh_wire {
     uint32_t kind;
-    int32_t rank, world, slot;
+    int32_t rank, world, slot; /* slot of a hello: the number of its start in the job, 0: none */
     uint64_t start, layout;
     int64_t bytes;
     int32_t rc; /* of an answer */

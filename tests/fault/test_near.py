@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -483,6 +484,72 @@ def watched():
     return wrong + leftovers()
 
 
+class Callers:
+    """A watch, and keepers' sides that are played."""
+
+    def __init__(self, name, names, **changes):
+        self.folder = job.prepare(name, config(**NEAR, **changes))
+        self.watch = subprocess.Popen(['sh', '-c', 'ulimit -Sn 256; exec "$0" keep c.yaml --watch', os.environ['SHERD']], cwd=self.folder,
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=job.environment(0))
+        self.address = self.watch.stdout.readline().split()[1]
+        _, port, token = self.address.split(':')
+        self.sockets = []
+        for node in names:
+            self.sockets.append(socket.create_connection(('127.0.0.1', int(port)), timeout=job.SECONDS))
+            self.sockets[-1].sendall(f'{token} {node}\n'.encode())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for line in self.sockets:
+            line.close()
+        self.watch.kill()
+        self.watch.wait()
+        self.watch.stdout.close()
+
+    def lines(self, n):
+        return [self.watch.stdout.readline() for _ in range(n)]
+
+    def deaths(self, *said):
+        """What the watch answers once it has heard (caller, microseconds ago, start) of each."""
+        for caller, ago, start in said:
+            self.sockets[caller].sendall(f'D{ago} {start}\n'.encode())
+        time.sleep(job.stretch(0.3))
+        self.watch.send_signal(signal.SIGUSR1)
+        time.sleep(job.stretch(0.3))
+        for line in self.sockets:
+            line.sendall(b'.')
+        return [*iter(self.watch.stdout.readline, 'all\n')]
+
+
+def unread():
+    """A watch whose lines nobody reads, of more nodes than a pipe holds and than a process may usually call, goes on to beat."""
+    names = [f'{number:03}'.rjust(100, 'n') for number in range(700)]
+    with Callers('unread', names, **{'checkpoint.near_silence_seconds': 600}) as callers:
+        try:
+            beat = callers.sockets[-1].recv(1)
+        except TimeoutError:
+            return ['the watch is silent while nobody reads what it says']
+        return [] if beat == b'.' and callers.lines(700) == [f'here {name}\n' for name in names] else ['lines are lost or torn']
+
+
+def booked():
+    """The watch names the first death of the newest start, and forgets those of a start before, however late it hears of them."""
+    with Callers('booked', ['n1', 'n2', 'n3'], **{'checkpoint.near_silence_seconds': 600}) as callers:
+        callers.lines(3)
+        found = [callers.deaths((0, 2000000, 1), (1, 3000000, 1)), callers.deaths((0, 9000000, 1), (2, 1000, 2), (1, 500000, 2)),
+                 callers.deaths((0, 1000, 1)), callers.deaths((0, 1000, 2)), callers.deaths((0, 100, 3))]
+    wrong = [] if found == [['died n2 1\n'], ['died n2 2\n'], [], ['died n1 2\n'], ['died n1 3\n']] else [f'{found}']
+    with Callers('booked-ranks', []) as callers, Keeper(callers.folder, node=5, SHERD_WATCH=callers.address):
+        run = begin(callers.folder, 2, SLURMD_NODENAME='node5', SHERD_START='7')
+        wait_for_step(callers.folder, run, 1)
+        kill_one(callers.folder, run, random.Random(7))
+        finish(run)
+        said = callers.lines(1) + callers.deaths()
+        return wrong + ([] if said == ['here node5\n', 'died node5 7\n'] else [f'{said}'])
+
+
 def turned():
     """A keeper turns to another watch when it is told, outlives the one before, and ends with the new one."""
     folder = job.prepare('turned', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
@@ -648,6 +715,6 @@ def doctored():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched),
+        ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a death and its start', booked),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

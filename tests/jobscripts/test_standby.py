@@ -35,6 +35,19 @@ stand_by
 '''
 
 
+# Four keepers are told of the new watch. One node does not answer, and one keeper is told and never calls.
+GATHER = '''
+eval "$(sed -n '/^end_seconds=/,$p' "$SCRIPT" | sed '$d; s/-t 60/-t 2/')"
+say() { :; }
+tell_keeper() { case $1 in n2) echo "lost $1" >&7 ;; n3) ;; *) echo "here $1" >&7 ;; esac; }
+active=(n1 n2 n3) spare=(n4) lost=() returned=() address=n1:7:a
+open_events
+echo "ended n4" >&7
+gather_keepers
+echo "${active[*]}, ${spare[*]}, ${lost[*]}, ${late[*]}"
+'''
+
+
 def play(name, answers, *words, mark=False):
     """(questions, whether the job was taken, seconds from silence on) of a standby whose watch falls silent."""
     folder = pathlib.Path(name).absolute()
@@ -84,6 +97,13 @@ def case_spoken():
     return wrong + differs(play('marked', ['yes'] * 20, '6', mark=True), [1, 2, 3], False)
 
 
+def case_gather():
+    """A node whose keeper was told and never calls is lost, like one that does not answer; what else was said is heard later."""
+    done = subprocess.run(['bash', '-c', GATHER], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=job.SECONDS,
+                          env=job.environment(0) | {'SCRIPT': str(TOP / 'jobscripts/keep-going.sbatch')})
+    return [] if done.stdout == 'n1, n4, n2 n3, ended n4\n' else [f'{done.stdout}{done.stderr}']
+
+
 if __name__ == '__main__':
-    sys.exit(job.run_cases([('a silent script', case_taken), ('questions that fail', case_again), ('a script that lives', case_spoken)],
+    sys.exit(job.run_cases([('a silent script', case_taken), ('questions that fail', case_again), ('a script that lives', case_spoken), ('keepers that never call', case_gather)],
                            deadlines=True))
