@@ -709,6 +709,16 @@ def doctored():
                                       env=job.environment(2) | on_nodes() | {'SHERD_TEST_NODE': '1'}).stdout
             wrong += [] if re.search(rf'^keepers +ok +{row}', said, re.M) and (folder / 'tried').exists() == tried else [said]
             (folder / 'tried').unlink(missing_ok=True)
+        # A Slurm that hangs, and one that starts no step, cost what the slower of step and way may take.
+        for name, text, row, most in ('scontrol', 'exec sleep 60', 'note +possible, .*was not tried', 10), ('srun', 'exec sleep 60', 'BAD +.*waited for 15 s', 25):
+            healthy = (folder / name).read_text()
+            (folder / name).write_text(f'#!/bin/sh\n{text}\n')
+            begun = time.monotonic()
+            said = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  env=job.environment(2) | on_nodes() | {'SHERD_TEST_NODE': '1'}).stdout
+            took = time.monotonic() - begun
+            wrong += [] if re.search(rf'^keepers +{row}', said, re.M) and took < job.stretch(most) else [f'{name} hangs: {took} s', said]
+            (folder / name).write_text(healthy)
     return wrong
 
 

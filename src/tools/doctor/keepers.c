@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WAY_SECONDS = 20 }; /* with those of srun, less than a check may take */
+enum { WAY_SECONDS = 10 }; /* the last try takes 5 s more; srun starts its step meanwhile */
 
 /* ---- on a node ---- */
 
@@ -94,30 +94,39 @@ static bool slurm_answers(void)
     return system("timeout -k 1 5 scontrol show job \"$SLURM_JOB_ID\" </dev/null >/dev/null 2>&1") == 0;
 }
 
-/* As the script does, while the step of the doctor has the node: only `--overlap` lets a second one in. Sets untried if
- * this cannot be known from here. */
-static sh_rc check_overlap(bool *untried)
+/* A step is started as the script does, while the step of the doctor has the node: only `--overlap` lets a second one in.
+ * *srun NULL: this cannot be known from here. A node that needs more than 10 s for it is lost to the script. */
+static sh_rc begin_overlap(FILE **srun)
 {
     static const char command[] =
-        "timeout -k 1 20 srun --overlap --no-kill --wait=0 --mem=0 --mpi=none --cpu-bind=none --quiet "
+        "timeout -k 1 15 srun --overlap --no-kill --wait=0 --mem=0 --mpi=none --cpu-bind=none --quiet "
         "${SLURMD_NODENAME:+--nodelist=\"$SLURMD_NODENAME\"} --nodes=1 --ntasks=1 --ntasks-per-node=1 true </dev/null 2>&1";
+
+    if (!slurm_answers())
+        return SH_OK;
+    *srun = popen(command, "r");
+    return *srun ? SH_OK : sh_fail(SH_E_COMM, "srun cannot be started here");
+}
+
+static sh_rc end_overlap(FILE *srun, bool *untried)
+{
     char said[SH_STR_SHORT * 4] = "", rest[256];
-    FILE *srun = popen(command, "r");
     int status;
 
+    *untried = !srun;
     if (!srun)
-        return sh_fail(SH_E_COMM, "srun cannot be started here");
+        return SH_OK;
     if (!fgets(said, sizeof said, srun))
         said[0] = '\0';
     while (fgets(rest, sizeof rest, srun))
         ;
     status = pclose(srun);
     said[strcspn(said, "\n")] = '\0';
-    *untried = status != 0 && ((WIFEXITED(status) && WEXITSTATUS(status) == 127) || !slurm_answers());
+    *untried = WIFEXITED(status) && WEXITSTATUS(status) == 127;
     if (status == 0 || *untried)
         return SH_OK;
     return sh_fail(SH_E_COMM, "srun --overlap starts no step beside a running one, as a keeper needs: %s",
-                   WIFEXITED(status) && WEXITSTATUS(status) == 124 ? "it has waited for 20 s"
+                   WIFEXITED(status) && WEXITSTATUS(status) == 124 ? "it has waited for 15 s"
                    : said[0]                                       ? said
                                                                    : "it says nothing");
 }
@@ -138,19 +147,27 @@ out:
     return rc;
 }
 
-/* A node that has a keeper has shown that it can. Collective. */
-static sh_rc check_step(const struct sh_doctor *d, bool *running, bool *untried, struct sh_doctor_row *row,
-                        bool *failed)
+/* A node that has a keeper has shown that a step starts. Collective. */
+static sh_rc check_step_and_way(const struct sh_doctor *d, bool *running, bool *untried, struct sh_doctor_row *row,
+                                bool *failed)
 {
     long long missing = !*running;
-    sh_rc rc = SH_OK;
+    FILE *srun = NULL;
+    bool tries;
+    sh_rc rc = SH_OK, way;
 
     SH_TRY(sh_mesh_sum_i64(&missing, 1));
     *running = !missing;
     *untried = false;
-    if (d->mesh->rank == 0 && missing && d->cfg->checkpoint.near_interval && getenv("SLURM_JOB_ID"))
-        rc = check_overlap(untried);
-    SH_TRY(sh_doctor_any_failed(d, rc, row, failed));
+    tries = d->mesh->rank == 0 && missing && d->cfg->checkpoint.near_interval && getenv("SLURM_JOB_ID");
+    if (tries)
+        rc = begin_overlap(&srun);
+    way = check_way(d, row, failed);
+    if (tries && rc == SH_OK)
+        rc = end_overlap(srun, untried);
+    SH_TRY(way);
+    if (!*failed)
+        SH_TRY(sh_doctor_any_failed(d, rc, row, failed));
     return sh_mesh_bcast(untried, sizeof *untried, 0);
 }
 
@@ -214,9 +231,7 @@ sh_rc sh_doctor_keepers(const struct sh_doctor *d, struct sh_doctor_row *row)
     SH_TRY_OUT(check_one_network(d, &one));
     SH_TRY_OUT(sh_doctor_any_failed(d, check_node(d, &need, bytes, one, &running), row, &failed));
     if (!failed)
-        SH_TRY_OUT(check_step(d, &running, &untried, row, &failed));
-    if (!failed)
-        SH_TRY_OUT(check_way(d, row, &failed));
+        SH_TRY_OUT(check_step_and_way(d, &running, &untried, row, &failed));
     if (!failed)
         describe(d, bytes, running, untried, row);
     else if (!d->cfg->checkpoint.near_interval)
