@@ -626,6 +626,31 @@ static void stages_change_no_bit(void **state)
     }
 }
 
+/* All axes but that of experts have 2 ranks, 64 together: the bits of one stage on the other five. */
+static void stages_on_all_axes(void **state)
+{
+    static const int axes[SH_AXES] = {2, 2, 1, 2, 2, 2, 1};
+
+    (void)state;
+    for (int v = 0; v < 4; v += tiny_step(2)) {
+        struct tiny_model m = staged_model(v);
+        struct sh_build b = build_of(&m, 4, 1, true);
+        struct outcome one, all;
+
+        more_heads(&b, 2);
+        b.options.micro_steps = 2;
+        b.options.strategy.params_resident = v % 2;
+        b.options.strategy.keep_after_forward = !(v % 2);
+        b.recompute = tiny_recomputes[v % TINY_RECOMPUTES];
+        b.options.weights_apart = v / 2;
+        one = run_stages(b, axes, 1, false);
+        all = run_stages(b, axes, 2, v % 2);
+        assert_same(&all, &one);
+        free(one.params);
+        free(all.params);
+    }
+}
+
 /* Matrices cut over ranks inside of stages, whose exchanges have tiles or not: the bits of one stage that cuts them so. The
  * vectors of a stage fill blocks of the norm's sum. */
 static void stages_cut_matrices(void **state)
@@ -1676,6 +1701,7 @@ int main(void)
         cmocka_unit_test(with_groups_of_their_own),
         cmocka_unit_test(with_every_axis),
         cmocka_unit_test(stages_change_no_bit),
+        cmocka_unit_test(stages_on_all_axes),
         cmocka_unit_test(stages_cut_matrices),
         cmocka_unit_test(cut_sequences),
         cmocka_unit_test(cut_matrices),
