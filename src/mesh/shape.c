@@ -358,25 +358,35 @@ const char *sh_group_name(const struct sh_mesh_shape *shape, sh_group group, cha
     return text;
 }
 
-const char *sh_mesh_text(const struct sh_mesh_shape *m, char text[SH_MESH_TEXT])
+/* "16 stages x 8 tensor x ": axes beside which sequences are cut over the rest. Returns its length. */
+static int name_other_axes(const struct sh_mesh_shape *m, char text[SH_MESH_TEXT])
 {
     const struct {
-        const char *what;
+        const char *name;
         sh_group group;
-    } shared[] = {{"experts", m->expert}, {"sequences", m->context}, {"matrices", m->tensor}};
-    int stages = sh_group_size(m, m->pipeline), n = 0;
+    } axes[] = {{"stages", m->pipeline}, {"tensor", m->tensor}, {"context", m->context}};
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++)
+        if (sh_group_size(m, axes[i].group) > 1)
+            n += snprintf(text + n, (size_t)(SH_MESH_TEXT - n), "%d %s x ", sh_group_size(m, axes[i].group),
+                          axes[i].name);
+    return n;
+}
+
+const char *sh_mesh_text(const struct sh_mesh_shape *m, char text[SH_MESH_TEXT])
+{
+    int replicate = sh_group_size(m, m->replicate), shard = sh_group_size(m, m->shard), n;
 
     if (sh_mesh_ranks(m) == 1) {
         snprintf(text, SH_MESH_TEXT, "1 rank");
         return text;
     }
-    if (stages > 1)
-        n = snprintf(text, SH_MESH_TEXT, "%d stages of ", stages);
-    n += snprintf(text + n, (size_t)(SH_MESH_TEXT - n), "%d x %d ranks (replicate x shard)",
-                  sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
-    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-        if (sh_group_size(m, shared[i].group) > 1)
-            n += snprintf(text + n, (size_t)(SH_MESH_TEXT - n), ", %s over %d", shared[i].what,
-                          sh_group_size(m, shared[i].group));
+    n = name_other_axes(m, text);
+    n += n ? snprintf(text + n, (size_t)(SH_MESH_TEXT - n), "%d data (%d x %d ranks, replicate x shard)",
+                      sh_group_size(m, m->data), replicate, shard)
+           : snprintf(text, SH_MESH_TEXT, "%d x %d ranks (replicate x shard)", replicate, shard);
+    if (sh_group_size(m, m->expert) > 1)
+        snprintf(text + n, (size_t)(SH_MESH_TEXT - n), ", experts over %d", sh_group_size(m, m->expert));
     return text;
 }

@@ -99,7 +99,7 @@ MODELS = {
         num_nextn_predict_layers=0, **IDS),
         dict(r=4, lora_alpha=8, target_modules=['q_a_proj', 'q_b_proj', 'kv_a_proj_with_mqa', 'kv_b_proj', 'o_proj'],
              target_parameters=STACKS)),
-    'granitemoe, experts': (transformers.GraniteMoeConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5,
+    'granitemoe, experts, other factors': (transformers.GraniteMoeConfig, dict(SIZES, num_key_value_heads=2, num_local_experts=5,
                                                                 attention_multiplier=0.25, residual_multiplier=0.5, **IDS),
                             dict(ATTENTION, target_parameters=[f'block_sparse_moe.{stack[4:]}' for stack in STACKS])),
     'ministral3': (transformers.Ministral3Config, dict(

@@ -102,7 +102,7 @@ def case_announced():
     changes = {**KINDS['experts'], **changes, 'training.steps': 1, 'validation.enable': False}
     folder = job.prepare('said', {'job.dump_folder': 'out', **AXIS.config(changes)})
     said = job.launch('train', 'c.yaml', ranks=ranks, folder=folder)[1]
-    return [] if '1 x 4 ranks (replicate x shard), experts over 2, sequences over 2, ' in said else [said]
+    return [] if '2 context x 2 data (1 x 4 ranks, replicate x shard), experts over 2, ' in said else [said]
 
 
 def case_float16():

@@ -41,9 +41,10 @@ SOME_MESHES = {'1 rank': (0, {}), '4 ranks': (4, {'parallelism.sharding_strategy
 SPREAD = {'4 ranks, experts over 2': (4, {'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 1}),
           '2 ranks, experts over 2, all recomputed': (2, {
               'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 1, 'activation_checkpoint.mode': 'full', **APART})}
+ROOMY = {'4 ranks, experts over 2, room for 8 times the mean': (4, {'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 8})}
 HARD_MESHES = {**SOME_MESHES, **SPREAD}
 EMULATED = b'SHERD_EMULATED_GPUS' in pathlib.Path(os.environ['SHERD']).read_bytes()
-HARD_CASES = {**HARD_MESHES, **({f'{name}, on GPUs': (ranks, {**changes, 'training.device': 'cuda', 'comm.backend': 'mpi'})
+HARD_CASES = {**HARD_MESHES, **ROOMY, **({f'{name}, on GPUs': (ranks, {**changes, 'training.device': 'cuda', 'comm.backend': 'mpi'})
                                  for name, (ranks, changes) in SPREAD.items()} if EMULATED else {})}
 
 
@@ -80,14 +81,14 @@ def case_mesh(name, ranks, changes):
 
 
 @functools.lru_cache(None)
-def seed(name, change):
+def seed(name, change, each=2):
     """Some steps of plain routing, so that all experts have moments; then change(weights) puts others there."""
-    _, path, _ = run(name, 0, {})
+    _, path, _ = run(name, 0, {'model.n_experts_per_token': each})
     checkpoint.replace(path, change(checkpoint.read(path)))
     return path
 
 
-def to_two_experts(w):
+def to_the_first(w):
     """One element of the stream is large and the same for all tokens, and the first experts like it most."""
     w['model.embed_tokens.weight'][:, 0] = 50
     for name in routers(w):
@@ -107,9 +108,9 @@ def routers(w):
     return [name for name in w if name.endswith('.mlp.gate.weight')]
 
 
-def idle_experts(path):
-    """Of all states: each tensor of experts without those that all tokens have."""
-    return {(state, name): values[2:].astype(float) for state in checkpoint.STATES
+def idle_experts(path, busy):
+    """Of all states: each tensor of experts without the first, that all tokens have."""
+    return {(state, name): values[busy:].astype(float) for state in checkpoint.STATES
             for name, values in checkpoint.read(path, state).items() if '.mlp.experts.' in name}
 
 
@@ -126,17 +127,18 @@ def adamw_without_gradients(states, rates):
     return states
 
 
-def case_two_experts(mesh):
+def case_few_experts(mesh, each):
     """Experts without rows have gradients of 0, and not those of an earlier step or micro-step."""
     ranks, changes = HARD_CASES[mesh]
-    start = seed('even', to_two_experts)
+    changes = {**changes, 'model.n_experts_per_token': each, **({'moe.load_balance_coeff': 1e-6} if each == 1 else {})}  # it may help others
+    start = seed(f'even-{each}', to_the_first, each)
     idle = GPU_IDLE_STEPS if 'training.device' in changes else IDLE_STEPS
-    steps, path, wrong = run('two', ranks, changes, start, STEPS + idle)
-    expected = adamw_without_gradients(idle_experts(start), [step['lr'] for step in steps])
-    for key, values in idle_experts(path).items():
+    steps, path, wrong = run(f'busy-{each}', ranks, changes, start, STEPS + idle)
+    expected = adamw_without_gradients(idle_experts(start, each), [step['lr'] for step in steps])
+    for key, values in idle_experts(path, each).items():
         off = np.abs(values - expected[key]).max() / np.abs(expected[key]).max()
         wrong += [] if off < 1e-5 else [f'{key}: {off:.2g} off what AdamW makes of gradients of 0']
-    kept = pathlib.Path(f'two-{changes.get("training.device", "cpu")}.h5')
+    kept = pathlib.Path(f'busy-{each}-{changes.get("training.device", "cpu")}.h5')
     if not kept.exists():
         shutil.copy(path, kept)
     return wrong + same(kept, path)
@@ -162,7 +164,8 @@ def cases():
     meshes += [(f'{size}, {mesh}', ranks, {**SIZES[size], **changes}) for size in SIZES
                for mesh, (ranks, changes) in (HARD_MESHES if SIZES[size].get('model.n_experts') != 1 else SOME_MESHES).items()]
     return ([(row[0], case_mesh, *row) for row in meshes[::2 if job.FEW else 1]]
-            + [(f'all tokens have the same two experts, {mesh}', case_two_experts, mesh) for mesh in HARD_CASES]
+            + [(f'all tokens have the same two experts, {mesh}', case_few_experts, mesh, 2) for mesh in HARD_CASES]
+            + [(f'all tokens have one expert, {mesh}', case_few_experts, mesh, 1) for mesh in ('1 rank', *SPREAD, *ROOMY)]
             + [(f'NaN in the router, {mesh}', case_not_a_number, mesh) for mesh in HARD_CASES])
 
 

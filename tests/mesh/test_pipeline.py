@@ -153,6 +153,7 @@ REFUSED = {
     'uneven micro-steps': ({**RING, 'training.local_batch_size': 4}, 'need a multiple of 2 micro-steps'),
     'too many stages': ({PP: 4, 'model.n_layers': 3}, 'at most 3 stages'),
     'too few blocks': ({PP: 4, FIRST: 4}, 'not every stage has a block'),
+    'a long step': ({'training.local_batch_size': 1, 'training.global_batch_size': 1 << 14}, 'is one list, of at most 500000; give a larger'),
     'ranks': ({PP: 3}, "does not divide the job's 4 ranks"),
 }
 
@@ -373,8 +374,8 @@ def case_announced():
     folder = job.prepare('said', {'job.dump_folder': 'out', **changes})
     said = job.launch('train', 'c.yaml', ranks=4, folder=folder)[1]
     planned = job.sherd('plan', 'c.yaml', '--ranks', 4, '--check', folder=folder)
-    wrong = [said] * ('2 stages of 1 x 2 ranks (replicate x shard), ' not in said)
-    for words in ('2 stages of 1 x 2 ranks (replicate x shard), rank 0 of 4', '4 ranks agree',
+    wrong = [said] * ('2 stages x 2 data (1 x 2 ranks, replicate x shard), ' not in said)
+    for words in ('2 stages x 2 data (1 x 2 ranks, replicate x shard), rank 0 of 4', '4 ranks agree',
                   'if all are equally fast: 16.7 % of the time that a stage works'):
         wrong += [planned] * (words not in planned)
     arenas = re.findall(r'^  (\d): layers\.(\d) \.\. layers\.(\d)(?:, \w+)* +(\d+) ', planned, re.M)

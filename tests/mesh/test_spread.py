@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 
@@ -176,7 +177,22 @@ def case_mesh(name, exact=True):
         wrong += unequal(numbers(steps), numbers(expected)) + same(saved(one), saved(folder))
     else:
         wrong += job.differ('losses', job.losses(steps), job.losses(expected), LOSS_BOUND)
+        wrong += job.differ('norms', *([step['grad_norm'] for step in run] for run in (steps, expected)), LOSS_BOUND)
     shutil.rmtree(folder)
+    return wrong
+
+
+def case_outside():
+    """Texts and losses of a checkpoint are those of one rank with all experts."""
+    job.train('outside', config({'model.vocab_size': 257, 'training.steps': 1}))
+    prompts = pathlib.Path('outside/prompts.jsonl').absolute()
+    prompts.write_text(''.join(json.dumps({'prompt': '12 3'[:n] * n}) + '\n' for n in (1, 4, 2, 3)))
+    at, wrong = ('--checkpoint', saved('outside', 1)), []
+    for words in (('generate', *at, '--prompts', prompts, '--tokenizer', 'byte', '--batch', 3, '--tokens', 14, '--temperature', 0),
+                  ('eval', *at, '--data', tokens, '--sequences', 7)):
+        one, spread = job.sherd(*words), job.sherd(*words, f'--{EP}', 2, ranks=2)
+        loss = [float(re.search(r'loss +([0-9.]+)', said).group(1)) for said in (one, spread)] if words[0] == 'eval' else None
+        wrong += [f'{words[0]}: {spread}, not {one}'] if (abs(loss[1] / loss[0] - 1) > LOSS_BOUND if loss else spread != one) else []
     return wrong
 
 
@@ -221,7 +237,7 @@ def cases():
     found += [(f'{name}, not reproducible', case_mesh, name, False) for name in list(MESHES)[::5]]
     if EMULATED:
         found += gpu_cases() + [('a wait for each block', case_waits, 'GPUs, full_shard, 2 of 2, kept, by NCCL', 2)]
-    return found + [('a text is learnt, experts over 2 of 4 ranks', case_learns)]
+    return found + [('texts and losses, experts over 2', case_outside), ('a text is learnt, experts over 2 of 4 ranks', case_learns)]
 
 
 if __name__ == '__main__':

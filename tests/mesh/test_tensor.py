@@ -213,7 +213,7 @@ def case_announced():
     folder = job.prepare('said', {'job.dump_folder': 'out', **changes})
     said = job.launch('train', 'c.yaml', ranks=4, folder=folder)[1]
     planned = job.sherd('plan', 'c.yaml', '--ranks', 4, folder=folder)
-    return ([said] * ('1 x 2 ranks (replicate x shard), matrices over 2, ' not in said)
+    return ([said] * ('2 tensor x 2 data (1 x 2 ranks, replicate x shard), ' not in said)
             + [planned] * ('matrices of blocks are cut over 2 ranks, 18 rows on each' not in planned))
 
 

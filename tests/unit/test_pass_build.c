@@ -938,6 +938,32 @@ static void rows_travel_beside_products(void **state)
     }
 }
 
+/* The shared expert computes while the rows of the first wave travel, its three products and its gate. */
+static void the_shared_expert_computes_meanwhile(void **state)
+{
+    static const int axes[SH_AXES] = {1, 1, 2, 1, 1, 1, 1};
+    struct sh_build b = with_experts();
+    struct sh_program *p;
+    const struct sh_section *s;
+    int meanwhile = 0;
+
+    (void)state;
+    b.model.family = SH_FAMILY_QWEN2_MOE;
+    b.model.shared_ffn_dim = 8;
+    b.batch.spread.capacity = 1.25;
+    p = tiny_program(&b, sh_mesh_shape_of(axes, 0));
+    s = sh_program_section(p, SH_SECTION_ONLY);
+    for (int i = 0; i < s->n_ops; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+
+        if (sh_program_counts_rows(op) && !op->attr.exchange.wave && !op->attr.exchange.back &&
+            op->phase == SH_PHASE_FORWARD)
+            meanwhile += beside(p, s, i, SH_OP_LINEAR);
+    }
+    assert_int_equal(meanwhile, 4 * b.model.n_layers);
+    sh_program_destroy(p);
+}
+
 /* Full recomputation repeats what experts compute, and never the choice of them or what is counted of it. */
 static void the_choice_of_experts_is_kept(void **state)
 {
@@ -1025,6 +1051,7 @@ int main(void)
         cmocka_unit_test(units_are_scheduled_as_without_rows),
         cmocka_unit_test(the_choice_of_experts_is_kept),
         cmocka_unit_test(rows_travel_beside_products),
+        cmocka_unit_test(the_shared_expert_computes_meanwhile),
         cmocka_unit_test(one_wave_is_kept),
         cmocka_unit_test(a_unit_has_groups_of_its_own),
         cmocka_unit_test(snapshots_have_a_tier),

@@ -41,7 +41,8 @@ static sh_rc check_none(struct sh_config_state *state)
                                     : f->dense_too
                                         ? "%s has no experts without model.n_experts; give that, or leave this out"
                                         : "%s has no experts; leave it out, or give model.family=mixtral, qwen2_moe, "
-                                          "qwen3_moe, olmoe, granitemoe, granitemoehybrid, deepseek_v3 or nemotron_h",
+                                          "qwen3_moe, olmoe, granitemoe, granitemoehybrid, deepseek_v3, nemotron_h or "
+                                          "gpt_oss",
                                     f->name);
     return SH_OK;
 }

@@ -14,6 +14,7 @@
 #define TENSORBOARD "metrics.tensorboard=FOLDER writes TensorBoard's files"
 #define NO_WANDB "leave it out: doc/metrics.md shows how to send metrics.jsonl there"
 #define TILED_EXCHANGES "parallelism.tensor_parallel_tiles: 2; 1 stands for false"
+#define PP_STEPS "training.local_batch_size: a step has training.global_batch_size / (that x data ranks) micro-steps"
 #define NO_COMPILER "leave it out: kernels are compiled with Sherd, and `sherd plan --show` prints what is fused"
 #define NO_FLOAT8 "leave it out: training.mixed_precision_param is bfloat16, float16 or float32"
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
@@ -109,6 +110,8 @@ static const struct {
     {"compile.enable_async_tensor_parallel", TILED_EXCHANGES},
     {"parallelism.disable_loss_parallel", "leave it out: each rank has the logits of its own words"},
     {"parallelism.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_schedule: 1F1B"},
+    {"parallelism.num_pp_microbatches", PP_STEPS},
+    {"parallelism.pipeline_parallel_microbatch_size", PP_STEPS},
     {"parallelism.module_fqns_per_model_part",
      "parallelism.pipeline_parallel_first_stage_less_layers and _last_stage_less_layers shift blocks between stages"},
     {"parallelism.context_parallel_*",

@@ -184,6 +184,7 @@ sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
     const struct sh_mesh_shape *m = &d->mesh->shape;
     struct sh_doctor_apart apart;
     struct sh_doctor_far far;
+    char mesh[SH_MESH_TEXT];
     int nodes = d->mesh->n_nodes, world = sh_mesh_ranks(&d->mesh->shape), most, least = fewest_on_node(d, &most);
 
     if (d->gpu.hidden)
@@ -197,7 +198,7 @@ sh_rc sh_doctor_ranks(const struct sh_doctor *d, struct sh_doctor_row *row)
     else if (!in_blocks(d))
         sh_doctor_note(row, "neighbours are not on one node; start with srun -m block or mpirun --map-by core");
     else
-        sh_doctor_good(row, "%d on %d node%s, %d on each; mesh %d x %d (replicate x shard)", world, nodes,
-                       nodes == 1 ? "" : "s", least, sh_group_size(m, m->replicate), sh_group_size(m, m->shard));
+        sh_doctor_good(row, "%d on %d node%s, %d on each; mesh %s", world, nodes, nodes == 1 ? "" : "s", least,
+                       sh_mesh_text(m, mesh));
     return SH_OK;
 }
