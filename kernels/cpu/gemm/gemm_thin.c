@@ -1,14 +1,14 @@
-/* Products in bf16 by AMX with a side, or an inner dimension, of at most 64: adapters of low rank, routers. Such a product
- * reads or writes one tall matrix and little else, so what bounds it is how fast that passes through a core. What is thin
- * is packed once, by all threads; the tall matrix goes through tiles without a copy where its rows lie as tiles want
- * them, and is added to by tiles that are still in the L1 cache.
+/* Products in bf16 with a side, or an inner dimension, of at most 64: adapters of low rank, routers. Such a product reads or
+ * writes one tall matrix and little else, so what bounds it is how fast that passes through a core. What is thin is packed
+ * once, by all threads; rows of the tall matrix that lie as the unit wants them are not packed, and it is added to by
+ * squares that are still in the L1 cache.
  *
  *   down    C [m,thin] = A op(B)     sums over the tall A: rows of A are tiles as they are stored
  *   up      C [m,n] = A [m,thin] B   a thin inner dimension: C itself is tall
  *   outer   C [thin,n] = A' B        sums over the rows of the tall B, packed a block at a time; or C' [m,thin] of a tall A
  *
  * Bits are those of gemm_panels.c: a sum takes its inner elements in ascending order, a float C the sums of stretches of
- * them. Floor: the bytes of the tall matrix, 25 to 30 GB/s from the L3 cache. */
+ * them. Floor: the bytes of the tall matrix, 25 to 30 GB/s from the L3 cache; without AMX often the arithmetic. */
 #include "sherd_config.h"
 
 #include "kernels/cpu/panel/panel.h"
@@ -147,6 +147,7 @@ static void run_up(const struct thin *t)
 {
     const struct sh_matmul *g = t->g;
     int64_t steps = sh_panels(g->k), cols = sh_panels(g->n);
+    void (*half)(const sh_bf16 *, const sh_bf16 *, float *) = g->k <= SIDE / 2 ? sh_panel_unit()->multiply_half : NULL;
 
 #pragma omp for schedule(static)
     for (int64_t row = 0; row < g->m; row += SIDE) {
@@ -154,8 +155,15 @@ static void run_up(const struct thin *t)
         sh_panel_pack_rows(&from, t->packed, steps * STEP);
         for (int64_t c = 0; c < cols; c += ACROSS) {
             int64_t n = sh_panel_least(ACROSS, cols - c);
-            for (int64_t i = 0; i < n; i++)
-                sh_panel_multiply(t->packed, t->small + (c + i) * steps * STEP, t->sums + i * STEP, steps, false);
+            for (int64_t i = 0; i < n; i++) {
+                const sh_bf16 *small = t->small + (c + i) * steps * STEP;
+                if (sh_panel_unit()->asks)
+                    sh_panel_prefetch_addend(g, row, (c + i + ACROSS) * SIDE);
+                if (half)
+                    half(t->packed, small, t->sums + i * STEP);
+                else
+                    sh_panel_multiply(t->packed, small, t->sums + i * STEP, steps, false);
+            }
             sh_panel_emit_band(g, t->sums, row, c * SIDE, n);
         }
     }
@@ -171,7 +179,8 @@ static void sum_outer(const struct thin *t, bool rows, int64_t first, int64_t n,
         sh_panel_pack_pairs(&from, t->packed, APART);
         for (int64_t i = 0; i < small * n; i++)
             sh_panel_unit()->multiply(t->small + (i / n * steps + s) * STEP, t->packed + i % n * APART,
-                                      t->sums + i * STEP, sh_panels(from.depth), s > begin, live - i / n * SIDE);
+                                      t->sums + i * STEP, sh_panels(from.depth), s > begin,
+                                      sh_panel_least(live - i / n * SIDE, SIDE));
     }
 }
 

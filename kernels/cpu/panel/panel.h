@@ -45,12 +45,15 @@ struct sh_panel_unit {
     void (*begin)(void);  /* called by a thread before its first product and after its last one; NULL: nothing to do */
     void (*end)(void);
     /* sums [32,32] = panel of rows x panel of columns, or += if add; `steps` steps deep, in ascending order. Rows from
-     * `live` on may be left out. */
+     * `live` on, at most 32, may be left out. */
     void (*multiply)(const void *rows, const void *cols, float *sums, int64_t steps, bool add, int64_t live);
     /* The same of 32 rows as they are stored, ld elements apart, and whole steps; NULL: it cannot. Columns from `live` on
      * may be left out. */
     void (*multiply_stored)(const sh_bf16 *rows, int64_t ld, const sh_bf16 *cols, float *sums, int64_t steps, bool add,
                             int64_t live);
+    /* sums = one step, of whose inner elements the second half is zero; NULL: it gains nothing by that. */
+    void (*multiply_half)(const sh_bf16 *rows, const sh_bf16 *cols, float *sums);
+    bool asks;     /* it multiplies for so long that what thin products add to is asked for meanwhile */
     int64_t slice; /* panels whose sums, 32 squares each, a thread keeps in its L2 cache */
     bool wide;     /* panels are in f32, as sh_panel_pack_wide() or sh_panel_widen() make them */
 };
