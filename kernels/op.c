@@ -78,7 +78,8 @@ static const struct sh_attr_field route_attrs[] = {
 static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
 static const struct sh_attr_field exchange_attrs[] = {
     FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
-    FIELD(exchange, first_cut), FIELD(exchange, cuts), FIELD(exchange, sequences), {0}};
+    FIELD(exchange, first_cut), FIELD(exchange, cuts), FIELD(exchange, sharers), FIELD(exchange, run),
+    FIELD(exchange, sequences), {0}};
 static const struct sh_attr_field link_attrs[] = {FIELD(link, peer), FIELD(link, micro), {0}};
 static const struct sh_attr_field sink_attrs[] = {LETTER(attn, heads, 'H'), LETTER(attn, head_dim, 'D'), {0}};
 static const struct sh_attr_field row_attrs[] = {
@@ -89,11 +90,11 @@ static const struct sh_attr_field pair_attrs[] = {
 static const struct sh_attr_field run_attrs[] = {FIELD(runs, first), FIELD(runs, count), FIELD(runs, of), {0}};
 static const struct sh_attr_field ortho_attrs[] = {
     FIELD(ortho, kind), FIELD(ortho, steps), FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all),
-    FIELD(ortho, count_all), FIELD(ortho, first_cut), FIELD(ortho, origin), FIELD(ortho, most_short),
-    FIELD(ortho, most_long), FIELD(ortho, narrow), {0}};
+    FIELD(ortho, count_all), FIELD(ortho, first_cut), FIELD(ortho, sharers), FIELD(ortho, maker), FIELD(ortho, wave),
+    FIELD(ortho, origin), FIELD(ortho, most_short), FIELD(ortho, most_long), FIELD(ortho, narrow), {0}};
 static const struct sh_attr_field ortho_row_attrs[] = {
     FIELD(ortho, first), FIELD(ortho, count), FIELD(ortho, first_all), FIELD(ortho, count_all), FIELD(ortho, first_cut),
-    FIELD(ortho, origin), FIELD(ortho, most_long), FIELD(ortho, first_row_cut), FIELD(ortho, row_origin), {0}};
+    FIELD(ortho, sharers), FIELD(ortho, wave), FIELD(ortho, origin), FIELD(ortho, most_long), FIELD(ortho, first_row_cut), FIELD(ortho, row_origin), {0}};
 
 /* As a double, for printing and for the letters of shapes; sizes are below 2^53. */
 double sh_attr_value(const struct sh_op_attr *attr, const struct sh_attr_field *field)

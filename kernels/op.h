@@ -442,7 +442,11 @@ struct sh_op_attr {
             int kind, steps;                       /* enum sh_cfg_coefficients */
             int first, count;                      /* its rows in the program's table of matrices: those of this rank */
             int first_all, count_all;              /* those of all ranks */
-            int first_cut;                         /* as of the exchange that brings them; -1: all are here */
+            int first_cut;                         /* the cuts where ranks, or replicas that share the work, begin to own
+                                                      matrices; -1: all are here */
+            int sharers;                           /* replicas of a rank that share the work; 1: each does all */
+            int maker;                             /* which of them makes the matrices of all ranks; -1: as the cuts say */
+            int wave;                              /* as of the exchanges: units whose updates go together */
             int64_t origin;                        /* which element of the unit is the first of u */
             int64_t most_short, most_long;         /* the largest sides of all ranks' matrices */
             bool narrow;                           /* ORTHO: products of bf16; on GPUs only */
@@ -478,6 +482,10 @@ struct sh_op_attr {
             int first_cut, cuts;                   /* without parts, if cuts is not 0: the numbers in the program's table
                                                       of cuts, one more than ranks. A rank has an equal chunk of x, and
                                                       place j gets elements [cut j, cut j + 1) of the whole; or back */
+            int sharers;                           /* of cuts, if not 0: of each run of so many ranks in the group, place i
+                                                      gives the others elements [cut i, cut i + 1), in place. The cuts
+                                                      are sharers + 1 for each place of the unit's shard group */
+            int run;                               /* with sharers: this rank's place there */
             int sequences;                         /* of equal parts, if not 0: [S,P,n] to [S,P,n], each by itself */
         } exchange;                                /* ALL_TO_ALL */
         struct {

@@ -187,6 +187,7 @@ static sh_rc check_parts(const struct sh_comm *c, const struct sh_coll *coll)
 
     SH_REQUIRE(coll->kind == SH_OP_ALL_TO_ALL && p->send_room >= 0 && p->recv_room >= 0);
     SH_REQUIRE(p->cuts || (p->rows && p->row_elems > 0));
+    SH_REQUIRE(!p->sharers || (p->cuts && size % p->sharers == 0));
     if (!coll->queue)
         return SH_OK;
     part = sh_calloc((size_t)size, 2 * sizeof *part);
@@ -210,7 +211,8 @@ static sh_rc check(const struct sh_comm *c, const struct sh_coll *coll)
     SH_REQUIRE(!message || (coll->peer >= 0 && coll->peer < sh_group_size(&c->mesh->shape, coll->group)));
     SH_REQUIRE(coll->after >= 0 && coll->after <= c->newest);
     SH_REQUIRE(!coll->queue || c->events);
-    SH_REQUIRE(coll->kind != SH_OP_ALL_TO_ALL || coll->count == 0 || coll->send != coll->recv);
+    SH_REQUIRE(coll->kind != SH_OP_ALL_TO_ALL || coll->count == 0 ||
+               (coll->send == coll->recv) == (coll->parts && coll->parts->sharers));
     return coll->parts ? check_parts(c, coll) : SH_OK;
 }
 

@@ -85,9 +85,13 @@ struct sh_comm_segment {
  * rank j sends to i the rows[i][j] rows that it once got, which lie end to end by i in its send.
  *
  * Or the parts are those of two ways to cut one array: rank i has elements [i count, (i + 1) count) of it in send, and gets
- * [cuts[i], cuts[i + 1]) in recv; or back. Elements outside all cuts stay where they are. */
+ * [cuts[i], cuts[i + 1]) in recv; or back. Elements outside all cuts stay where they are.
+ *
+ * Or, with `sharers`, ranks give each other what each has made: of every run of so many ranks in the order of the group, place
+ * i has [cuts[i], cuts[i + 1]), and all of the run get it. In place. */
 struct sh_coll_parts {
-    const int64_t *cuts; /* [size + 1] in place of rows; NULL: they are counted */
+    const int64_t *cuts; /* [size + 1], or [sharers + 1], in place of rows; NULL: they are counted */
+    int sharers;         /* a divisor of size; 0: see above */
     const int32_t *rows; /* [size][size] */
     const int32_t *at;   /* [size][size]; NULL: parts lie end to end at home too */
     bool back;
@@ -102,7 +106,7 @@ struct sh_coll {
                                over the ranks of the group (sum.h); nccl sums in its own order
                                ALL_REDUCE: recv [count] in place; the same sum, same bits on every rank of the group
                                ALL_TO_ALL: send [size*count], a part for each rank -> recv [size*count], the parts from
-                               each; or as `parts` says. Not in place; what recv holds outside the parts is left alone
+                               each; or as `parts` says. In place only with sharers; what recv holds outside the parts is left alone
                                SEND, RECEIVE: `count` elements to or from one member. On one stream a rank sends to one
                                member only, or receives from one only, and the other side does so as often and with the
                                same counts; mpi, operands in host memory */

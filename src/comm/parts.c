@@ -63,6 +63,14 @@ static struct sh_part_extent common(const struct sh_coll *coll, int chunk, int o
     return (struct sh_part_extent){begin, end > begin ? end - begin : 0};
 }
 
+/* What the rank at a place has made and its run of ranks gets; where it lies in the operand. */
+static struct sh_part_extent shared(const struct sh_coll_parts *p, int place)
+{
+    const int64_t *cut = p->cuts + place % p->sharers;
+
+    return (struct sh_part_extent){cut[0], cut[1] - cut[0]};
+}
+
 /* Elements that the rank at place `from` sends to the one at place `to`. */
 static int64_t elems_between(const struct sh_coll *coll, int size, int from, int to)
 {
@@ -70,6 +78,8 @@ static int64_t elems_between(const struct sh_coll *coll, int size, int from, int
 
     if (!p)
         return coll->count;
+    if (p->sharers)
+        return from != to && from / p->sharers == to / p->sharers ? shared(p, from).n : 0;
     if (p->cuts)
         return p->back ? common(coll, to, from).n : common(coll, from, to).n;
     return p->rows[p->back ? (int64_t)to * size + from : (int64_t)from * size + to] * p->row_elems;
@@ -97,6 +107,8 @@ static int64_t begin_of(const struct walk *w, int peer)
 {
     const struct sh_coll_parts *p = w->coll->parts;
 
+    if (p && p->sharers)
+        return shared(p, w->sends ? w->rank : peer).begin;
     if (!p || w->sends == p->back || (!p->at && !p->cuts))
         return w->end;
     if (p->cuts)
@@ -110,11 +122,12 @@ static sh_rc next_part(struct walk *w, int peer, struct sh_part_extent *part)
 {
     int from = w->sends ? w->rank : peer, to = w->sends ? peer : w->rank;
     int64_t n = elems_between(w->coll, w->size, from, to), begin = n ? begin_of(w, peer) : w->end;
+    bool again = w->coll->parts && w->coll->parts->sharers && w->sends; /* all get the same */
 
     if (n < 0 || n > w->coll->count)
         return sh_fail(SH_E_BUG, "all_to_all %s: place %d has %lld elements for place %d; a part has 0 to %lld",
                        label(w->coll), from, (long long)n, to, (long long)w->coll->count);
-    if (begin < w->end)
+    if (begin < w->end && !again)
         return sh_fail(SH_E_BUG,
                        "all_to_all %s: at place %d, the part %s place %d begins at element %lld; the one before it "
                        "ends at %lld",
@@ -156,7 +169,7 @@ bool sh_part_none(const struct sh_coll *coll, int size)
     if (!p)
         return coll->count == 0;
     if (p->cuts)
-        return p->cuts[0] == p->cuts[size];
+        return p->cuts[0] == p->cuts[p->sharers ? p->sharers : size];
     for (int64_t i = 0; i < (int64_t)size * size; i++)
         if (p->rows[i])
             return false;

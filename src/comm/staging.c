@@ -131,6 +131,7 @@ static void copy_parts(const struct sh_comm *c, const struct sh_coll *coll, bool
     int size = sh_group_size(&c->mesh->shape, coll->group), index = sh_group_index(&c->mesh->shape, coll->group);
     struct sh_part_extent *part = sh_calloc((size_t)size, 2 * sizeof *part), *p = sent ? part : part + size;
     int64_t elem = sh_dtype_bytes(coll->dtype);
+    bool same = sent && coll->parts && coll->parts->sharers; /* what each of several gets */
     sh_rc rc = sh_part_find(coll, size, index, part, part + size);
 
     for (int i = 0, next; i < size && rc == SH_OK; i = next) {
@@ -138,6 +139,8 @@ static void copy_parts(const struct sh_comm *c, const struct sh_coll *coll, bool
 
         for (next = i + 1; next < size && p[next].begin == begin + n; next++)
             n += p[next].n;
+        if (same && n)
+            next = size;
         if (n)
             c->opt.device->copy(queue, (char *)to + begin * elem, (const char *)from + begin * elem, n * elem);
     }

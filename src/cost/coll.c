@@ -61,6 +61,18 @@ static double counted_whole(const struct sh_program *p, const struct sh_op *op)
     return expected == 0 ? (double)sh_tensor_bytes(x) : fmax(expected, 0) * sh_dtype_bytes(x->dtype);
 }
 
+/* Of ranks that share: as if each had as much as the one with most, which it sends to each of the others. */
+static double largest_share(const struct sh_program *p, const struct sh_op *op)
+{
+    int n = op->attr.exchange.sharers;
+    const int64_t *cuts = sh_program_cuts(p, op) + op->attr.exchange.run * (n + 1);
+    int64_t most = 0;
+
+    for (int i = 0; i < n; i++)
+        most = cuts[i + 1] - cuts[i] > most ? cuts[i + 1] - cuts[i] : most;
+    return (double)(most * n * sh_dtype_bytes(p->tensors[op->out[0]].dtype));
+}
+
 /* Bytes of the rank that owns most, but at least those of a chunk, which each rank sends. */
 static double largest_cut(const struct sh_program *p, const struct sh_op *op)
 {
@@ -76,18 +88,21 @@ double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
 {
     if (sh_program_counts_rows(op))
         return counted_whole(p, op);
+    if (op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sharers)
+        return largest_share(p, op);
     if (sh_program_cuts(p, op)) /* the largest part of the whole takes longest */
         return largest_cut(p, op);
     return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : sh_program_result(op)]);
 }
 
 /* Members are in the order of ranks, so the members of each node are consecutive. */
-struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node)
+struct sh_coll_place sh_coll_place_of_run(const struct sh_mesh_shape *mesh, sh_group group, int n, int ranks_per_node)
 {
-    struct sh_coll_place at = {.ranks = sh_group_size(mesh, group)};
+    struct sh_coll_place at = {.ranks = n};
     int last = -1, here = 0, mine = mesh->rank / ranks_per_node, all = sh_mesh_ranks(mesh);
+    int first = sh_group_index(mesh, group) / n * n;
 
-    for (int i = 0; i < at.ranks; i++) {
+    for (int i = first; i < first + n; i++) {
         int node = sh_group_member(mesh, group, i) / ranks_per_node;
 
         at.nodes += node != last;
@@ -98,6 +113,11 @@ struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group gr
     if (at.rings < 1)
         at.rings = 1;
     return at;
+}
+
+struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node)
+{
+    return sh_coll_place_of_run(mesh, group, sh_group_size(mesh, group), ranks_per_node);
 }
 
 /* Stages are side by side, so the ranks that send over the network of a node are a stage, or the node. */

@@ -73,6 +73,8 @@ struct sh_coll_place {
 };
 /* For a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);
+/* The same for the run of `n` neighbours in the group that has this rank. */
+struct sh_coll_place sh_coll_place_of_run(const struct sh_mesh_shape *mesh, sh_group group, int n, int ranks_per_node);
 /* For a message between the rank of the mesh and that rank of the stage `peer` places on. All ranks of a stage send at
  * once. */
 struct sh_coll_place sh_message_place(const struct sh_mesh_shape *mesh, int peer, int ranks_per_node);

@@ -64,7 +64,7 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(mix(h, (uint64_t)op->attr.ortho.first << 32 | (uint64_t)op->attr.ortho.count),
                 (uint64_t)op->attr.ortho.steps << 1 | op->attr.ortho.narrow);
     else if (sh_program_cuts(p, op))
-        h = mix(h, (uint64_t)op->attr.exchange.first_cut);
+        h = mix(mix(h, (uint64_t)op->attr.exchange.first_cut), (uint64_t)op->attr.exchange.sharers);
     else if (op->kind == SH_OP_ALL_TO_ALL)
         h = mix(h, (uint64_t)op->attr.exchange.sequences);
     else if (sh_program_is_message(op))
@@ -102,6 +102,14 @@ static struct sh_price price_of_coll(const struct sh_cost_request *r, const stru
     return price;
 }
 
+/* Those that exchange with each other. */
+static int ranks_of(const struct sh_cost_request *r, const struct sh_op *op)
+{
+    bool few = op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sharers;
+
+    return few ? op->attr.exchange.sharers : sh_group_size(r->mesh, op->attr.group);
+}
+
 /* Collectives are priced by the links between their ranks, moves by the host link or the disk, all others by operations
  * and bytes. */
 static struct sh_price price_of(const struct sh_cost_request *r, const struct sh_op *op)
@@ -116,7 +124,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
         return sh_price_coll(r->machine, &r->faster, op->kind, &at, sh_coll_whole(r->p, op));
     }
     if (sh_op_info(op->kind)->async) {
-        at = sh_coll_place(r->mesh, op->attr.group, r->ranks_per_node);
+        at = sh_coll_place_of_run(r->mesh, op->attr.group, ranks_of(r, op), r->ranks_per_node);
         at.segment = in_segment(r, op);
         at.levels = r->shares;
         at.half = r->p->tensors[sh_program_result(op)].dtype == SH_BF16;

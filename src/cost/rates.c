@@ -26,6 +26,11 @@ void sh_cost_assume_machine(const struct sh_config *cfg, bool gpu, struct sh_mac
     sh_cost_take_rates(cfg, m);
 }
 
+void sh_cost_assume_network(bool gpu, int ranks_per_node, struct sh_machine *m)
+{
+    m->network.bytes_per_second = gpu ? 25e9 * ranks_per_node : 12.5e9;
+}
+
 void sh_cost_take_rates(const struct sh_config *cfg, struct sh_machine *m)
 {
     struct sh_config_rates r;

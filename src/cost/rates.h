@@ -13,4 +13,7 @@ void sh_cost_take_rates(const struct sh_config *cfg, struct sh_machine *m);
 /* The preset of a generic CPU or GPU, with offload.rates. It has no network. */
 void sh_cost_assume_machine(const struct sh_config *cfg, bool gpu, struct sh_machine *m);
 
+/* And a network between nodes: 100 Gb/s per node of CPUs, 200 Gb/s per GPU. */
+void sh_cost_assume_network(bool gpu, int ranks_per_node, struct sh_machine *m);
+
 #endif

@@ -51,10 +51,17 @@ static void make_queues(struct sh_exec *e)
         e->host = sh_host_moves_open(e->p, e->device, &e->at, e->queue);
 }
 
+/* Cuts of replicas that share the matrices of other ranks. */
+static int runs_before(const struct sh_op *op)
+{
+    return op->attr.exchange.sharers ? op->attr.exchange.run * (op->attr.exchange.sharers + 1) : 0;
+}
+
 /* Where the whole is cut is known. */
 static struct sh_coll_parts parts_by_cuts(const struct sh_program *p, const struct sh_op *op)
 {
-    return (struct sh_coll_parts){.cuts = sh_program_cuts(p, op),
+    return (struct sh_coll_parts){.cuts = sh_program_cuts(p, op) + runs_before(op),
+                                  .sharers = op->attr.exchange.sharers,
                                   .back = op->attr.exchange.back,
                                   .send_room = sh_tensor_elems(&p->tensors[op->in[0]]),
                                   .recv_room = sh_tensor_elems(&p->tensors[op->out[0]])};

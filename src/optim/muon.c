@@ -3,8 +3,12 @@
  *
  *   for each unit     MUON_MOMENTUM
  *   for each unit     ALL_TO_ALL  chunk -> the rank's matrices, in a part of one buffer
- *   for each unit     ORTHO, and ORTHO_ROWS if the owners keep a state of rows
+ *   for each unit     ORTHO, unless a replica makes its matrices
+ *                     ALL_TO_ALL  between replicas, each of which has made those of some units: a part of the buffer
+ *   for each unit     ORTHO_ROWS if the owners keep a state of rows
  *   for each unit     ALL_TO_ALL  back;  MUON_APPLY
+ *
+ * Over one rank of a group there is no buffer. Each replica then makes some matrices of each unit, in its chunk.
  *
  * What a matrix becomes is a function of its elements alone, so it does not matter who owns it. */
 #include "kernels/muon.h"
@@ -31,9 +35,12 @@ void sh_optim_muon(const struct sh_update *u)
     sh_program_append(u->p, op);
 }
 
-/* A unit's rows in the tables of the program. */
+enum { MOST_PEERS = 256 }; /* ranks that own matrices, if nobody says how many */
+
+/* A unit's rows in the tables of the program. maker: of the replicas that share the work, the one that makes the unit's
+ * matrices; SH_NONE: each makes those between two cuts, if any share. */
 struct owned {
-    int first_matrix, n_matrices, first_cut, view;
+    int first_matrix, n_matrices, first_cut, view, maker;
     int64_t most_short, most_long;
 };
 
@@ -72,7 +79,34 @@ static int add_matrices(const struct sh_update_wave *w, int unit, double *work, 
     return n;
 }
 
-int sh_optim_wave_units(const struct sh_update_wave *all)
+/* Whether replicas should share the work: it is divided among all of them, and so is what a rank has to send. */
+static bool pays(const struct sh_update_wave *all, const double *work, int n)
+{
+    double flops = 0, bytes = 0;
+
+    for (int i = 0; i < n; i++)
+        flops += all->ortho->steps * work[i];
+    for (int i = 0; i < all->n; i++) {
+        const struct sh_unit *u = &all->p->units[all->unit[i]];
+
+        for (int k = u->first_param; k < u->first_param + u->n_params; k++)
+            if (sh_optim_has(all->p, SH_RUNS_MATRICES, &all->p->params[k]))
+                bytes += (double)all->p->params[k].elems * sh_dtype_bytes(SH_F32);
+    }
+    return flops > bytes * all->ortho->worth;
+}
+
+/* So many that each has something to make in a wave of all units, even if somebody allows more. */
+static int sharers_of(const struct sh_update_wave *all, const double *work, int n, int replicas)
+{
+    int things = all->ranks > 1 ? all->ranks * all->n : n, most = all->ortho->owners ? all->ortho->owners : MOST_PEERS;
+
+    if (!all->ortho->owners && !pays(all, work, n))
+        return 1;
+    return sh_owners_sharers(all->ranks, replicas, things < most ? things : most);
+}
+
+int sh_optim_wave_units(const struct sh_update_wave *all, int *sharers)
 {
     struct sh_program *p = all->p;
     double *work = sh_calloc((size_t)p->n_params + 1, sizeof *work);
@@ -84,17 +118,27 @@ int sh_optim_wave_units(const struct sh_update_wave *all)
         of_all += n[i];
     }
     p->n_matrices = before; /* they are added again with their unit */
-    wave = sh_owners_wave(work, n, all->n, sh_owners_of(all->ranks, all->ortho->owners));
+    *sharers = sharers_of(all, work, of_all, *sharers);
+    if (all->ranks > 1) /* as many units for each of the replicas */
+        wave = *sharers * sh_owners_wave(work, n, all->n, sh_owners_of(all->ranks, all->ortho->owners));
+    else
+        wave = sh_owners_wave(work, n, all->n, *sharers);
     free(work);
     free(none);
     free(n);
-    return wave;
+    return wave < all->n ? wave : all->n;
 }
 
-/* Cut the unit where ranks begin to own matrices. */
+/* How many places own matrices of a unit: ranks, or the replicas of the only one. */
+static int places_of(const struct sh_update_wave *w)
+{
+    return w->ranks > 1 ? w->ranks : w->sharers;
+}
+
+/* Cut the unit where places begin to own matrices. */
 static void add_cuts(const struct sh_update_wave *w, const int *place, const int64_t *begin, const int64_t *end, int n)
 {
-    for (int r = 0, k = 0; r <= w->ranks; r++) {
+    for (int r = 0, k = 0; r <= places_of(w); r++) {
         while (k < n && place[k] < r)
             k++;
         sh_program_add_cut(w->p, k < n ? begin[k] : end[n - 1]);
@@ -111,8 +155,8 @@ static void note_sides(const struct sh_program *p, struct owned *o)
     }
 }
 
-/* The owners of matrices keep the means of their rows. The parameters of the unit of moments are those that have matrices,
- * in their order. */
+/* The owners of matrices keep the means of their rows, as each replica does. The parameters of the unit of moments are those
+ * that have matrices, in their order. */
 static void keep_moments(const struct sh_update_wave *w, int unit, const int *place, int n)
 {
     int64_t *begin = sh_calloc((size_t)n + 1, sizeof *begin), *end = sh_calloc((size_t)n + 1, sizeof *end);
@@ -123,7 +167,12 @@ static void keep_moments(const struct sh_update_wave *w, int unit, const int *pl
         end[i] = begin[i] + w->p->params[u->first_param + i].elems;
     }
     u->first_cut = w->p->n_cuts;
-    add_cuts(w, place, begin, end, n);
+    if (w->ranks > 1) {
+        add_cuts(w, place, begin, end, n);
+    } else { /* each replica keeps all, whoever makes the matrices */
+        sh_program_add_cut(w->p, 0);
+        sh_program_add_cut(w->p, u->elems);
+    }
     sh_optim_keep_moments(w->p, unit, w->ranks);
     free(begin);
     free(end);
@@ -132,11 +181,11 @@ static void keep_moments(const struct sh_update_wave *w, int unit, const int *pl
 /* Place n matrices on owners. If not all ranks are, these lie evenly among them: on several nodes, if the ranks do. */
 static void place_all(const struct sh_update_wave *w, const double *work, int n, double *load, int *place)
 {
-    int owners = sh_owners_of(w->ranks, w->ortho->owners);
+    int all = places_of(w), owners = sh_owners_of(all, w->ranks > 1 ? w->ortho->owners : 0);
 
     sh_owners_place(work, n, owners, load, place);
     for (int i = 0; i < n; i++)
-        place[i] = place[i] * w->ranks / owners;
+        place[i] = place[i] * all / owners;
 }
 
 /* Share the matrices of a unit among the owners, which have `load` already; `elems`: what each rank holds. */
@@ -145,7 +194,7 @@ static struct owned share(const struct sh_update_wave *w, int unit, double *load
     int n = w->p->units[unit].n_params, *place = sh_calloc((size_t)n + 1, sizeof *place);
     double *work = sh_calloc((size_t)n + 1, sizeof *work);
     int64_t *begin = sh_calloc((size_t)n + 1, sizeof *begin), *end = sh_calloc((size_t)n + 1, sizeof *end);
-    struct owned o = {.first_matrix = w->p->n_matrices, .first_cut = w->p->n_cuts, .view = SH_NONE};
+    struct owned o = {.first_matrix = w->p->n_matrices, .first_cut = w->p->n_cuts, .view = SH_NONE, .maker = SH_NONE};
 
     n = add_matrices(w, unit, work, begin, end);
     o.n_matrices = w->p->n_matrices - o.first_matrix;
@@ -154,7 +203,7 @@ static struct owned share(const struct sh_update_wave *w, int unit, double *load
     add_cuts(w, place, begin, end, n);
     if (w->p->units[unit].moments != SH_NONE)
         keep_moments(w, w->p->units[unit].moments, place, n);
-    for (int r = 0; r < w->ranks; r++)
+    for (int r = 0; w->ranks > 1 && r < w->ranks; r++)
         elems[r] += w->p->cuts[o.first_cut + r + 1] - w->p->cuts[o.first_cut + r];
     free(place);
     free(work);
@@ -200,6 +249,74 @@ static void exchange(const struct sh_update_wave *w, int unit, const struct owne
     sh_program_append_waited(w->p, op);
 }
 
+/* Replicas give each other what they have made of a tensor. */
+static void exchange_made(const struct sh_update_wave *w, int unit, int tensor, int first_cut)
+{
+    struct sh_op op = sh_program_op(SH_OP_ALL_TO_ALL);
+
+    op.in[0] = op.out[0] = tensor;
+    op.attr.accumulate = true;
+    op.attr.group = w->p->units[unit].replicate;
+    op.attr.exchange.wave = w->number;
+    op.attr.exchange.first_cut = first_cut;
+    op.attr.exchange.cuts = w->ranks * (w->sharers + 1);
+    op.attr.exchange.sharers = w->sharers;
+    op.stream = SH_STREAM_REPLICATE;
+    op.phase = SH_PHASE_UPDATE;
+    op.unit = unit;
+    sh_program_append_waited(w->p, op);
+}
+
+/* Give units to replicas, in their order: those of one lie side by side in the buffer. */
+static void choose_makers(const struct sh_update_wave *w, struct owned *o)
+{
+    double *work = sh_calloc((size_t)w->n, sizeof *work), *load = sh_calloc((size_t)w->sharers, sizeof *load);
+    double *none = sh_calloc((size_t)w->p->n_params + 1, sizeof *none);
+    int *maker = sh_calloc((size_t)w->n, sizeof *maker), before = w->p->n_matrices;
+    int64_t *at = sh_calloc((size_t)w->p->n_params + 1, sizeof *at);
+
+    for (int i = 0; i < w->n; i++) {
+        int n = add_matrices(w, w->unit[i], none, at, at);
+
+        for (int k = 0; k < n; k++)
+            work[i] += none[k];
+    }
+    w->p->n_matrices = before; /* they are added again with their unit */
+    sh_owners_place(work, w->n, w->sharers, load, maker);
+    for (int i = 0; i < w->n; i++)
+        o[i].maker = maker[i];
+    free(work);
+    free(load);
+    free(none);
+    free(maker);
+    free(at);
+}
+
+/* One exchange for all units in the buffer, which is cut where the units of another replica begin. */
+static void exchange_units(const struct sh_update_wave *w, const struct owned *o)
+{
+    int first = w->p->n_cuts;
+
+    for (int s = 0; s < w->ranks; s++) {
+        int64_t at = 0;
+
+        for (int r = 0, i = 0; r <= w->sharers; r++) {
+            for (; i < w->n && o[i].maker < r; i++)
+                at += w->p->cuts[o[i].first_cut + s + 1] - w->p->cuts[o[i].first_cut + s];
+            sh_program_add_cut(w->p, at);
+        }
+    }
+    exchange_made(w, w->unit[0], w->p->tensors[o[0].view].base, first);
+}
+
+static void share_made(const struct sh_update_wave *w, const struct owned *o)
+{
+    if (w->ranks > 1)
+        exchange_units(w, o);
+    for (int i = 0; w->ranks == 1 && i < w->n; i++)
+        exchange_made(w, w->unit[i], w->p->units[w->unit[i]].grad_shard, o[i].first_cut);
+}
+
 static void make_orthogonal(const struct sh_update_wave *w, int unit, const struct owned *o)
 {
     struct sh_op op = sh_program_op(SH_OP_ORTHO);
@@ -210,7 +327,10 @@ static void make_orthogonal(const struct sh_update_wave *w, int unit, const stru
     op.attr.ortho.narrow = w->ortho->narrow;
     op.attr.ortho.first = op.attr.ortho.first_all = o->first_matrix;
     op.attr.ortho.count = op.attr.ortho.count_all = o->n_matrices;
-    op.attr.ortho.first_cut = o->view == SH_NONE ? SH_NONE : o->first_cut;
+    op.attr.ortho.first_cut = places_of(w) > 1 ? o->first_cut : SH_NONE;
+    op.attr.ortho.sharers = w->sharers;
+    op.attr.ortho.maker = o->maker;
+    op.attr.ortho.wave = w->number;
     op.attr.ortho.most_short = o->most_short;
     op.attr.ortho.most_long = o->most_long;
     op.phase = SH_PHASE_UPDATE;
@@ -230,6 +350,9 @@ static void even_rows(const struct sh_update_wave *w, int unit, const struct own
     op.attr.ortho.first = op.attr.ortho.first_all = o->first_matrix;
     op.attr.ortho.count = op.attr.ortho.count_all = o->n_matrices;
     op.attr.ortho.first_cut = o->view == SH_NONE ? SH_NONE : o->first_cut;
+    op.attr.ortho.sharers = 1;
+    op.attr.ortho.maker = SH_NONE;
+    op.attr.ortho.wave = w->number;
     op.attr.ortho.first_row_cut = o->view == SH_NONE ? SH_NONE : w->p->units[u->moments].first_cut;
     op.attr.ortho.most_long = o->most_long;
     op.phase = SH_PHASE_UPDATE;
@@ -254,17 +377,26 @@ static void apply(const struct sh_update_wave *w, int unit)
 void sh_optim_muon_finish(const struct sh_update_wave *w)
 {
     struct owned *o = sh_calloc((size_t)w->n, sizeof *o);
-    double *load = sh_calloc((size_t)w->ranks, sizeof *load);
+    double *load = sh_calloc((size_t)(w->ranks * w->sharers), sizeof *load);
+    bool by_unit = w->ranks > 1 && w->sharers > 1;
     int64_t *elems = sh_calloc((size_t)w->ranks, sizeof *elems);
 
-    for (int i = 0; i < w->n; i++)
-        o[i] = share(w, w->unit[i], load, elems);
+    if (by_unit)
+        choose_makers(w, o);
+    for (int i = 0; i < w->n; i++) {
+        int maker = by_unit ? o[i].maker : SH_NONE;
+
+        o[i] = share(w, w->unit[i], load + (by_unit ? maker * w->ranks : 0), elems);
+        o[i].maker = maker;
+    }
     if (w->ranks > 1)
         add_room(w, elems, o);
     for (int i = 0; w->ranks > 1 && i < w->n; i++)
         exchange(w, w->unit[i], &o[i], false);
     for (int i = 0; i < w->n; i++)
         make_orthogonal(w, w->unit[i], &o[i]);
+    if (w->sharers > 1)
+        share_made(w, o);
     for (int i = 0; i < w->n; i++)
         even_rows(w, w->unit[i], &o[i]);
     for (int i = 0; w->ranks > 1 && i < w->n; i++)
@@ -276,9 +408,14 @@ void sh_optim_muon_finish(const struct sh_update_wave *w)
     free(elems);
 }
 
-/* The matrices of an operation that lie between two cuts. They are listed in the order of the unit. */
-static void take_matrices(const struct sh_program *p, struct sh_op *op, int64_t begin, int64_t end)
+/* The matrices of an operation that lie between two cuts, or none; they are listed in the order of the unit. */
+static void take_matrices(const struct sh_program *p, struct sh_op *op, const struct sh_mesh_shape *mesh)
 {
+    const struct sh_unit *u = &p->units[op->unit];
+    int mine = sh_group_index(mesh, u->replicate) % op->attr.ortho.sharers, maker = op->attr.ortho.maker;
+    bool whole = sh_group_size(mesh, u->shard) == 1;
+    const int64_t *cut = p->cuts + op->attr.ortho.first_cut + (whole ? mine : sh_group_index(mesh, u->shard));
+    int64_t begin = cut[0], end = maker == SH_NONE || maker == mine ? cut[1] : cut[0];
     int first = op->attr.ortho.first_all, last = first + op->attr.ortho.count_all;
 
     while (first < last && p->matrices[first].at < begin)
@@ -287,7 +424,7 @@ static void take_matrices(const struct sh_program *p, struct sh_op *op, int64_t 
         last--;
     op->attr.ortho.first = first;
     op->attr.ortho.count = last - first;
-    op->attr.ortho.origin = begin;
+    op->attr.ortho.origin = whole ? 0 : begin;
 }
 
 static bool has_matrices(enum sh_op_kind kind)
@@ -305,7 +442,9 @@ void sh_optim_place_owned(struct sh_program *p, const struct sh_mesh_shape *mesh
         struct sh_op *op = &p->ops[i];
         const int64_t *cuts = sh_program_cuts(p, op);
 
-        if (cuts && !op->attr.exchange.back) {
+        if (cuts && op->attr.exchange.sharers) {
+            op->attr.exchange.run = sh_group_index(mesh, p->units[op->unit].shard);
+        } else if (cuts && !op->attr.exchange.back) {
             struct sh_tensor *view = &p->tensors[op->out[0]];
             int here = sh_group_index(mesh, op->attr.group);
 
@@ -315,9 +454,9 @@ void sh_optim_place_owned(struct sh_program *p, const struct sh_mesh_shape *mesh
             view->dim[0] = cuts[here + 1] - cuts[here];
             used += view->dim[0];
         } else if (has_matrices(op->kind) && op->attr.ortho.first_cut != SH_NONE) {
-            int here = sh_group_index(mesh, p->units[op->unit].shard), at = op->attr.ortho.first_cut + here;
+            int here = sh_group_index(mesh, p->units[op->unit].shard);
 
-            take_matrices(p, op, p->cuts[at], p->cuts[at + 1]);
+            take_matrices(p, op, mesh);
             if (op->kind == SH_OP_ORTHO_ROWS)
                 op->attr.ortho.row_origin = p->cuts[op->attr.ortho.first_row_cut + here];
         }

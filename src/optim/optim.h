@@ -20,7 +20,9 @@ struct sh_ortho {
     int steps;
     enum sh_cfg_muon_split split; /* what counts as one matrix */
     enum sh_cfg_adjust adjust;    /* factor of the step by the matrix's sides */
-    int owners;                   /* at most so many ranks of a group make matrices orthogonal; 0: all */
+    int owners;                   /* at most so many ranks make matrices orthogonal, of a group, or of several that are
+                                     replicas; 0: all of a group, and replicas if it pays */
+    double worth;                 /* it pays if it saves more operations for each byte that replicas exchange */
     bool narrow;                  /* products of bf16 with sums in f32, as op.h has it */
 };
 

@@ -54,6 +54,15 @@ int sh_owners_of(int ranks, int most)
     return most && most < ranks ? most : ranks;
 }
 
+int sh_owners_sharers(int ranks, int replicas, int64_t most)
+{
+    int n = replicas;
+
+    while (n > 1 && (replicas % n || (int64_t)ranks * n > most))
+        n--;
+    return n;
+}
+
 static double largest(const double *load, int ranks)
 {
     double most = 0;

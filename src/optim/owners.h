@@ -4,6 +4,8 @@
 #ifndef SH_OPTIM_OWNERS_H
 #define SH_OPTIM_OWNERS_H
 
+#include <stdint.h>
+
 /* Place n matrices on ranks so that the largest load is as small as it can be; loads are added to.
  *   work   in     [n] in the order of the unit
  *   load   inout  [ranks]
@@ -12,6 +14,10 @@ void sh_owners_place(const double *work, int n, int ranks, double *load, int *pl
 
 /* How many of the ranks own matrices, if `most` may; 0: all may. */
 int sh_owners_of(int ranks, int most);
+
+/* How many of so many replicas should share the work of groups of `ranks`: a divisor of their number. With all of them at most
+ * `most` ranks own matrices. */
+int sh_owners_sharers(int ranks, int replicas, int64_t most);
 
 /* How many units to treat at once so that the busiest rank has at most a few percent more than the mean, or the number
  * with which it has least.

@@ -35,11 +35,13 @@ struct sh_update_wave {
     const struct sh_ortho *ortho;
     const int *unit;
     int n, ranks;
+    int sharers; /* replicas that share the work on the matrices of a rank: neighbours in their group; 1: each does all */
     int number; /* of the wave, from 0 on */
 };
 
-/* How many units a wave should have, given one with all of them. */
-int sh_optim_wave_units(const struct sh_update_wave *all);
+/* How many units a wave should have, given one with all of them; and how many of so many replicas share the work.
+ *   sharers  in: replicas; out: a divisor of them */
+int sh_optim_wave_units(const struct sh_update_wave *all, int *sharers);
 
 /* Set which matrices this rank has, and where they lie, in all waves of a program: it was built for another rank, or has
  * just been built. */

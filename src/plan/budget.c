@@ -510,8 +510,7 @@ static sh_rc limit_file(const struct budget *g, const char *folder)
     return SH_OK;
 }
 
-/* Figures for a generic processor, scaled by its threads, or for a generic GPU; and an assumed network between nodes:
- * 100 Gb/s per node of CPUs, 200 Gb/s per GPU. */
+/* Figures for a generic processor, scaled by its threads, or for a generic GPU. */
 static void assume_machine(struct budget *g)
 {
     enum { PRESET_CORES = 2 };
@@ -522,7 +521,7 @@ static void assume_machine(struct budget *g)
     g->machine.peak.bfloat16 *= threads;
     g->machine.peak.float32 *= threads;
     g->machine.memory.bytes_per_second *= threads;
-    g->machine.network.bytes_per_second = gpu ? 25e9 * g->ranks_per_node : 12.5e9;
+    sh_cost_assume_network(gpu, g->ranks_per_node, &g->machine);
 }
 
 static struct budget budget_of(const struct sh_config *cfg, const struct sh_topology *at, struct sh_build *b)

@@ -115,6 +115,10 @@ static struct coll coll_of(const struct sh_program *p, int section, int op)
     if (sh_program_cuts(p, &c.copy)) { /* what a rank gets is its own; the hash has the cuts */
         c.counted = c.copy.attr.exchange.cuts - 1;
         c.in_elems = c.out_elems = sh_program_part_elems(p, &c.copy, 1);
+        if (c.copy.attr.exchange.sharers) {
+            c.counted = c.copy.attr.exchange.sharers;
+            c.in_elems = c.out_elems = 0;
+        }
     }
     return c;
 }
@@ -154,7 +158,7 @@ static sh_rc check_sides(const struct check *c, const struct coll *x)
                                 : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): %lld elements", c->rank, x->op,
                                           label(c, &x->copy, text), (long long)x->out_elems);
     if (x->counted) /* the operands have room for many rows each */
-        return x->counted == n && x->in_type == x->out_type
+        return (x->copy.attr.exchange.sharers ? n % x->counted == 0 : x->counted == n) && x->in_type == x->out_type
                    ? SH_OK
                    : sh_fail(SH_E_BUG, "rank %d, operation %d (%s): rows of %s for %lld ranks are not %s for %lld",
                              c->rank, x->op, label(c, &x->copy, text), sh_dtype_name(x->in_type), (long long)x->counted,

@@ -4,6 +4,8 @@
 #include "kernels/plug.h"
 #include "kernels/rows.h"
 #include "src/config/family.h"
+#include "src/cost/price.h"
+#include "src/cost/rates.h"
 #include "src/model/objective.h"
 #include "src/plugin/plugin.h"
 
@@ -176,12 +178,31 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 
+/* Operations of products for each byte that a rank sends to a replica in the same time, on a generic device and network: a
+ * measurement would choose otherwise from start to start. */
+static double worth_of_byte(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
+                            bool narrow)
+{
+    int each = at->ranks_per_node > 1 ? at->ranks_per_node : 1;
+    struct sh_coll_place place = sh_coll_place(mesh, mesh->replicate, each);
+    struct sh_machine m;
+    struct sh_price price;
+
+    sh_cost_assume_machine(cfg, at->gpu, &m);
+    sh_cost_assume_network(at->gpu, each, &m);
+    price = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_TO_ALL, &place, 0x1p30);
+    return price.bytes > 0
+               ? m.product.share * (narrow ? m.peak.bfloat16 : m.peak.float32) * price.transfer / price.bytes
+               : 0;
+}
+
 /* What the passes are asked for. */
 static struct sh_pass_options options_of(const struct sh_config *cfg, const struct sh_topology *at,
                                          const struct sh_mesh_shape *mesh, enum sh_purpose purpose,
                                          const struct sh_pass_options *steps)
 {
     bool train = purpose == SH_TO_TRAIN, leaves = sh_request_reproducible(cfg) && (train || purpose == SH_TO_EVALUATE);
+    bool narrow = at->gpu && cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16;
     int segment = sh_request_segment(cfg, at, mesh);
     struct sh_pass_options o = {
         .strategy = sh_request_keeps(cfg),
@@ -201,7 +222,8 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
                   .split = cfg->optimizer.muon_split,
                   .adjust = cfg->optimizer.adjust_lr_fn,
                   .owners = cfg->optimizer.muon_ranks,
-                  .narrow = at->gpu && cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16},
+                  .worth = worth_of_byte(cfg, at, mesh, narrow),
+                  .narrow = narrow},
         .mup = {.width = cfg->optimizer.mup ? (double)cfg->model.dim / cfg->optimizer.mup_base_dim : 0,
                 .eps = cfg->optimizer.eps,
                 .weight_decay = cfg->optimizer.weight_decay},

@@ -39,7 +39,7 @@ static void print_rows(const struct sh_program *p, const struct sh_op *op, FILE 
         fprintf(out, "%28scut at", "");
         for (int i = 0; i < op->attr.exchange.cuts; i++)
             fprintf(out, " %lld", (long long)p->cuts[op->attr.exchange.first_cut + i]);
-        fputc('\n', out);
+        fputs(op->attr.exchange.sharers ? ", given to replicas\n" : "\n", out);
     }
     for (const struct sh_matrix *x = p->matrices + op->attr.ortho.first; n > 0; n--, x++)
         fprintf(out, "%28smatrix at %lld: [%lld,%lld] x %lld\n", "", (long long)x->at, (long long)x->out,

@@ -6,6 +6,7 @@ Whole matrices travel to owners and back, so what is compared is everything: los
 import functools
 import itertools
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -53,7 +54,19 @@ MESHES = {
     'hybrid_shard_zero2 2 x 2, 1 owner': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2, 'optimizer.muon_ranks': 1}),
     'hybrid_shard 2 x 2': flat('hybrid_shard', 4, **{'mesh.shard': 2}),
     'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
+    # Replicas share the work, all or neighbours, or none does.
+    'hybrid_shard 2 x 2, each replica by itself': flat('hybrid_shard', 4, **{'mesh.shard': 2, 'optimizer.muon_ranks': 2}),
+    'hybrid_shard 4 x 2, by messages': flat('hybrid_shard', 8, **{'mesh.shard': 2, 'comm.shared_memory': 'off'}),
+    'hybrid_shard 4 x 2, 2 share': flat('hybrid_shard', 8, **{'mesh.shard': 2, 'optimizer.muon_ranks': 4}),
+    'hybrid_shard_zero2 2 x 2, carried': flat('hybrid_shard_zero2', 4, **FILE, **{'mesh.shard': 2}),
+    'shard_optim 2 x 2': flat('shard_optim', 4, **{'mesh.shard': 2}),
+    'no_shard, 4 replicas, 2 share, by messages': flat('no_shard', 4, **{'mesh.replicate': 4, 'optimizer.muon_ranks': 2,
+                                                                       'comm.shared_memory': 'off'}),
 }
+# Of them, how many replicas share the matrices of a rank, if there are four blocks.
+SHARERS = {'no_shard, 2 replicas': '2 of 2', 'hybrid_shard 2 x 2': '2 of 2', 'hybrid_shard_zero2 2 x 2': '2 of 2',
+           'hybrid_shard 4 x 2, by messages': '4 of 4', 'hybrid_shard 4 x 2, 2 share': '2 of 4', 'shard_optim 2 x 2': '2 of 2',
+           'no_shard, 4 replicas, 2 share, by messages': '2 of 4'}
 IN_A_FILE = {
     'states in a file, carried': flat('full_shard', 2, **FILE),
     'states in a file, not carried': flat('full_shard', 0, **FILE, **{'offload.overlap_update': 'off'}),
@@ -180,6 +193,17 @@ def case_plan():
         said for said in (planned(off), planned({'checkpoint.async_mode': 'async'})) if unused in said]
 
 
+def case_sharers(mesh):
+    """So many replicas share the work, of which the busiest rank then has less. With as many blocks for each."""
+    ranks, changes = MESHES[mesh]
+    said, alone = (planned({**changes, 'model.n_layers': 4, **more}, '--ranks', ranks) for more in ({}, {'optimizer.muon_ranks': changes.get('mesh.shard', 1)}))
+    work, of_all = (float(re.search(r' ([\d.e+-]+) GFLOP for orthogonal', text)[1]) for text in (said, alone))
+    sharers = int(SHARERS[mesh].split()[0])
+    wrong = [] if f'{SHARERS[mesh]} replicas share the matrices of a rank' in said else [said]
+    wrong += [] if of_all / sharers <= work * 1.001 <= 1.2 * of_all / sharers else [f'{work} of {of_all} GFLOP']
+    return wrong + ([] if 'makes all matrices itself: optimizer.muon_ranks=' in alone else [alone])
+
+
 def case_size(way):
     """The plan has the bytes of the tensors in a file, to the byte; a changed list of tensors is refused, also with a digest
     that is right."""
@@ -219,6 +243,7 @@ if __name__ == '__main__':
     cases += [(f'llama, NorMuon, {mesh}', case_mesh, 'llama, NorMuon', mesh) for mesh in
               ('no_shard over 2, once, saved in the background', 'states in a file, carried') if job.can_launch()]
     cases += [('states of rows elsewhere', case_rows_elsewhere), ('what the plan says', case_plan)]
+    cases += [(f'shared work, {mesh}', case_sharers, mesh) for mesh in SHARERS]
     cases += [(f'{way}, bytes of a checkpoint', case_size, way) for way in ('llama', 'llama, groups', 'experts, NorMuon, cautious')]
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
               (('llama, NorMuon', 'full_shard over 4, by messages'), ('llama, NorMuon', 'full_shard over 4, 1 owner'), ('llama', 'full_shard over 4, by messages'), ('llama', 'states in a file, carried'), ('experts', 'full_shard over 2'),

@@ -39,6 +39,12 @@ static int64_t result_bytes(const struct sim_rank *r, const struct sh_op *op)
     return sh_program_part_elems(r->p, op, 1) * sh_dtype_bytes(r->p->tensors[op->out[0]].dtype);
 }
 
+/* Whether replicas give each other what they have made, in place. */
+static bool shares(const struct sh_op *op)
+{
+    return op->kind == SH_OP_ALL_TO_ALL && op->attr.exchange.sharers;
+}
+
 static bool is_collective(const struct sim_rank *r, int i)
 {
     return sh_op_info(r->p->ops[i].kind)->async;
@@ -228,6 +234,43 @@ static char *carried(const struct sim *s, const struct sim_meeting *m, const cha
     return out;
 }
 
+/* What a rank gives the replicas with which it shares matrices, as a part of its operand. */
+static char *own_share(const struct sim_rank *r, const struct sh_op *op, int64_t *bytes)
+{
+    int n = op->attr.exchange.sharers, mine = sh_group_index(&r->mesh, op->attr.group) % n;
+    const int64_t *cuts = sh_program_cuts(r->p, op) + op->attr.exchange.run * (n + 1);
+    int64_t size = sh_dtype_bytes(r->p->tensors[op->out[0]].dtype);
+
+    assert_int_equal(op->in[0], op->out[0]);
+    assert_int_equal(op->attr.exchange.cuts, (n + 1) * sh_group_size(&r->mesh, r->p->units[op->unit].shard));
+    assert_int_equal(op->attr.exchange.run, sh_group_index(&r->mesh, r->p->units[op->unit].shard));
+    *bytes = (cuts[mine + 1] - cuts[mine]) * size;
+    return r->arena + r->p->tensors[op->in[0]].offset_bytes + cuts[mine] * size;
+}
+
+/* What the member at place k has when each of its run has given what it has made. */
+static char *shared(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
+{
+    struct sim_flight *f = flight_of(s, &m->member[k], m->member[k].op);
+    const struct sim_rank *mine = &s->ranks[m->member[k].rank];
+    const struct sh_op *op = &mine->p->ops[m->member[k].op];
+    int n = op->attr.exchange.sharers;
+    char *out = f->before;
+
+    f->before = NULL;
+    assert_int_equal(m->size % n, 0);
+    for (int other = k / n * n; other < k / n * n + n; other++) {
+        const struct sim_rank *r = &s->ranks[m->member[other].rank];
+        int64_t bytes, at;
+
+        at = own_share(r, &r->p->ops[m->member[other].op], &bytes) -
+             (r->arena + r->p->tensors[r->p->ops[m->member[other].op].in[0]].offset_bytes);
+        assert_true(at >= 0 && at + bytes <= bytes_of(mine, op->out[0]));
+        memcpy(out + at, gifts[other], (size_t)bytes);
+    }
+    return out;
+}
+
 /* What the member at place k has after an exchange by cuts, between equal chunks of an array and other parts of it. */
 static char *recut(const struct sim *s, const struct sim_meeting *m, const char *const *gifts, int k)
 {
@@ -267,6 +310,8 @@ static char *exchanged(const struct sim *s, const struct sim_meeting *m, const c
 
     if (flight_of(s, &m->member[k], m->member[k].op)->parts)
         return carried(s, m, gifts, k);
+    if (shares(op))
+        return shared(s, m, gifts, k);
     if (sh_program_cuts(s->ranks[who->rank].p, op))
         return recut(s, m, gifts, k);
     out = sh_calloc((size_t)m->bytes + 1, 1);
@@ -403,6 +448,8 @@ void sim_coll_start(struct sim_rank *r, int i)
     f->started = true;
     f->meeting->started++;
     f->sent_bytes = bytes_of(r, from);
+    if (shares(op))
+        in = own_share(r, op, &f->sent_bytes);
     f->sent = sh_calloc((size_t)f->sent_bytes + 1, 1);
     memcpy(f->sent, in, (size_t)f->sent_bytes);
     f->sent_hash = sh_hash64(in, (size_t)f->sent_bytes);
@@ -417,7 +464,7 @@ void sim_coll_start(struct sim_rank *r, int i)
             memcpy(f->before, out, (size_t)bytes_of(r, op->out[0]));
     }
     memset(out, SIM_POISON, (size_t)bytes_of(r, op->out[0]));
-    if (in >= out && in < out + bytes_of(r, op->out[0]) && op->kind == SH_OP_ALL_GATHER)
+    if (in >= out && in < out + bytes_of(r, op->out[0]) && (op->kind == SH_OP_ALL_GATHER || shares(op)))
         memcpy(in, f->sent, (size_t)f->sent_bytes);
 }
 
@@ -434,6 +481,10 @@ void sim_coll_finish(const struct sim *s, struct sim_rank *r, int i, const struc
 {
     const struct sh_op *op = &r->p->ops[i];
     struct sim_flight *f = &r->flights[i];
+    int64_t bytes;
+    const char *in = op->kind == SH_OP_ALL_REDUCE ? NULL
+                     : shares(op)                 ? own_share(r, op, &bytes)
+                                                  : r->arena + r->p->tensors[op->in[0]].offset_bytes;
 
     if (sh_program_is_message(op)) {
         finish_message(s, r, i, section);
@@ -441,8 +492,7 @@ void sim_coll_finish(const struct sim *s, struct sim_rank *r, int i, const struc
     }
     assert_false(f->waited);
     f->waited = true;
-    if (op->kind != SH_OP_ALL_REDUCE &&
-        sh_hash64(r->arena + r->p->tensors[op->in[0]].offset_bytes, (size_t)f->sent_bytes) != f->sent_hash)
+    if (in && sh_hash64(in, (size_t)f->sent_bytes) != f->sent_hash)
         fail_msg("%s, operation %d: what is sent changed under way", sh_section_name(section->kind),
                  i - section->first_op);
     if (!goes_on(r, i, section))

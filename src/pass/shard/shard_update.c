@@ -13,7 +13,7 @@ struct wave {
     struct sh_program *out;
     int *unit;
     int n, most; /* of them, and at most */
-    int number;
+    int number, sharers;
 };
 
 static bool has_params(const struct sh_program *p, const struct sh_unit *u, enum sh_runs_of of)
@@ -94,12 +94,15 @@ static int64_t load_after(const struct sh_program *p, int64_t before)
 
 static struct sh_update_wave wave_of(const struct wave *w)
 {
+    int replicas = w->n ? sh_shard_replicas(&w->b->options, &w->out->units[w->unit[0]]) : 1;
+
     return (struct sh_update_wave){.p = w->out,
                                    .model = &w->b->model,
                                    .ortho = &w->b->options.ortho,
                                    .unit = w->unit,
                                    .n = w->n,
                                    .ranks = w->n ? sh_shard_chunks(&w->b->options, &w->out->units[w->unit[0]]) : 1,
+                                   .sharers = replicas % w->sharers ? 1 : w->sharers,
                                    .number = w->number};
 }
 
@@ -134,19 +137,21 @@ static void end_unit(struct wave *w, int unit)
         end_wave(w);
 }
 
-/* How many units a wave has: from all that have matrices. */
-static int size_of(struct wave *w)
+/* Set how many units a wave has, and how many replicas share their work: from all that have matrices. */
+static void set_size(struct wave *w)
 {
     struct sh_update_wave all;
-    int n;
 
+    w->most = w->sharers = 1;
     for (int i = 0; i < w->out->n_units; i++)
         if (sh_program_descends(&w->out->units[i]) && waits(w, i))
             w->unit[w->n++] = i;
     all = wave_of(w);
-    n = w->n ? sh_optim_wave_units(&all) : 1;
+    if (w->n) {
+        w->sharers = sh_shard_replicas(&w->b->options, &w->out->units[w->unit[0]]);
+        w->most = sh_optim_wave_units(&all, &w->sharers);
+    }
     w->n = 0;
-    return n;
 }
 
 /* Other numbers that no gradient changes are never moved. */
@@ -163,7 +168,7 @@ void sh_shard_update(const struct sh_build *b, struct sh_program *out)
     struct wave w = {.b = b, .out = out, .unit = sh_calloc((size_t)out->n_units + 1, sizeof *w.unit)};
     int64_t load = -1;
 
-    w.most = size_of(&w);
+    set_size(&w);
     sh_program_add_section(out, SH_SECTION_UPDATE, 1);
     for (int i = 0; i < out->n_units; i++) {
         bool router = balances_experts(out, &out->units[i]);
@@ -175,7 +180,9 @@ void sh_shard_update(const struct sh_build *b, struct sh_program *out)
         }
         if (!sh_program_descends(&out->units[i]))
             continue;
-        if (w.n && waits(&w, i) && out->units[i].shard != out->units[w.unit[0]].shard)
+        if (w.n && waits(&w, i) &&
+            (out->units[i].shard != out->units[w.unit[0]].shard ||
+             out->units[i].replicate != out->units[w.unit[0]].replicate))
             end_wave(&w);
         emit_update(b, out, i);
         end_unit(&w, i);

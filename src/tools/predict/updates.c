@@ -63,7 +63,8 @@ static void say_groups(const struct sh_predict *l)
 
 /* The matrices of a step, by wave. A wave takes as long as its busiest rank. */
 struct work {
-    int matrices, waves, ranks, owners; /* ranks that share a unit, and those of them that own matrices */
+    int matrices, waves, ranks, owners; /* ranks that share a unit, and those that own matrices */
+    int replicas, sharers;              /* of them, and those that share the work */
     int64_t elems;
     double all, busiest; /* operations: of all ranks, and of the busiest of each wave */
 };
@@ -89,23 +90,23 @@ static double largest(const double *load, int n)
 }
 
 /* Add an ORTHO to the loads of its wave. */
-static void add_ortho(const struct sh_program *p, const struct sh_op *op, struct work *w, double *load, int ranks)
+static void add_ortho(const struct sh_program *p, const struct sh_op *op, struct work *w, double *load)
 {
     for (int i = op->attr.ortho.first_all; i < op->attr.ortho.first_all + op->attr.ortho.count_all; i++) {
         w->matrices += (int)p->matrices[i].repeat;
         w->elems += p->matrices[i].repeat * p->matrices[i].out * p->matrices[i].in;
     }
-    for (int r = 0; r < ranks; r++) {
+    for (int r = 0; r < (op->attr.ortho.maker == SH_NONE ? w->ranks * w->sharers : w->ranks); r++) {
         bool cut = op->attr.ortho.first_cut != SH_NONE;
         const int64_t *at = cut ? p->cuts + op->attr.ortho.first_cut + r : NULL;
         double flops = flops_between(p, op, cut ? at[0] : 0, cut ? at[1] : INT64_MAX);
 
-        load[r] += flops;
+        load[op->attr.ortho.maker == SH_NONE ? r : op->attr.ortho.maker * w->ranks + r] += flops;
         w->all += flops;
     }
 }
 
-/* The section's first exchange of a wave begins it; over one rank each unit is one. */
+/* The first ORTHO of a wave begins it. */
 static struct work work_of(const struct sh_predict *l, const struct sh_section *s)
 {
     int most = sh_mesh_ranks(&l->mesh), wave = SH_NONE;
@@ -114,20 +115,21 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
 
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         const struct sh_op *op = &l->p->ops[i];
-        int ranks = op->unit == SH_NONE ? 1 : sh_group_size(&l->mesh, l->p->units[op->unit].shard);
 
-        if (sh_program_cuts(l->p, op) && op->attr.exchange.wave != wave) {
+        if (op->kind != SH_OP_ORTHO)
+            continue;
+        if (op->attr.ortho.wave != wave) {
             w.busiest += largest(load, most);
             for (int r = 0; r < most; r++)
                 load[r] = 0;
-            wave = op->attr.exchange.wave;
+            wave = op->attr.ortho.wave;
             w.waves++;
         }
-        if (op->kind == SH_OP_ORTHO) {
-            add_ortho(l->p, op, &w, load, ranks);
-            w.ranks = ranks;
-            w.owners = sh_owners_of(ranks, l->build.options.ortho.owners);
-        }
+        w.ranks = sh_group_size(&l->mesh, l->p->units[op->unit].shard);
+        w.replicas = sh_group_size(&l->mesh, l->p->units[op->unit].replicate);
+        w.sharers = op->attr.ortho.sharers;
+        w.owners = sh_owners_of(w.ranks, l->build.options.ortho.owners) * w.sharers;
+        add_ortho(l->p, op, &w, load);
     }
     w.busiest += largest(load, most);
     free(load);
@@ -163,6 +165,44 @@ static void say_unused(const struct sh_predict *l)
                      : "each rank has as many as the one with most of what AdamW updates");
 }
 
+/* Bytes that this rank has from its replicas in a step. */
+static int64_t shared_bytes(const struct sh_predict *l, const struct sh_section *s)
+{
+    int64_t bytes = 0;
+
+    for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
+        const struct sh_op *op = &l->p->ops[i];
+        const int64_t *cuts = sh_program_cuts(l->p, op);
+        int n = cuts ? op->attr.exchange.sharers : 0, mine = sh_group_index(&l->mesh, op->attr.group);
+
+        if (n == 0)
+            continue;
+        cuts += op->attr.exchange.run * (n + 1);
+        bytes += (cuts[n] - cuts[0] - (cuts[mine % n + 1] - cuts[mine % n])) *
+                 sh_dtype_bytes(l->p->tensors[op->out[0]].dtype);
+    }
+    return bytes;
+}
+
+static void say_replicas(const struct sh_predict *l, const struct sh_section *update, const struct work *w)
+{
+    char bytes[SH_STR_SHORT];
+
+    if (w->sharers > 1)
+        sh_str_say(stdout, "muon",
+                   "%d of %d replicas share the matrices of a rank, which has %s from the others a step", w->sharers,
+                   w->replicas, sh_str_bytes(shared_bytes(l, update), bytes));
+    else if (w->replicas > 1 && l->cfg.optimizer.muon_ranks)
+        sh_str_say(stdout, "muon", "each of %d replicas makes all matrices itself: optimizer.muon_ranks=%d",
+                   w->replicas, l->cfg.optimizer.muon_ranks);
+    else if (w->replicas > 1)
+        sh_str_say(
+            stdout, "muon",
+            "each of %d replicas makes all matrices itself, which is expected to take less time than to exchange "
+            "them; optimizer.muon_ranks=%d lets them share",
+            w->replicas, w->ranks * w->replicas);
+}
+
 static void say_muon(const struct sh_predict *l)
 {
     const struct sh_section *update = sh_program_section(l->p, SH_SECTION_UPDATE);
@@ -177,15 +217,16 @@ static void say_muon(const struct sh_predict *l)
         return;
     w = work_of(l, update);
     step = of_token * (double)(batch * l->cfg.training.seq_len) / world + w.busiest;
-    if (w.owners < w.ranks)
-        snprintf(of, sizeof of, " of %d", w.ranks);
-    if (w.ranks > 1)
+    if (w.owners < w.ranks * w.sharers)
+        snprintf(of, sizeof of, " of %d", w.ranks * w.sharers);
+    if (w.ranks * w.sharers > 1)
         snprintf(balance, sizeof balance, "; owned by %d%s ranks, in waves of %s, the busiest with %.2f of the mean",
                  w.owners, of,
                  sh_str_plural(w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, "unit", units),
                  w.busiest * w.owners / w.all);
     sh_str_say(stdout, "muon", "%d matrices of %s elements, the other %s by AdamW%s", w.matrices,
                sh_str_count(w.elems, count), sh_str_count(sh_model_params(&l->build.model) - w.elems, others), balance);
+    say_replicas(l, update, &w);
     sh_str_say(stdout, "muon",
                "%.4g GFLOP for orthogonal matrices on the busiest rank, %.2g %% of a step; 3 %% with %s tokens a step",
                w.busiest / 1e9, 100 * w.busiest / step,
