@@ -162,6 +162,20 @@ static void outliers_are_skipped_once_the_norm_is_known(void **state)
     assert_int_equal(judge(&g, 2, 1e9), SH_STEP_GOOD);
 }
 
+/* Objectives with weights of both signs have losses below 0, and any scale. */
+static void the_size_of_a_loss_does_not_matter(void **state)
+{
+    (void)state;
+    for (double scale = 1e-6; scale < 1e7; scale *= 1e3) {
+        struct sh_guard g = guard();
+
+        for (int i = 0; i < 64; i++)
+            assert_int_equal(judge(&g, -3 * scale, (i % 2 ? 1.1 : 0.9) * scale), SH_STEP_GOOD);
+        assert_int_equal(judge(&g, -1e3 * scale, 1.35 * scale), SH_STEP_GOOD);
+        assert_int_equal(judge(&g, 3 * scale, 1.6 * scale), SH_STEP_OUTLIER);
+    }
+}
+
 static void a_short_window_judges_too(void **state)
 {
     struct sh_guard g = guard();
@@ -450,6 +464,7 @@ int main(void)
         cmocka_unit_test(clipping),
         cmocka_unit_test(non_finite_steps_are_skipped),
         cmocka_unit_test(outliers_are_skipped_once_the_norm_is_known),
+        cmocka_unit_test(the_size_of_a_loss_does_not_matter),
         cmocka_unit_test(a_short_window_judges_too),
         cmocka_unit_test(old_norms_fade),
         cmocka_unit_test(too_many_skips_stop_the_run),
