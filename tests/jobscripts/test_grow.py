@@ -71,6 +71,7 @@ train*)
         [ ! -e "$STAGE/kill" ] || { rm "$STAGE/kill"; exit "$(cat "$STAGE/ends" 2>/dev/null || echo 137)"; }
         sleep 0.02
     done ;;
+plan*) echo "$*" | grep -o 'ranks [0-9]*' >>"$STAGE/plans"; exec "$REAL" "$@" ;;
 *) exec "$REAL" "$@" ;;
 esac''',
 }
@@ -203,6 +204,18 @@ def case_not_worth():
             stage.wait_for_starts(3)
             wrong += expect(stage.starts()[2], 'n1,n4,n3', stage)
     return wrong
+
+
+def case_ahead():
+    """What a loss would ask is asked before it, once, and not again after it."""
+    with Stage('ahead') as stage:
+        def plans():
+            return stage.lines('plans').count('6')
+        stage.wait('the plan of six ranks', plans)
+        time.sleep(job.stretch(2))
+        before = plans()
+        stage.shrink()
+        return expect((before, plans(), stage.starts()[1:]), (1, 1, ['n1,n2,n4']), stage)
 
 
 def case_rank_dies():
@@ -361,7 +374,7 @@ def case_unsure():
 
 
 if __name__ == '__main__':
-    sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth),
+    sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth), ('asked before the loss', case_ahead),
                             ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('that cannot take part', case_broken), ('lost twice', case_twice), ('ranks die on one node', case_deadly),
                             ('asked to stop', case_asked), ('a node that is unfit', case_unfit), ('one that dies of it', case_unfit_dies),
                             ('nobody to leave out', case_unsure)]))
