@@ -321,6 +321,14 @@ class Cluster:
         """Tell slurmctld what it finds out by itself when the node has not answered for SlurmdTimeout."""
         self.call('scontrol', 'update', f'nodename={name}', 'state=down', 'reason=lost', check=True)
 
+    def resume_drained(self):
+        """What an administrator does for healthy nodes that Slurm has drained ("Kill task failed"), since their part of a step did not
+        end for a minute while another node of that step was silent. Returns their names."""
+        names = self.call('sinfo', '-h', '-N', '-t', 'drain', '-o', '%N').split()
+        for name in names:
+            self.call('scontrol', 'update', f'nodename={name}', 'state=resume', check=True)
+        return names
+
     def hurry(self, number):
         """Let a requeued job start as soon as its credential differs from the previous one, which takes a second."""
         start = self.field(number, 'StartTime')
