@@ -63,10 +63,10 @@ static const struct sh_attr_field scan_attrs[] = {
     LETTER(delta, key_heads, 'K'), LETTER(delta, heads, 'H'), LETTER(delta, key_dim, 'D'), LETTER(delta, value_dim, 'V'),
     FIELD(delta, least), {0}};
 static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
-static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), {0}};
+static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), FIELD(part, squares), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha), FIELD(head, form),
-                                                   FIELD(head, raw), FIELD(head, cap), {0}};
+                                                   FIELD(head, raw), FIELD(head, cap), FIELD(head, squares), {0}};
 static const struct sh_attr_field logits_attrs[] = {FIELD(part, first), FIELD(part, all), FIELD(part, cap), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),
@@ -173,18 +173,18 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
          .flops = "18NF", .fused = true, OVER(0)},
     [SH_OP_HEAD_LOSS] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt, words [N,K] i32 opt, "
-                  "teacher [N,K] f32 opt -> loss [1] f64 +=",
+                  "teacher [N,K] f32 opt -> loss [s] f64 +=",
          .flops = "2NCV", .forward = true, .together = true, .attrs = head_attrs, APART},
     [SH_OP_HEAD_LOSS_GRAD] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32, weight [N] f32 opt, words [N,K] i32 opt, "
-                  "teacher [N,K] f32 opt -> loss [1] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
+                  "teacher [N,K] f32 opt -> loss [s] f64 +=, dx [N,C] act, dw [V,C] f32 += opt",
          .flops = "4NCV + 2NCV:dw", .together = true, .attrs = head_attrs, APART},
     [SH_OP_SCORE_REST] = {.shape = "stats [P,N,3] f32, words [P,N] i32, targets [N] i32 -> logprob [N] f32, word [N] i32",
                           .flops = "4NP", .stops = true, APART},
     [SH_OP_LOSS_PART] = {.shape = "z [N,V] act, targets [N] i32 -> stat [N,3] f32, word [N] i32 opt",
                          .flops = "4NV", .together = true, .attrs = part_attrs, APART},
     [SH_OP_LOSS_REST] =
-        {.shape = "z [N,V] act, stats [P,N,3] f32, targets [N] i32 -> loss [1] f64 +=, dz [N,V] act opt",
+        {.shape = "z [N,V] act, stats [P,N,3] f32, targets [N] i32 -> loss [s] f64 +=, dz [N,V] act opt",
          .flops = "4NV:dz", .together = true, .attrs = part_attrs, .inplace_in = 0, .inplace_out = 1},
     [SH_OP_HEAD_SCORE] =
         {.shape = "x [N,C] act, w [V,C] act, targets [N] i32 -> logprob [N] f32, word [N] i32, "

@@ -59,6 +59,9 @@
  * 1 - P counts as at least SH_KD_REST. HEAD_SCORE makes such words: the K largest logits in descending order, of equal
  * ones the lower word first; K is at most V.
  *
+ * With attr->head.squares the square of lse, the log of the sum of exponentials of a row's logits, comes to the loss of the
+ * row that often, with the row's weight. Its sum is a second number, which the first one does not hold.
+ *
  * With attr->head.raw there is no softmax: the logit of a row's target stands for its log-probability, so HEAD_SCORE makes
  * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher.
  *
@@ -422,12 +425,14 @@ struct sh_op_attr {
             int form;                              /* with a teacher, see above */
             bool raw;                              /* no softmax, see above */
             float cap;                             /* a logit z is cap tanh(z / cap); 0: z */
+            double squares;                        /* what that of lse counts, see above; 0: no second number */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
         struct sh_op_pair pair;                    /* PAIR_LOSS */
         struct {
             int64_t first;                         /* this rank's first word */
             int64_t all;                           /* EMBED*, LOGITS: words of all ranks; 0: the table has all */
             float cap;                             /* LOGITS, LOSS_*: as in head; z is not yet capped */
+            double squares;                        /* LOSS_REST: as in head */
         } part;                                    /* EMBED*, LOGITS, LOSS_PART, LOSS_REST */
         struct {
             int key_heads, heads, key_dim, value_dim;

@@ -29,11 +29,11 @@ struct head {
     const int32_t *targets; /* [N] */
     enum sh_dtype dtype;
     int64_t rows, dim, vocab, chunk, ld;
-    double *loss;  /* [chunk] */
-    float *logits; /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
-    float cap;     /* 0: none */
-    float *slopes; /* [threads,ld] derivatives of capped logits, of one row; none without a cap */
-    void *work;    /* for the products */
+    double *loss, *squares; /* [chunk]; squares: NULL: not wanted */
+    float *logits;          /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
+    float cap;              /* 0: none */
+    float *slopes;          /* [threads,ld] derivatives of capped logits, of one row; none without a cap */
+    void *work;             /* for the products */
     int64_t work_bytes;
 };
 
@@ -61,7 +61,7 @@ static struct head head_of(const struct sh_op_call *call, int threads, int64_t p
                      .cap = call->attr->head.cap};
     h.chunk = call->attr->head.chunk_rows < h.rows ? call->attr->head.chunk_rows : h.rows;
     h.ld = (h.vocab + PAD - 1) / PAD * PAD;
-    piece[0] = sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
+    piece[0] = (call->attr->head.squares == 0 ? 1 : 2) * sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
     piece[1] = sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.logits);
     piece[2] = h.cap == 0 ? 0 : sh_cpu_round64(threads * h.ld * (int64_t)sizeof *h.slopes);
     return h;
@@ -131,6 +131,7 @@ static sh_rc open_head(const struct sh_op_call *call, struct head *h)
     *h = head_of(call, omp_get_max_threads(), piece);
     char *p = call->work;
     h->loss = (double *)(void *)p;
+    h->squares = call->attr->head.squares == 0 ? NULL : (double *)(void *)(p + piece[0] / 2);
     h->logits = (float *)(void *)(p + piece[0]);
     h->slopes = (float *)(void *)(p + piece[0] + piece[1]);
     h->work = p + piece[0] + piece[1] + piece[2];
@@ -153,13 +154,14 @@ static sh_rc logits_of(const struct head *h, int64_t r, int64_t n)
     return sh_gemm_run(&g, h->work, h->work_bytes);
 }
 
-/* Loss of one row of logits. Leaves their exponentials in x and the sum of those in *sum. */
-static double row_loss(float *x, int64_t n, int32_t target, double *sum)
+/* Loss of one row of logits. Leaves their exponentials in x, the sum of those in *sum, and its log in *lse. */
+static double row_loss(float *x, int64_t n, int32_t target, double *sum, double *lse)
 {
     float max = sh_cpu_row_max(x, n);
     double at_target = x[target];
     *sum = sh_cpu_row_exp(x, n, 1.0f, max);
-    return log(*sum) + (double)max - at_target;
+    *lse = log(*sum) + (double)max;
+    return *lse - at_target;
 }
 
 /* The same without softmax: the loss is minus the target's logit, and the row becomes its gradient. */
@@ -172,10 +174,10 @@ static double raw_row(float *x, int64_t n, int32_t target, double scale)
     return loss;
 }
 
-/* Turn the row of exponentials into (softmax - onehot) * scale. */
-static void row_gradient(float *x, int64_t n, int32_t target, double sum, double scale)
+/* Turn the row of exponentials into (by softmax - onehot) * scale. */
+static void row_gradient(float *x, int64_t n, int32_t target, double sum, double by, double scale)
 {
-    sh_cpu_row_scale(x, n, (float)(scale / sum));
+    sh_cpu_row_scale(x, n, (float)(by * scale / sum));
     x[target] -= (float)scale;
 }
 
@@ -208,38 +210,39 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 {
     float *x = h->logits + i * h->ld;
     int32_t target = h->targets[r + i];
-    double sum = 0, weight = (double)sh_panel_head_weight(h->call, r + i);
+    double sum = 0, lse = 0, weight = (double)sh_panel_head_weight(h->call, r + i), z = h->call->attr->head.squares;
     double scale = gradient ? weight * h->call->scalars->loss_scale : 0;
     bool teacher = weight != 0 && sh_cpu_has_teacher(h->call), raw = weight != 0 && h->call->attr->head.raw;
     const float *slope = cap_row(h, x, gradient);
     if (teacher)
-        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient, scale);
+        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient, scale, &lse);
     else if (raw)
         h->loss[i] = weight * raw_row(x, h->vocab, target, scale);
     else
-        h->loss[i] = weight == 0 ? 0 : weight * row_loss(x, h->vocab, target, &sum);
+        h->loss[i] = weight == 0 ? 0 : weight * row_loss(x, h->vocab, target, &sum, &lse);
+    if (h->squares)
+        h->squares[i] = weight * z * lse * lse;
     if (!gradient)
         return;
     if (weight == 0)
         memset(x, 0, (size_t)h->vocab * sizeof *x);
     else if (!teacher && !raw)
-        row_gradient(x, h->vocab, target, sum, scale);
+        row_gradient(x, h->vocab, target, sum, 1 + 2 * z * lse, scale);
     if (slope)
         sh_cpu_row_times(x, slope, h->vocab);
     if (h->dtype != SH_F32)
         round_row(x, h->vocab, h->dtype);
 }
 
-/* Compute the logits of rows [r, r+n), or their gradients in place if asked for; return the loss, summed in row
- * order. */
-static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient, double *loss)
+/* Compute the logits of rows [r, r+n), or their gradients in place if asked for; add their losses in row order. */
+static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient, struct sh_head_sums *sums)
 {
     SH_TRY(logits_of(h, r, n));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++)
         one_row(h, r, i, gradient);
     for (int64_t i = 0; i < n; i++)
-        *loss += h->loss[i];
+        sh_head_add(sums, h->loss, h->squares, i);
     return SH_OK;
 }
 
@@ -271,15 +274,15 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
     return sh_gemm_run(&g, h->work, h->work_bytes);
 }
 
-/* One chunk after another; *loss is summed in row order. */
-static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *loss)
+/* One chunk after another; sums are in row order. */
+static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, struct sh_head_sums *sums)
 {
     struct head h;
     SH_TRY(open_head(call, &h));
-    *loss = 0;
+    *sums = (struct sh_head_sums){0};
     for (int64_t r = 0; r < h.rows; r += h.chunk) {
         int64_t n = h.rows - r < h.chunk ? h.rows - r : h.chunk;
-        SH_TRY(chunk_loss(&h, r, n, gradient, loss));
+        SH_TRY(chunk_loss(&h, r, n, gradient, sums));
         if (gradient)
             SH_TRY(chunk_gradients(&h, r, n));
     }
@@ -289,15 +292,14 @@ static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, double *lo
 /* For both kinds: the call's kind says whether gradients are computed. */
 static sh_rc run_head(const struct sh_op_call *call)
 {
-    double loss;
+    struct sh_head_sums sums;
 #ifdef SH_WIDE
     if (by_tiles(call))
-        SH_TRY(sh_panel_head_run(call, &loss));
+        SH_TRY(sh_panel_head_run(call, &sums));
     else
 #endif
-        SH_TRY(run_chunks(call, call->kind == SH_OP_HEAD_LOSS_GRAD, &loss));
-    double *out = call->out[0].data;
-    *out = sh_op_adds(call, 0) ? *out + loss : loss;
+        SH_TRY(run_chunks(call, call->kind == SH_OP_HEAD_LOSS_GRAD, &sums));
+    sh_head_store(call, call->attr->head.squares != 0, sums);
     return SH_OK;
 }
 

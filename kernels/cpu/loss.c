@@ -4,6 +4,7 @@
 #include "kernels/cpu/base/row.h"
 #include "kernels/cpu/base/stage.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/panel/head_panels.h"
 
 #include <math.h>
 #include <string.h>
@@ -106,12 +107,18 @@ static struct whole whole_of(const struct sh_operand *parts, int64_t row)
     return w;
 }
 
-/* (softmax - onehot) * loss_scale; 0 without a target. */
+static double lse_of(struct whole w)
+{
+    return log(w.sum) + (double)w.max;
+}
+
+/* (softmax - onehot) * loss_scale, with more of the softmax for the square; 0 without a target. */
 static void write_gradient(const struct sh_op_call *call, int64_t row, struct whole w, int32_t word)
 {
     const struct sh_operand *z = &call->in[0], *dz = &call->out[1];
     int64_t V = z->dim[1], first = row * V, target = word - call->attr->part.first;
-    float scale = (float)call->scalars->loss_scale, factor = (float)(call->scalars->loss_scale / w.sum);
+    double share = 1 + 2 * call->attr->part.squares * lse_of(w);
+    float scale = (float)call->scalars->loss_scale, factor = (float)(share * call->scalars->loss_scale / w.sum);
     float room[SH_CPU_PIECE], to[SH_CPU_PIECE], slope[SH_CPU_PIECE];
 
     for (int64_t at = 0; at < V; at += SH_CPU_PIECE) {
@@ -132,30 +139,35 @@ static void write_gradient(const struct sh_op_call *call, int64_t row, struct wh
     }
 }
 
-/* Losses of rows, so that their sum has one order. */
+/* Losses of rows and their squares, so that their sums have one order. */
 int64_t sh_cpu_loss_rest_work_bytes(const struct sh_op_call *call, int threads)
 {
     (void)threads;
-    return sh_cpu_round64(call->in[0].dim[0] * (int64_t)sizeof(double));
+    return sh_cpu_round64((call->attr->part.squares == 0 ? 1 : 2) * call->in[0].dim[0] * (int64_t)sizeof(double));
 }
 
 sh_rc sh_cpu_loss_rest(const struct sh_op_call *call)
 {
-    double *loss = call->work, *out = call->out[0].data, sum = 0;
     int64_t N = call->in[0].dim[0];
+    double *loss = call->work, *squares = call->attr->part.squares == 0 ? NULL : loss + N;
+    struct sh_head_sums sums = {0};
 
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < N; row++) {
         int32_t word = ((const int32_t *)call->in[2].data)[row];
         struct whole w = whole_of(&call->in[1], row);
+        bool counts = word >= 0 && call->attr->part.first == 0;
+        double lse = lse_of(w);
 
-        loss[row] = word >= 0 && call->attr->part.first == 0 ? log(w.sum) + (double)w.max - w.at_target : 0;
+        loss[row] = counts ? lse - w.at_target : 0;
+        if (squares)
+            squares[row] = counts ? call->attr->part.squares * lse * lse : 0;
         if (call->out[1].data)
             write_gradient(call, row, w, word);
     }
     for (int64_t row = 0; row < N; row++)
-        sum += loss[row];
-    *out = sh_op_adds(call, 0) ? *out + sum : sum;
+        sh_head_add(&sums, loss, squares, row);
+    sh_head_store(call, squares, sums);
     return SH_OK;
 }
 

@@ -127,15 +127,16 @@ static void mix_exponentials(const struct row *r, float soft, float hard)
 /* The derivative of the teacher's part is T times the difference of the two softmaxes: T^2 from the loss, 1 / T from the
  * logits. With a rest this is so for the teacher's words, at T = 1; the probabilities of all others count less by what
  * the teacher has left for them. A model sure of these words has a ratio of thousands, so they are computed apart: a
- * difference of multiples of the ratio would lose their last digits. */
-static void make_gradient(const struct row *r, double scale)
+ * difference of multiples of the ratio would lose their last digits. `more`: of attr->head.squares. */
+static void make_gradient(const struct row *r, double scale, double more)
 {
     double soft = scale * r->alpha * r->temperature, hard = scale * (1 - r->alpha), own[SH_KD_WORDS];
+    double all = hard + scale * more; /* what the softmax counts at temperature 1 */
 
     for (int64_t j = 0; j < r->k && r->tail > 0; j++)
-        own[j] = (soft + hard) * exp(log_own(r, j));
+        own[j] = (soft + all) * exp(log_own(r, j));
     mix_exponentials(r, (float)(soft * (r->tail > 0 ? 1 - r->ratio : r->said) / r->soft_sum),
-                     (float)(hard / r->hard_sum));
+                     (float)(all / r->hard_sum));
     for (int64_t j = 0; j < r->k && r->tail > 0; j++)
         r->x[r->word[j]] = (float)own[j];
     for (int64_t j = 0; j < r->k; j++)
@@ -143,13 +144,15 @@ static void make_gradient(const struct row *r, double scale)
     r->x[r->target] -= (float)hard;
 }
 
-double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale)
+double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale,
+                          double *lse)
 {
     struct row r = open_row(call, row, x, n);
     double loss = loss_of(&r);
 
+    *lse = log(r.hard_sum) + r.max;
     if (gradient)
-        make_gradient(&r, scale);
+        make_gradient(&r, scale, 2 * call->attr->head.squares * *lse);
     return loss;
 }
 

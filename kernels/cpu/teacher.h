@@ -10,9 +10,11 @@ static inline bool sh_cpu_has_teacher(const struct sh_op_call *call)
     return call->in[4].ndim > 0;
 }
 
-/* The loss of one row of logits x [n], without its weight. With gradient, x becomes `scale` times the gradient of that,
- * else it stays. */
-double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale);
+/* The loss of one row of logits x [n], without its weight. With gradient, x becomes `scale` times the gradient of that
+ * and of attr->head.squares lse^2, else it stays.
+ *   lse  out  the log of the sum of the row's exponentials */
+double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale,
+                          double *lse);
 
 /* The k largest of x [n], in descending order, of equal ones the first, and where they are. */
 void sh_cpu_best_words(const float *x, int64_t n, int64_t k, int32_t *word, float *best);

@@ -78,10 +78,10 @@ int64_t sh_cuda_gated_norm_bwd_work_bytes(const struct sh_op_call *call)
     return sh_cuda_row_parts(elems(&call->in[1]) / C) * C * (int64_t)sizeof(float);
 }
 
-/* The loss of each row. */
+/* The loss of each row, and its square. */
 int64_t sh_cuda_loss_rest_work_bytes(const struct sh_op_call *call)
 {
-    return call->in[0].dim[0] * (int64_t)sizeof(double);
+    return (call->attr->part.squares == 0 ? 1 : 2) * call->in[0].dim[0] * (int64_t)sizeof(double);
 }
 
 /* A count of each expert's choices in each part, and of all. */

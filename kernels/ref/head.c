@@ -2,7 +2,8 @@
  * e^logits) - logits[y]), where absent weights are 1. Rows with a negative target or weight 0 do not count and get zero
  * gradients. The loss is a sum; the gradients are those of scalars->loss_scale times the loss: with dlogits =
  * weight[n] (softmax - onehot) loss_scale, dx[n] = W' dlogits, dW += dlogits' x[n]. With a soft cap c a logit z is
- * c tanh(z / c), whose derivative is 1 - (logit / c)^2. */
+ * c tanh(z / c), whose derivative is 1 - (logit / c)^2. With a factor z there is a second sum, of weight[n] z lse^2, whose
+ * derivative 2 z lse softmax comes to the other. */
 #include "kernels/ref/ref.h"
 #include "src/config/words.h"
 
@@ -30,6 +31,17 @@ static double capped(double z, float cap)
 static double slope_of(double logit, float cap)
 {
     return cap == 0 ? 1 : 1 - logit / (double)cap * (logit / (double)cap);
+}
+
+/* The square of lse in the loss, and what the softmax counts more in its derivative. */
+static double square_of(double z, double lse)
+{
+    return z == 0 ? 0 : z * lse * lse;
+}
+
+static double more_of(double z, double lse)
+{
+    return z == 0 ? 0 : 2 * z * lse;
 }
 
 /* One product at a time, in double: the reference is slow and exact. */
@@ -146,7 +158,8 @@ static double teacher_row(const struct sh_op_call *call, struct shape z, int64_t
     }
     for (int64_t v = 0; v < z.V && gradient; v++)
         logits[v] = alpha * T * factor_of(call, &w, row, K, v) * exp(logits[v] / T - soft) +
-                    (1 - alpha) * (exp(logits[v] - lse) - (v == target));
+                    (1 - alpha + more_of(call->attr->head.squares, lse)) * exp(logits[v] - lse) -
+                    (1 - alpha) * (v == target);
     for (int64_t j = 0; j < K && gradient; j++) {
         struct named n = named_of(call, row, K, j);
         logits[n.word] -= alpha * T * n.share;
@@ -164,7 +177,8 @@ static double row_loss(const struct sh_op_call *call, struct shape z, int64_t ro
     if (has_teacher(call))
         return teacher_row(call, z, row, lse, logits, gradient);
     for (int64_t v = 0; v < z.V && gradient; v++)
-        logits[v] = (call->attr->head.raw ? 0 : exp(logits[v] - lse)) - (v == target);
+        logits[v] = (call->attr->head.raw ? 0 : (1 + more_of(call->attr->head.squares, lse)) * exp(logits[v] - lse)) -
+                    (v == target);
     return loss;
 }
 
@@ -203,12 +217,19 @@ int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call)
     return (rows_of(call) * V + (makes_dw(call) ? V * C : 0)) * (int64_t)sizeof(double);
 }
 
+static void sum_losses(const struct sh_op_call *call, double z, double loss, double squares)
+{
+    sh_ref_sum(call, 0, 0, loss);
+    if (z != 0)
+        sh_ref_sum(call, 0, 1, squares);
+}
+
 sh_rc sh_ref_head_loss(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call);
     bool grad = call->kind == SH_OP_HEAD_LOSS_GRAD;
     double *logits = call->work, *slope = rows_of(call) > 1 ? logits + z.V : NULL;
-    double *dw = makes_dw(call) ? logits + rows_of(call) * z.V : NULL, loss = 0;
+    double *dw = makes_dw(call) ? logits + rows_of(call) * z.V : NULL, loss = 0, squares = 0;
 
     if (dw)
         memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
@@ -219,13 +240,14 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
             for (int64_t v = 0; v < z.V && slope; v++)
                 slope[v] = slope_of(logits[v], call->attr->head.cap);
             loss += weight * row_loss(call, z, n, lse, logits, grad);
+            squares += weight * square_of(call->attr->head.squares, lse);
             for (int64_t v = 0; v < z.V && slope; v++)
                 logits[v] *= slope[v];
         }
         if (grad)
             row_gradients(call, z, n, weight, logits, dw);
     }
-    sh_ref_sum(call, 0, 0, loss);
+    sum_losses(call, call->attr->head.squares, loss, squares);
     for (int64_t i = 0; dw && i < z.V * z.C; i++)
         sh_ref_sum(call, 2, i, dw[i]);
     return SH_OK;
@@ -295,21 +317,24 @@ sh_rc sh_ref_loss_rest(const struct sh_op_call *call)
 {
     const struct sh_operand *z = &call->in[0];
     int64_t V = z->dim[1];
-    double loss = 0;
+    double loss = 0, squares = 0, factor = call->attr->part.squares;
 
     for (int64_t n = 0; n < z->dim[0]; n++) {
         double word = sh_ref_get(&call->in[2], n), at_target, lse = lse_of_parts(&call->in[1], n, &at_target);
         int64_t target = (int64_t)(word - (double)call->attr->part.first);
 
         loss += word >= 0 && call->attr->part.first == 0 ? lse - at_target : 0;
+        squares += word >= 0 && call->attr->part.first == 0 ? square_of(factor, lse) : 0;
         for (int64_t v = 0; v < V && call->out[1].data; v++) {
             double logit = part_get(call, n * V + v), slope = slope_of(logit, call->attr->part.cap);
 
             sh_ref_set(&call->out[1], n * V + v,
-                       word < 0 ? 0 : (exp(logit - lse) - (v == target)) * slope * call->scalars->loss_scale);
+                       word < 0 ? 0
+                                : ((1 + more_of(factor, lse)) * exp(logit - lse) - (v == target)) * slope *
+                                      call->scalars->loss_scale);
         }
     }
-    sh_ref_sum(call, 0, 0, loss);
+    sum_losses(call, factor, loss, squares);
     return SH_OK;
 }
 

@@ -85,6 +85,8 @@ struct sh_norm_metrics {
 struct sh_step_metrics {
     int64_t step;            /* steps done, this one included */
     double loss, grad_norm, lr;
+    bool has_head_z;         /* training.z_loss is not 0: */
+    double head_z;           /* what squares add to the objective; loss is without them */
     double loss_scale;       /* that the gradients were computed with, in float16; else 0 */
     const char *skipped;     /* NULL, or why the update was skipped */
     int64_t tokens;          /* of this step over all ranks */

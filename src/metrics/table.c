@@ -210,6 +210,8 @@ const struct sh_metric sh_metric_table[] = {
      GAUGE("texts_in_step", NULL, "Texts with numbers in the newest step.")},
     {STEP(loss_scale), IF(loss_scale), .key = "loss_scale", .tag = "train/loss_scale",
      GAUGE("loss_scale", NULL, "Scale of the loss of the newest step, in float16.")},
+    {STEP(head_z), IF(has_head_z), .key = "head_z_loss", .tag = "train/head_z_loss",
+     GAUGE("head_z_loss", NULL, "Loss that keeps the logits of words small, in the newest step.")},
     {STEP(routers.aux), IF(routers.has_aux), .key = "aux_loss", .tag = "train/aux_loss",
      GAUGE("aux_loss", NULL, "Loss that spreads tokens over experts, in the newest step.")},
     {STEP(routers.z), IF(routers.has_z), .key = "z_loss", .tag = "train/z_loss",

@@ -115,6 +115,7 @@ static struct sh_emit position(const struct sh_model *m, const struct sh_model_b
                             .choose = b->choose,
                             /* Labels have none. */
                             .cap = m->num_labels ? 0 : (float)m->logits_softcap,
+                            .z = b->z_loss,
                             .raw = m->num_labels == 1};
 }
 

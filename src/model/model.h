@@ -67,8 +67,9 @@ struct sh_model_batch {
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
     struct sh_op_pair pairs;              /* of an objective of pairs */
     struct sh_teacher_numbers teacher;    /* of an objective with a teacher */
-    int top_k; /* of LOSS: also makes so many of the likeliest words of each place; 0: none */
-    int cache; /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
+    double z_loss; /* of LOSS, without pairs or a plug-in: what the square of lse counts; its sum is a second number */
+    int top_k;     /* of LOSS: also makes so many of the likeliest words of each place; 0: none */
+    int cache;     /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */
     struct sh_adapters adapters;
     struct sh_model_balance balance;
     struct sh_model_spread spread; /* ranks and place are set by the model pass, by the mesh */

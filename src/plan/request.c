@@ -175,6 +175,7 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
                                                .temperature = cfg->objective.temperature,
                                                .alpha = cfg->objective.alpha,
                                                .form = cfg->objective.kd_form},
+                                   .z_loss = generate ? 0 : cfg->training.z_loss,
                                    .chunk_rows = chunk_rows(cfg, gpu)};
 }
 

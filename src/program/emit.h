@@ -21,6 +21,7 @@ struct sh_emit {
     int block; /* transformer block being emitted, SH_NONE outside */
     bool anew; /* with docs: positions restart in each document */
     float cap; /* soft cap on the logits of words; 0: none */
+    double z;  /* what the square of their lse counts in the loss; 0: no number for it */
     bool choose; /* as in struct sh_op_attr, for the rows of experts */
     bool raw;    /* the head makes a value of each row, not the logits of words */
     bool

@@ -50,16 +50,18 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
                        const struct sh_teacher_numbers *teacher)
 {
     struct sh_op op = head_op(e, SH_OP_HEAD_LOSS, x, w, chunk_rows);
+    int numbers = e->z == 0 ? 1 : 2;
 
     op.in[3] = weight;
     if (teacher)
         learn_from(e, &op, teacher);
+    op.attr.head.squares = e->z;
     if (e->p->port[SH_PORT_LOSS] != SH_NONE) /* the objective has made it */
         op.out[0] = sh_emit_tensor(e, SH_MEM_ACT, SH_F64, 1, DIMS(1), "weighed");
     else
-        op.out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, e->leaves > 1 ? e->leaves : 1);
+        op.out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, numbers * (e->leaves > 1 ? e->leaves : 1));
     if (e->leaves > 1)
-        op.out[0] = sh_emit_view(e, op.out[0], 1, DIMS(1));
+        op.out[0] = sh_emit_view(e, op.out[0], 1, DIMS(numbers));
     sh_emit_append(e, &op);
 }
 

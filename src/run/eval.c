@@ -33,7 +33,7 @@ static int64_t all_held(const struct sh_run *r)
     return r->p->tensors[r->p->port[SH_PORT_LOSS]].dim[0];
 }
 
-/* Numbers that a micro-step leaves: those of pairs, or one for each leaf of this rank's part of the sequences. If a tree
+/* Numbers that a micro-step leaves: those of pairs, or some for each leaf of this rank's part of the sequences. If a tree
  * joins micro-steps that are one list, each has its own. */
 static int64_t held_of(const struct sh_run *r)
 {
@@ -45,6 +45,12 @@ static bool has_pairs(const struct sh_run *r)
     return sh_objective_of(r->build.batch.objective)->counts == SH_COUNTS_ANSWERS;
 }
 
+/* Numbers of a leaf. Without pairs: the loss, and, if squares of lse come to it, their sum. */
+static int64_t numbers_of(const struct sh_run *r)
+{
+    return has_pairs(r) ? held_of(r) : r->build.batch.z_loss == 0 ? 1 : 2;
+}
+
 static double *room_for_losses(const struct sh_run *r)
 {
     int64_t n = all_held(r) > SH_PAIR_ALL ? all_held(r) : SH_PAIR_ALL;
@@ -52,23 +58,25 @@ static double *room_for_losses(const struct sh_run *r)
     return sh_calloc((size_t)n, sizeof(double));
 }
 
-/* The first numbers of the port; the loss alone, if there are no pairs. */
+/* The first numbers of the port. */
 static void take_numbers(const struct sh_run *r, const double *held, double numbers[SH_PAIR_ALL])
 {
     for (int i = 0; i < SH_PAIR_ALL; i++)
-        numbers[i] = i == 0 || (has_pairs(r) && i < held_of(r)) ? held[i] : 0;
+        numbers[i] = i < numbers_of(r) ? held[i] : 0;
 }
 
 void sh_run_own_losses(struct sh_run *r, int step, double numbers[SH_PAIR_ALL])
 {
     double *all = room_for_losses(r), *held = all + step * held_of(r);
-    struct sh_tree sum = {0};
 
     sh_exec_get(r->exec, SH_PORT_LOSS, all);
-    take_numbers(r, held, numbers);
-    for (int64_t i = 0; i < held_of(r) && !has_pairs(r); i++)
-        sh_tree_add(&sum, held[i]);
-    numbers[0] = has_pairs(r) ? numbers[0] : sh_tree_total(&sum);
+    for (int64_t i = 0; i < SH_PAIR_ALL; i++) {
+        struct sh_tree sum = {0};
+
+        for (int64_t at = i; at < held_of(r) && i < numbers_of(r); at += numbers_of(r))
+            sh_tree_add(&sum, held[at]);
+        numbers[i] = i < numbers_of(r) ? sh_tree_total(&sum) : 0;
+    }
     free(all);
 }
 

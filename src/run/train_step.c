@@ -316,6 +316,8 @@ static sh_rc forward_backward(struct sh_train *t, struct sh_step_metrics *m)
     sh_run_losses(r, numbers);
     sh_exec_get(r->exec, SH_PORT_SUMSQ, &norm);
     m->loss = numbers[0] / (double)t->counted;
+    m->has_head_z = r->build.batch.z_loss != 0;
+    m->head_z = m->has_head_z ? numbers[1] / (double)t->counted : 0;
     m->grad_norm = sqrt(norm) / t->loss_scale.scale;
     SH_TRY(share_extremes(r, t->feed.reference));
     if (t->feed.reference)

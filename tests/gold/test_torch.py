@@ -107,9 +107,10 @@ MODELS = {
                     'model.query_pre_attn_scalar': 20},
     'gemma2': {**LLAMA, **DOCUMENTS, 'model.family': 'gemma2', 'model.head_dim': 24, 'model.tie_word_embeddings': True,
                'model.attention_window': 9, 'model.layer_types': 'sliding,full', 'model.query_pre_attn_scalar': 20,
-               'model.attention_softcap': 0.8, 'model.logits_softcap': 1.5},
+               'model.attention_softcap': 0.8, 'model.logits_softcap': 1.5, 'training.z_loss': 0.05},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.tie_word_embeddings': True},
     'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},
+    'llama, masked, squares': {**LLAMA, **MASKED, 'training.z_loss': 0.05},
     'mixtral': {**ALL_EXPERTS, 'model.family': 'mixtral', 'model.route_norm': True, 'moe.aux_loss_coeff': 0.1},
     'qwen2_moe': {**EXPERTS, 'model.family': 'qwen2_moe', 'model.first_dense_layers': 1, 'model.shared_ffn_dim': 24,
                   'moe.aux_loss_coeff': 0.1, 'moe.z_loss_coeff': 0.02},
@@ -163,7 +164,7 @@ CONTEXT = {2: {'parallelism.context_parallel_degree': 2}, 4: {'parallelism.conte
 
 # Heads that 2 and 4 ranks can share, and products with and without biases, apart, together and head by head.
 HALVES = {f'{name}, in parts': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
-    ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 4}), ('phi3', {'model.n_kv_heads': 4}),
+    ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 4}), ('phi3', {'model.n_kv_heads': 4, 'training.z_loss': 0.05}),
     ('gemma2', {'model.n_kv_heads': 4}), ('starcoder2', {'model.n_kv_heads': 4}),
     ('qwen2_moe', {'model.n_kv_heads': 4, 'moe.aux_loss_coeff': 0, 'moe.z_loss_coeff': 0}))}
 MODELS |= HALVES
@@ -263,12 +264,14 @@ def compare_tensors(found, expected, bound):
 
 
 def compare_run(m, steps, path):
-    losses, norms, weights, _, gap = m.reference
+    losses, norms, weights, _, gap, added = m.reference
+    others = [sum(step.get(key, 0) for key in ('aux_loss', 'z_loss', 'head_z_loss')) for step in steps]
     changed = {name: values - m.weights[name] for name, values in checkpoint.read(path).items()}
     expected = {name: weights[name] - m.weights[name] for name in weights}
     return (([] if gap > GAP else [f'a choice has a gap of {gap:.2g}: give another seed'])
             + job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
             + job.differ('gradient norm', [step['grad_norm'] for step in steps], norms, GRADIENT_BOUND)
+            + (job.differ('losses beside it', others, added, LOSS_BOUND) if any(added) else [])
             + job.differ('rate', [step['lr'] for step in steps],
                          [torch_reference.learning_rate(i, m.c) for i in range(len(losses))], 1e-12)
             + compare_tensors(changed, expected, BOUNDS.get(m.c.get('optimizer.name'), CHANGE_BOUND)))

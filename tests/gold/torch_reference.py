@@ -355,11 +355,12 @@ def scores(weights, texts, c):
 
 
 def mean_loss(w, tokens, targets, c):
-    """[B,T] each. Returns (the loss, that of the router, the smallest gap of a choice of experts)."""
+    """[B,T] each. Returns (the loss, those of routers and of squares, the smallest gap of a choice of experts)."""
     routed = []
     logits = logits_of(w, tokens, c, routed)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-    return loss, router_losses(routed, c), min((r['gap'] for r in routed), default=1)
+    squares = c.get('training.z_loss', 0) * logits[targets != IGNORED].logsumexp(-1).square().mean()
+    return loss, router_losses(routed, c) + squares, min((r['gap'] for r in routed), default=1)
 
 
 def learning_rate(step, c):
@@ -552,14 +553,14 @@ def adapted(base, adapters, c):
 def train(weights, stream, steps, c, mask=None):
     """mask: for each token whether it counts as a target. If there are adapters, only they are trained. Returns (losses,
     gradient norms before clipping, trained weights after the last step, their gradients of the first step, the smallest
-    gap of a choice of experts)."""
+    gap of a choice of experts, what other losses add)."""
     base = {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()}
     w = {name: value for name, value in base.items() if '.lora_' in name} or base
     for value in w.values():
         value.requires_grad = True
     stream = torch.tensor(stream, dtype=torch.long)
     optimizer = make_optimizer(w, c)
-    losses, norms, first, gaps = [], [], None, []
+    losses, norms, first, gaps, added = [], [], None, [], []
     for step in range(steps):
         optimizer.zero_grad()
         whole = base if w is base else adapted(base, w, c)
@@ -568,8 +569,9 @@ def train(weights, stream, steps, c, mask=None):
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))
         gaps.append(gap)
+        added.append(float(torch.as_tensor(router_loss).detach()))
         norms.append(clip(w, c['training.max_norm']))
         for group in optimizer.param_groups:
             group['lr'] = learning_rate(step, c) * group.get('factor', 1)
         optimizer.step()
-    return losses, norms, {name: x.detach().numpy() for name, x in w.items()}, first, min(gaps)
+    return losses, norms, {name: x.detach().numpy() for name, x in w.items()}, first, min(gaps), added

@@ -122,7 +122,7 @@ static void check_score(enum sh_dtype act, struct head_shape s)
 }
 
 /* With a cap: it only makes logits and their gradients smaller; many are near it. */
-static void check_form(enum sh_dtype act, struct head_shape s, float cap)
+static void check_form(enum sh_dtype act, struct head_shape s, float cap, double z)
 {
     double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;
     struct bound value = {.atol = (double)(s.dim + 64) * 0x1p-22, .rtol = 0x1p-20};
@@ -136,6 +136,8 @@ static void check_form(enum sh_dtype act, struct head_shape s, float cap)
     for (int kind = 0; kind < 2; kind++) {
         head_loss(&t, kind ? SH_OP_HEAD_LOSS_GRAD : SH_OP_HEAD_LOSS, act, s);
         t.attr.head.cap = cap;
+        if (z != 0)
+            head_squares(&t, z);
         check(&t, kind ? 3 : 1, bound);
     }
     s.words = s.words < 0 ? -1 : 1; /* a GPU lists no more than the best word */
@@ -155,15 +157,17 @@ static void test_forms(void **state)
     optest_seed(56);
     for (size_t i = 0; i < (few ? 3 : sizeof forms / sizeof *forms); i++)
         for (int act = 0; act < 2; act++) {
-            check_form(act ? SH_BF16 : SH_F32, forms[i], 0);
+            check_form(act ? SH_BF16 : SH_F32, forms[i], 0, 0);
             if (forms[i].words > 0)
-                check_form(act ? SH_BF16 : SH_F32, forms[i], 0.75f);
+                check_form(act ? SH_BF16 : SH_F32, forms[i], 0.75f, 0);
+            if (forms[i].words >= 0)
+                check_form(act ? SH_BF16 : SH_F32, forms[i], i % 2 ? 0.75f : 0, 0.0625);
             for (int form = SH_KD_STORED; form <= SH_KD_TAIL && forms[i].words > 0 && forms[i].words < forms[i].vocab;
                  form++)
                 check_gradients(act ? SH_BF16 : SH_F32, forms[i], false, form);
         }
     for (int act = 0; act < 2; act++)
-        check_form(act ? SH_BF16 : SH_F32, shapes[5], 0.75f);
+        check_form(act ? SH_BF16 : SH_F32, shapes[5], 0.75f, 0);
 }
 
 static void check_shapes(enum sh_dtype act)

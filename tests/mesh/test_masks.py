@@ -15,7 +15,7 @@ import job
 import tiny
 
 BATCH, LENGTH, EMPTY = 16, tiny.SEQ_LEN, 4  # EMPTY: the step, counted from 1, in which no target counts
-CONFIG = {**tiny.MODELS['llama'], 'training.global_batch_size': BATCH, 'data.shuffle': False, 'data.target_mask': 'must',
+CONFIG = {**tiny.MODELS['llama'], 'training.global_batch_size': BATCH, 'data.shuffle': False, 'data.target_mask': 'must', 'training.z_loss': 0.02,
           'training.reproducible': 'mesh', 'validation.enable': True, 'validation.freq': tiny.STEPS,
           'validation.sequences': 21, 'checkpoint.interval': tiny.STEPS, 'metrics.log_freq': 1}
 MESHES = {
@@ -24,7 +24,7 @@ MESHES = {
     'no_shard over 4': (4, {'parallelism.sharding_strategy': 'no_shard'}),
     'shard_optim over 8': (8, {'parallelism.sharding_strategy': 'shard_optim'}),
 }
-NUMBERS = ('loss', 'grad_norm', 'targets', 'tokens', 'skipped')
+NUMBERS = ('loss', 'grad_norm', 'targets', 'tokens', 'skipped', 'head_z_loss')
 ROUTERS = ('aux_loss', 'z_loss')
 EXPERTS = {**{key: value for key, value in tiny.EXPERTS.items() if key not in CONFIG}, 'model.family': 'qwen2_moe',
            'moe.z_loss_coeff': 0.02, 'training.steps': 3}

@@ -1,6 +1,7 @@
 #include "tests/op/calls.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Documents of random lengths, many of one token. */
@@ -178,6 +179,15 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
     optest_out(t, 2, SH_F32, DIMS(s.vocab, s.dim));
     if (s.add_dw)
         optest_add_to(t, 2);
+}
+
+void head_squares(struct optest *t, double z)
+{
+    t->attr.head.squares = z;
+    free(t->owned[SH_OP_MAX_IN]);
+    optest_out(t, 0, SH_F64, DIMS(2));
+    if (t->attr.accumulate & 1)
+        optest_add_to(t, 0);
 }
 
 void head_frozen(struct optest *t)

@@ -43,6 +43,9 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
  * It must name fewer words than there are. */
 void head_form(struct optest *t, int form);
 
+/* Let squares of lse come to the loss. */
+void head_squares(struct optest *t, double z);
+
 /* Make HEAD_LOSS_GRAD produce no gradient of w, as if w were frozen. */
 void head_frozen(struct optest *t);
 

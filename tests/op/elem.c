@@ -474,18 +474,19 @@ static void check_score_rest(int64_t N, int64_t V, int64_t P)
     elem_check(&t, TERMS(64));
 }
 
-static void check_loss_rest(enum sh_dtype act, int64_t N, int64_t V, int64_t P, bool gradient, float cap)
+static void check_loss_rest(enum sh_dtype act, int64_t N, int64_t V, int64_t P, bool gradient, float cap, double z)
 {
     struct optest t;
     optest_begin(&t, SH_OP_LOSS_REST);
     t.attr.part.cap = cap;
+    t.attr.part.squares = z;
     t.scalars.loss_scale = 0.25;
     optest_in(&t, 0, act, DIMS(N, V));
     optest_in(&t, 1, SH_F32, DIMS(P, N, 3));
     for (int64_t i = 1; i < 3 * P * N; i += 3) /* sums of exponentials */
         optest_set(&t.call.in[1], i, 1 + (double)V * fabs(optest_get(&t.call.in[1], i)));
     add_targets(&t, 2, N, V);
-    optest_out(&t, 0, SH_F64, DIMS(1));
+    optest_out(&t, 0, SH_F64, DIMS(z == 0 ? 1 : 2));
     if (gradient) {
         optest_out(&t, 1, act, DIMS(N, V));
         optest_add_to(&t, 0);
@@ -506,7 +507,7 @@ void elem_loss(void **state)
             check_loss_part(acts[a], shapes[s][0], shapes[s][1], true, 0);
             check_score_rest(shapes[s][0], shapes[s][1], shapes[s][2]);
             for (int gradient = 0; gradient < 2; gradient++)
-                check_loss_rest(acts[a], shapes[s][0], shapes[s][1], shapes[s][2], gradient, 0);
+                check_loss_rest(acts[a], shapes[s][0], shapes[s][1], shapes[s][2], gradient, 0, gradient ? 0 : 0.0625);
         }
 }
 
@@ -517,8 +518,10 @@ void elem_capped_loss(void **state)
     optest_seed(36);
     for (int a = elem.half; a < ACTS; a++) {
         check_loss_part(acts[a], 6, 1024 + 5, true, 0.75f);
-        check_loss_rest(acts[a], 6, 1024 + 5, 2, true, 0.75f);
-        check_loss_rest(acts[a], 5, 33, 2, false, 0.75f);
+        check_loss_rest(acts[a], 6, 1024 + 5, 2, true, 0.75f, 0);
+        check_loss_rest(acts[a], 6, 1024 + 5, 2, true, 0, 0.0625);
+        check_loss_rest(acts[a], 5, 300, 3, true, 0.75f, 0.0625);
+        check_loss_rest(acts[a], 5, 33, 2, false, 0.75f, 0);
     }
 }
 

@@ -181,6 +181,37 @@ static void test_capped(void **state)
     }
 }
 
+/* Squares come to the loss of rows with weights, with caps, and with a teacher's words in two forms. */
+static void test_squares(void **state)
+{
+    static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
+
+    (void)state;
+    optest_seed(29);
+    for (size_t i = 0; i < 3 * 5; i++) {
+        struct head_shape s =
+            shapes[(size_t[]){7, 8, 8, 9, 10}[i / 3]]; /* weights; many words, twice; a teacher, twice */
+        enum sh_dtype act = acts[i % 3];
+        double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
+        struct optest t;
+
+        for (int gradient = 0; gradient < 2; gradient++) {
+            head_loss(&t, gradient ? SH_OP_HEAD_LOSS_GRAD : SH_OP_HEAD_LOSS, act, s);
+            if (i / 3 == 4)
+                head_form(&t, SH_KD_TAIL);
+            head_squares(&t, 0.0625);
+            t.attr.head.cap = i / 3 == 2 ? 0.75f : 0;
+            agree(&t, gradient ? 3 : 1,
+                  (struct sh_bound[]){loss_bound(s),
+                                      {.atol = 24 * eps * t.scalars.loss_scale,
+                                       .rtol = act != SH_F32 ? 2 * sh_bound_eps(act) : 0x1p-20},
+                                      {.atol = 24 * eps, .rtol = 0x1p-20}},
+                  -1, -1);
+            optest_end(&t);
+        }
+    }
+}
+
 /* Loss and derivatives by the logits, which are x, of words 2 and 0 of 3 with probabilities q beside p = 1/2, 1/8, 3/8. */
 static void test_forms_by_hand(void **state)
 {
@@ -311,15 +342,11 @@ static void test_teacher_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_capped),
-        cmocka_unit_test(test_all_masked),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_teacher_by_hand),
-        cmocka_unit_test(test_forms_by_hand),
-        cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_f32),           cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),           cmocka_unit_test(test_capped),
+        cmocka_unit_test(test_squares),       cmocka_unit_test(test_all_masked),
+        cmocka_unit_test(test_weights),       cmocka_unit_test(test_teacher_by_hand),
+        cmocka_unit_test(test_forms_by_hand), cmocka_unit_test(test_nothing_left),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

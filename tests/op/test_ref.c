@@ -682,15 +682,17 @@ static void grouped_queries(void **state)
 }
 
 /* The head's backward gives gradients of loss_scale * loss; one row is masked, and if there are weights, one has 0. */
-static void check_head(bool weighted, double temperature, float cap, int form)
+static void check_head(bool weighted, double temperature, float cap, int form, double z)
 {
     enum { N = 4, C = 3, V = 5 };
+    int64_t numbers = z == 0 ? 1 : 2;
     struct optest f, b;
     optest_seed(7);
     pair_begin(&f, SH_OP_HEAD_LOSS, &b, SH_OP_HEAD_LOSS_GRAD);
     b.scalars.loss_scale = 0.37;
     f.attr.head.chunk_rows = b.attr.head.chunk_rows = 2;
     f.attr.head.cap = b.attr.head.cap = cap;
+    f.attr.head.squares = b.attr.head.squares = z;
     optest_in(&f, 0, SH_F64, DIMS(N, C));
     optest_in(&f, 1, SH_F64, DIMS(V, C));
     optest_in_ints(&f, 2, 0, V, DIMS(N));
@@ -710,11 +712,11 @@ static void check_head(bool weighted, double temperature, float cap, int form)
         optest_set(&f.call.in[4], i, (double)((i + i / 3) % V));
         optest_set(&f.call.in[5], i, log((double)(1 + i % 3) / 8));
     }
-    optest_out(&f, 0, SH_F64, DIMS(1));
+    optest_out(&f, 0, SH_F64, DIMS(numbers));
     for (int i = 0; i < 6; i++)
         if (f.call.in[i].data)
             give(&b, i, &f.call.in[i]);
-    optest_out(&b, 0, SH_F64, DIMS(1));
+    optest_out(&b, 0, SH_F64, DIMS(numbers));
     optest_out(&b, 1, SH_F64, DIMS(N, C));
     optest_out(&b, 2, SH_F64, DIMS(V, C));
     optest_run(&f, &sh_kernels_ref, 1);
@@ -724,8 +726,8 @@ static void check_head(bool weighted, double temperature, float cap, int form)
         for (int row = 1; row < 2 + weighted; row++)
             assert_true(optest_get(&b.call.out[1], row * C + c) == 0);
 
-    double scale = b.scalars.loss_scale;
-    const struct sh_operand weight = {.data = &scale, .dtype = SH_F64, .ndim = 1, .dim = {1}};
+    double scale[] = {b.scalars.loss_scale, b.scalars.loss_scale}; /* both sums are what is minimized */
+    const struct sh_operand weight = {.data = scale, .dtype = SH_F64, .ndim = 1, .dim = {numbers}};
     const struct sh_operand *g[SH_OP_MAX_OUT] = {&weight};
     check_gradient(&f, g, 0, &b.call.out[1]);
     check_gradient(&f, g, 1, &b.call.out[2]);
@@ -735,15 +737,19 @@ static void check_head(bool weighted, double temperature, float cap, int form)
 static void head(void **state)
 {
     (void)state;
-    check_head(false, 0, 0, 0);
-    check_head(true, 0, 0, 0);
-    check_head(false, 1, 0, SH_KD_NORMALIZED);
-    check_head(true, 2.5, 0, SH_KD_NORMALIZED);
-    check_head(true, 0, 0.5f, 0);
-    check_head(false, 1, 2, SH_KD_NORMALIZED);
-    check_head(true, 1, 0, SH_KD_STORED);
-    check_head(true, 1, 0, SH_KD_TAIL);
-    check_head(false, 1, 2, SH_KD_TAIL);
+    check_head(false, 0, 0, 0, 0);
+    check_head(true, 0, 0, 0, 0);
+    check_head(false, 1, 0, SH_KD_NORMALIZED, 0);
+    check_head(true, 2.5, 0, SH_KD_NORMALIZED, 0);
+    check_head(true, 0, 0.5f, 0, 0);
+    check_head(false, 1, 2, SH_KD_NORMALIZED, 0);
+    check_head(true, 1, 0, SH_KD_STORED, 0);
+    check_head(true, 1, 0, SH_KD_TAIL, 0);
+    check_head(false, 1, 2, SH_KD_TAIL, 0);
+    check_head(true, 0, 0, 0, 0.3);
+    check_head(false, 0, 0.8f, 0, 0.3);
+    check_head(true, 1.5, 0, SH_KD_NORMALIZED, 0.3);
+    check_head(true, 1, 0, SH_KD_TAIL, 0.3);
 }
 
 int main(void)

@@ -116,7 +116,7 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->head.raw;
     if (!strcmp(f->name, "narrow"))
         return a->ortho.narrow;
-    if (!strcmp(f->name, "cap") || !strcmp(f->name, "form"))
+    if (!strcmp(f->name, "cap") || !strcmp(f->name, "form") || !strcmp(f->name, "squares"))
         return sh_attr_value(a, f) != 0;
     for (int i = 0; i < 2; i++) /* parts of all words */
         if (f == &sh_op_info(SH_OP_EMBED)->attrs[i] || f == &sh_op_info(SH_OP_LOGITS)->attrs[i])

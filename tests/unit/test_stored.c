@@ -239,6 +239,7 @@ static const struct row state[] = {
     {"training.seq_len", "16", NULL},
     {"training.global_batch_size", "8", NULL},
     {"training.batch_schedule", "0:4,9:8", "training.global_batch_size=8"},
+    {"training.z_loss", "0.01", NULL},
     {"training.steps", "7", NULL},
     {"training.max_norm", "2", NULL},
     {"training.mixed_precision_param", "float32", NULL},

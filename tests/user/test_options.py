@@ -164,6 +164,7 @@ ROWS = {
     'training.local_batch_size': Row(3, 'plan'),
     'training.global_batch_size': Row(16, 'plan'),
     'training.batch_schedule': Row('0:12, 2:24', 'steps', needs={'training.global_batch_size': -1}),
+    'training.z_loss': Row(0.01, 'steps'),
     'training.steps': Row(3, 'steps'),
     'training.max_norm': Row(0.01, 'steps'),
     'training.mixed_precision_param': Row('bfloat16', 'plan'),

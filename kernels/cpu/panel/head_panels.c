@@ -38,11 +38,11 @@ struct head {
     bool gradient;
     int64_t rows, dim, vocab, chunk, row, n;
     int64_t row_panels, word_panels, dim_panels, slices;
-    float *max, *sum;  /* [slices][row_panels * SIDE], over a slice: maximum of the logits; sum of exponentials */
-    double *loss;      /* [row_panels * SIDE] */
-    float *hit, *lse;  /* [row_panels * SIDE]: the target's logit; log of the sum of exponentials */
-    sh_bf16 *x_turned; /* [row_panels][dim_panels][STEP]: columns of x' */
-    sh_bf16 *x_cols;   /* [dim_panels][row_panels][STEP]: columns of x */
+    float *max, *sum;       /* [slices][row_panels * SIDE], over a slice: maximum of the logits; sum of exponentials */
+    double *loss, *squares; /* [row_panels * SIDE]; squares: NULL: not wanted */
+    float *hit, *lse;       /* [row_panels * SIDE]: the target's logit; log of the sum of exponentials */
+    sh_bf16 *x_turned;      /* [row_panels][dim_panels][STEP]: columns of x' */
+    sh_bf16 *x_cols;        /* [dim_panels][row_panels][STEP]: columns of x */
     /* [slices][row_panels][SLICE][STEP] exponentials: words by rows, relative to max; then gradients: panels of rows,
      * with the slice's words as steps */
     sh_bf16 *kept;
@@ -109,11 +109,13 @@ static int64_t own_bytes(const struct head *h)
 static int64_t lay_out(struct head *h, char *scratch, int threads)
 {
     int64_t used = 0, rows = h->row_panels * SIDE, x_bytes = rows * h->dim_panels * SIDE * (int64_t)sizeof(sh_bf16);
+    bool squares = h->call->attr->head.squares != 0;
     int64_t kept_bytes = h->slices * h->row_panels * SLICE * STEP * (int64_t)sizeof(sh_bf16);
 
     h->max = take(scratch, &used, h->slices * rows * (int64_t)sizeof *h->max);
     h->sum = take(scratch, &used, h->slices * rows * (int64_t)sizeof *h->sum);
     h->loss = take(scratch, &used, rows * (int64_t)sizeof *h->loss);
+    h->squares = squares ? take(scratch, &used, rows * (int64_t)sizeof *h->squares) : NULL;
     h->hit = take(scratch, &used, rows * (int64_t)sizeof *h->hit);
     h->lse = take(scratch, &used, rows * (int64_t)sizeof *h->lse);
     h->x_turned = take(scratch, &used, x_bytes);
@@ -247,9 +249,17 @@ static void close_row(const struct head *h, int64_t r)
     h->lse[r] = (float)lse;
     double weight = (double)sh_panel_head_weight(h->call, h->row + r);
     h->loss[r] = weight == 0 ? 0 : weight * (lse - (double)h->hit[r]);
+    if (h->squares)
+        h->squares[r] = weight == 0 ? 0 : weight * h->call->attr->head.squares * lse * lse;
 }
 
-/* By what a row's softmax is multiplied; 0: the row is skipped. */
+/* How often a row's softmax counts in its gradient. */
+static float share_of(const struct head *h, int64_t r)
+{
+    return (float)(1 + 2 * h->call->attr->head.squares * (double)h->lse[r]);
+}
+
+/* By what a row's gradient is multiplied; 0: the row is skipped. */
 static float scale_of(const struct head *h, int64_t r)
 {
     return (float)((double)sh_panel_head_weight(h->call, h->row + r) * h->call->scalars->loss_scale);
@@ -264,7 +274,7 @@ static SH_WIDE void factors(const struct head *h, int64_t slice, int64_t i, floa
     for (int64_t r = i * SIDE; r < (i + 1) * SIDE; r++) {
         float scale = r < h->n ? scale_of(h, r) : 0;
 
-        *by++ = scale != 0 ? sh_expf(max[r] - h->lse[r]) * scale : 0;
+        *by++ = scale != 0 ? sh_expf(max[r] - h->lse[r]) * (share_of(h, r) * scale) : 0;
     }
 }
 
@@ -280,7 +290,7 @@ static SH_WIDE void scale_square(const sh_bf16 *from, const float *by, sh_bf16 *
     }
 }
 
-/* Set the targets of row panel i that are among the words of a slice: (softmax - 1) * scale, from their own logits. */
+/* Set the targets of row panel i that are among the words of a slice: (softmax share - 1) * scale, from their own logits. */
 static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
     for (int64_t r = i * SIDE; r < sh_panel_least(h->n, (i + 1) * SIDE); r++) {
@@ -288,11 +298,11 @@ static void put_targets(const struct head *h, int64_t slice, int64_t i, sh_bf16 
         float scale = scale_of(h, r);
         if (scale != 0 && word >= 0 && word < words_of(h, slice))
             words[word / SIDE * h->row_panels * STEP + word % SIDE * SIDE + r % SIDE] =
-                sh_f32_to_bf16((sh_expf(h->hit[r] - h->lse[r]) - 1) * scale);
+                sh_f32_to_bf16((sh_expf(h->hit[r] - h->lse[r]) * share_of(h, r) - 1) * scale);
     }
 }
 
-/* (softmax - onehot) * scale of row panel i, written twice: as step i of the panels of words, row_panels steps deep,
+/* (softmax share - onehot) * scale of row panel i, written twice: as step i of the panels of words, row_panels steps deep,
  * for this thread itself; and as a panel of rows in place of the exponentials. */
 static void make_gradients(const struct head *h, int64_t slice, int64_t i, sh_bf16 *words)
 {
@@ -417,14 +427,14 @@ static void run_chunk(const struct head *h)
     }
 }
 
-/* *loss is the sum over all rows, added in row order by one thread. */
-sh_rc sh_panel_head_run(const struct sh_op_call *call, double *loss)
+/* One thread adds up the rows, in their order. */
+sh_rc sh_panel_head_run(const struct sh_op_call *call, struct sh_head_sums *sums)
 {
     struct head h = head_of(call);
     int64_t chunk_panels = h.row_panels;
 
     SH_REQUIRE(call->work_bytes >= lay_out(&h, call->work, omp_get_max_threads()));
-    *loss = 0;
+    *sums = (struct sh_head_sums){0};
     for (h.row = 0; h.row < h.rows; h.row += h.n) {
         h.n = sh_panel_least(h.rows - h.row, h.chunk);
         /* The last chunk may have fewer rows. */
@@ -436,7 +446,7 @@ sh_rc sh_panel_head_run(const struct sh_op_call *call, double *loss)
             sh_panel_end();
         }
         for (int64_t r = 0; r < h.n; r++)
-            *loss += h.loss[r];
+            sh_head_add(sums, h.loss, h.squares, r);
     }
     return SH_OK;
 }

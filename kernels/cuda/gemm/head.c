@@ -129,6 +129,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
         .grad_dtype = call->in[0].dtype,
         .loss_scale = call->scalars->loss_scale,
         .raw = call->attr->head.raw,
+        .squares = call->attr->head.squares,
         .cap = call->attr->head.cap,
     };
     set_teacher(&s, call, r);

@@ -16,17 +16,19 @@ extern "C" {
 /* All pointers are device memory. A row with a negative target or weight 0 has loss 0 and zero gradients. */
 struct sh_cuda_softmax {
     int64_t rows, vocab;
-    int64_t ld;               /* elements from one row of logits to the next, at least vocab, a multiple of 64 */
-    float *logits;            /* [rows,ld] f32, 256-byte aligned; elements past column vocab are never read */
-    const int32_t *targets;   /* [rows]: class; negative: masked */
-    const float *weight;      /* [rows]: the row's loss counts that often; NULL: once */
-    double *row_loss;         /* [rows] scratch */
-    double *loss;             /* [1] = or += sum of the rows' losses, in an order that depends on their number only */
-    bool add_loss;            /* += */
-    bool gradient;            /* logits become (softmax - onehot) * weight * loss_scale */
+    int64_t ld;             /* elements from one row of logits to the next, at least vocab, a multiple of 64 */
+    float *logits;          /* [rows,ld] f32, 256-byte aligned; elements past column vocab are never read */
+    const int32_t *targets; /* [rows]: class; negative: masked */
+    const float *weight;    /* [rows]: the row's loss counts that often; NULL: once */
+    double *row_loss;       /* [rows] scratch, or [2,rows] with squares */
+    double *loss;           /* [1] = or += sum of the rows' losses, in an order that depends on their number only; with
+                                 squares [2]: and of these */
+    bool add_loss;          /* += */
+    bool gradient;          /* logits become (softmax - onehot) * weight * loss_scale */
     enum sh_dtype grad_dtype; /* f32, or bf16: each row then starts where its logits did: leading dimension 2 * ld */
     double loss_scale;
     bool raw;             /* no softmax: a row's loss is minus the logit of its target (kernels/op.h) */
+    double squares;       /* what that of a row's lse counts (kernels/op.h); 0: there are none */
     float cap;            /* the logits are capped, and gradients are those before the cap; 0: they are not */
     int words;            /* of a teacher; 0: none */
     const int32_t *word;  /* [rows,words] */

@@ -1,4 +1,4 @@
-/* Losses of rows beside plain cross entropy: capped logits, a teacher's words, raw values. A block owns a row, as in
+/* Losses of rows beside plain cross entropy: capped logits, squares of lse, a teacher's words, raw values. A block owns a row, as in
  * softmax.cu, whose kernel has no branch for these. Bytes per logit: 4 for each softmax, and with gradients 4 more, and
  * 4 (bf16: 2) written; a cap reads and writes them once before. */
 #include "kernels/cuda/loss/forms.h"
@@ -159,8 +159,9 @@ __device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivati
     }
 }
 
-/* The loss of a row that counts; d: its derivative. */
-__device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, derivative &d, teacher &t)
+/* The loss of a row that counts; d: its derivative; square: of lse. */
+__device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, derivative &d, teacher &t,
+                           double &square)
 {
     const float *row = s.logits + r * s.ld;
     int64_t target = s.targets[r];
@@ -171,9 +172,10 @@ __device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, d
     if (s.raw)
         return -at_target;
     soft all = soft_of(row, s.vocab);
-    double loss = log((double)all.sum) + (double)all.max - at_target;
+    double lse = log((double)all.sum) + (double)all.max, loss = lse - at_target;
+    square = s.squares * lse * lse;
     d.max = all.max;
-    d.hard = (float)(scale * (1 - alpha) / (double)all.sum);
+    d.hard = (float)(scale * (1 - alpha + 2 * s.squares * lse) / (double)all.sum);
     if (!s.words)
         return loss;
     t = teacher_of(s, r);
@@ -196,10 +198,13 @@ template <class T> __global__ void __launch_bounds__(THREADS) form_kernel(sh_cud
         derivative d = {0, 1, 0, 0, 0, 0, 1, false};
         teacher t = {nullptr, nullptr, 0, 0, 0, 1, SH_KD_NORMALIZED, 1, 0, 0};
         double weight = s.targets[r] < 0 ? 0 : weight_of(s, r);
-        double loss = weight == 0 ? 0 : weight * row_loss(s, r, weight, d, t);
+        double square = 0, loss = weight == 0 ? 0 : weight * row_loss(s, r, weight, d, t, square);
 
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             s.row_loss[r] = loss;
+            if (s.squares != 0)
+                s.row_loss[s.rows + r] = weight * square;
+        }
         __syncthreads(); /* all have read what gradients replace */
         if constexpr (!std::is_void<T>::value)
             write_slopes<T>(s, r, d, t, said);

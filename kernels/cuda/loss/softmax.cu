@@ -69,11 +69,11 @@ template <class T> struct part {
     float *stat;   /* [rows,3] */
     int32_t *word; /* [rows]; NULL: not wanted */
     T *dz;
-    double *row_loss;
+    double *row_loss; /* [rows], or [2,rows] with squares */
     int64_t rows, vocab, first;
     int parts;
-    double loss_scale;
-    float cap; /* 0: none */
+    double loss_scale, square; /* square: what that of lse counts */
+    float cap;                 /* 0: none */
 };
 
 /* cap: 0: none */
@@ -178,9 +178,15 @@ template <class T> __global__ void __launch_bounds__(THREADS) rest_kernel(part<T
         int64_t target = word - s.first;
         whole w = whole_of(s.stats, s.parts, s.rows, r);
 
-        if (threadIdx.x == 0)
-            s.row_loss[r] = word >= 0 && s.first == 0 ? log(w.sum) + (double)w.max - w.at_target : 0;
-        float factor = word < 0 ? 0 : (float)(s.loss_scale / w.sum), scale = word < 0 ? 0 : (float)s.loss_scale;
+        double lse = log(w.sum) + (double)w.max, share = 1 + 2 * s.square * lse;
+        bool here = word >= 0 && s.first == 0;
+
+        if (threadIdx.x == 0) {
+            s.row_loss[r] = here ? lse - w.at_target : 0;
+            if (s.square != 0)
+                s.row_loss[s.rows + r] = here ? s.square * lse * lse : 0;
+        }
+        float factor = word < 0 ? 0 : (float)(share * s.loss_scale / w.sum), scale = word < 0 ? 0 : (float)s.loss_scale;
         for (int64_t v = threadIdx.x; s.dz && v < s.vocab; v += blockDim.x) {
             float z = logit_of(s.z[r * s.vocab + v], s.cap);
             float x = factor == 0 ? 0 : expf(z - w.max) * factor - (v == target ? scale : 0);
@@ -228,6 +234,7 @@ template <class T> part<T> part_of(const struct sh_op_call *call, const struct s
             call->attr->part.first,
             0,
             0,
+            call->attr->part.squares,
             call->attr->part.cap};
 }
 
@@ -239,6 +246,13 @@ template <class T> sh_rc run_part(const struct sh_op_call *call)
     return SH_LAUNCH(part_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s);
 }
 
+/* loss [1], or [2] if squares count, = or += the sums of row_loss [2,rows]. */
+sh_rc sum_rows(double *loss, bool add, const double *row_loss, int64_t rows, double square, void *queue)
+{
+    SH_TRY(sh_sum_parts(loss, add, row_loss, rows, queue));
+    return square == 0 ? SH_OK : sh_sum_parts(loss + 1, add, row_loss + rows, rows, queue);
+}
+
 template <class T> sh_rc run_rest(const struct sh_op_call *call)
 {
     part<T> s = part_of<T>(call, &call->in[2]);
@@ -248,7 +262,7 @@ template <class T> sh_rc run_rest(const struct sh_op_call *call)
     s.parts = (int)call->in[1].dim[0];
     s.loss_scale = call->scalars->loss_scale;
     SH_TRY(SH_LAUNCH(rest_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s));
-    return sh_sum_parts(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), s.row_loss, s.rows, call->queue);
+    return sum_rows(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), s.row_loss, s.rows, s.square, call->queue);
 }
 
 template <class T> sh_rc run(const struct sh_cuda_softmax *s, void *queue)
@@ -283,14 +297,14 @@ extern "C" sh_rc sh_cuda_score_rest(const struct sh_op_call *call)
 extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue)
 {
     if (s->rows == 0)
-        return s->add_loss ? SH_OK : sh_sum_parts(s->loss, false, s->row_loss, 0, queue);
-    if (s->raw || s->words || s->cap != 0)
+        return s->add_loss ? SH_OK : sum_rows(s->loss, false, s->row_loss, 0, s->squares, queue);
+    if (s->raw || s->words || s->cap != 0 || s->squares != 0)
         SH_TRY(sh_cuda_form_loss(s, queue));
     else if (!s->gradient)
         SH_TRY(run<void>(s, queue));
     else
         SH_TRY(sh_by_act(s->grad_dtype, [&](auto zero) { return run<decltype(zero)>(s, queue); }));
-    return sh_sum_parts(s->loss, s->add_loss, s->row_loss, s->rows, queue);
+    return sum_rows(s->loss, s->add_loss, s->row_loss, s->rows, s->squares, queue);
 }
 
 extern "C" sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue)

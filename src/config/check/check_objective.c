@@ -173,10 +173,28 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
     return c->model.num_labels ? refuse_first(state, rows, sizeof rows / sizeof *rows) : SH_OK;
 }
 
+/* Pairs and plug-ins make the loss before the output matrix is asked for gradients, whose weights are derivatives. */
+static sh_rc refuse_squares(struct sh_config_state *state)
+{
+    const struct sh_config *c = config_of(state);
+    const struct bar rows[] = {
+        {makes_value(c), "training.z_loss",
+         "is for the logits of words, and this model makes one value of a text; leave it out"},
+        {c->objective.name == SH_OBJECTIVE_DPO, "training.z_loss",
+         "weighs targets as their loss is weighed, and objective.name=dpo weighs those of rejected answers below 0; leave it "
+         "out"},
+        {c->objective.name == SH_OBJECTIVE_PLUGIN, "training.z_loss",
+         "a plug-in's loss has the log-probabilities of targets only, and its weights are derivatives; leave it out"},
+    };
+
+    return c->training.z_loss == 0 ? SH_OK : refuse_first(state, rows, sizeof rows / sizeof *rows);
+}
+
 sh_rc sh_config_check_objective(struct sh_config_state *state)
 {
     SH_TRY(refuse_idle(state));
     SH_TRY(refuse_beside_labels(state));
+    SH_TRY(refuse_squares(state));
     if (config_of(state)->objective.name == SH_OBJECTIVE_LM || makes_value(config_of(state)))
         return SH_OK;
     if (config_of(state)->objective.name == SH_OBJECTIVE_DISTILLATION)

@@ -265,8 +265,7 @@ static const struct {
      "leave it out: the divergence is the forward one; the reverse one needs the teacher's opinion of the student's "
      "likeliest tokens, which a file lacks"},
     {"precompute_ref_log_probs|ref_model|reference_free|objective.ref|objective.ref_model", REFERENCE},
-    {"training.z_loss|z_loss_multiplier|lm_head_z_loss",
-     "leave it out: the loss of the next token has no term of its size; moe.z_loss_coeff is that of routers"},
+    {"z_loss|z_loss_multiplier|lm_head_z_loss", "training.z_loss; moe.z_loss_coeff is that of routers"},
     {"data.token_weight",
      "leave it out: a target counts or not (data.target_mask); objective.sft_weight and desirable_weight "
      "weigh answers"},

@@ -96,10 +96,11 @@ static void sum_rows_and_stages(const struct sh_pass_options *opt, struct sh_pro
 
 void sh_shard_loss(const struct sh_pass_options *opt, struct sh_program *out)
 {
-    int loss = out->port[SH_PORT_LOSS];
+    int loss = out->port[SH_PORT_LOSS], leaves = opt->row_leaves / sh_group_size(&opt->mesh, opt->mesh.context);
+    int64_t numbers = out->tensors[loss].dim[0] / (leaves > 1 ? leaves : 1);
 
     if (opt->row_leaves > 1) /* the host has added up the leaves in the first */
-        loss = sh_shard_view(out, loss, 0, 1, (const int64_t[]){1}, "loss");
+        loss = sh_shard_view(out, loss, 0, 1, &numbers, "loss");
     sh_program_add_section(out, SH_SECTION_LOSS, opt->training ? 1 : 0);
     sum_rows_and_stages(opt, out, loss);
 }

@@ -134,6 +134,7 @@ static void loss(struct words *c, int x, const struct sh_op *part)
 
     rest.attr.part.first = part->attr.part.first;
     rest.attr.part.cap = part->attr.part.cap;
+    rest.attr.part.squares = c->loss.attr.head.squares;
     rest.in[0] = part->in[0];
     rest.in[1] = gather(c, part->out[0], "parts of loss");
     rest.in[2] = part->in[1];
