@@ -154,7 +154,8 @@ static struct sh_model_batch batch_of(const struct sh_config *cfg, bool gpu, boo
 {
     return (struct sh_model_batch){.batch = generate ? 1 : cfg->training.local_batch_size,
                                    .seq = cfg->training.seq_len,
-                                   .docs = (cfg->data.document_mask || packs(cfg)) && !generate,
+                                   .docs = (cfg->data.document_mask || packs(cfg) || cfg->data.length_schedule[0]) &&
+                                           !generate,
                                    .anew = packs(cfg) && !generate,
                                    .document_tokens = cfg->data.document_tokens,
                                    .any_order = gpu && !cfg->training.deterministic,

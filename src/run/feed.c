@@ -58,6 +58,11 @@ sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
     if (cfg->data.packing == SH_PACKING_AUTO)
         cfg->data.packing = (int)sh_data_packing_of(mix.n ? mix.path[0] : path);
     sh_mix_free(&mix);
+    if (cfg->data.length_schedule[0] && cfg->data.packing != SH_PACKING_CONCAT)
+        return sh_fail(SH_E_USAGE,
+                       "data.length_schedule cuts sequences of a stream, and %s has documents; give "
+                       "data.packing=concat, or leave it out",
+                       path[0] ? path : cfg->data.mix);
     return SH_OK;
 }
 
@@ -118,6 +123,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     f->part = sh_calloc(n * words, sizeof *f->part);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
+    f->length = r->cfg.data.length_schedule[0] ? r->cfg.training.seq_len : 0; /* a run of steps says otherwise */
     if (opt.answers)
         f->reference = sh_reference_create(f->data, sh_config_loss(&r->cfg), sequences, r->cfg.training.seq_len);
     return SH_OK;
@@ -237,9 +243,19 @@ static sh_rc check_labels(const struct sh_feed *f, int64_t first, int64_t n)
     return SH_OK;
 }
 
+/* All sequences have the same documents. */
+static void cut_evenly(struct sh_feed *f, int64_t n)
+{
+    int64_t T = sh_data_seq_len(f->data);
+
+    for (int64_t i = 0; i < n * T && f->length; i++)
+        f->docs[i] = (int32_t)(i % T / f->length * f->length);
+}
+
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked)
 {
-    SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->docs, unmasked));
+    SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->length ? NULL : f->docs, unmasked));
+    cut_evenly(f, n);
     SH_TRY(check_labels(f, first, n));
     if (f->reference)
         SH_TRY(sh_reference_place(f->reference, f->data, first, n));

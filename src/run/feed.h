@@ -20,6 +20,7 @@ struct sh_feed {
                                          for each word of a teacher */
     int labels;        /* targets must be below it; 0: they are tokens */
     int64_t sequences; /* of a micro-step */
+    int length;        /* with data.length_schedule: documents have so many tokens; 0: the data's own documents */
     bool with_docs;
     bool noted; /* how the work of its first rows is shared */
 };

@@ -34,6 +34,7 @@ struct sh_train {
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
     struct sh_saving saving;
+    struct sh_batches lengths;          /* of sequences, by the step; no phases: as the program has them */
     struct sh_batches batches;          /* sequences of all steps */
     int64_t global_batch;               /* and of this one */
     int64_t targets;                    /* of the step over all ranks, only those that count */

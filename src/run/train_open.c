@@ -223,6 +223,8 @@ void sh_train_set_up(struct sh_train *t)
 
     t->batches = sh_request_batches(cfg, sh_group_size(m, m->data));
     t->global_batch = sh_batches_of(&t->batches, t->r->step);
+    if (sh_batches_read(cfg->data.length_schedule, &t->lengths) != SH_OK)
+        sh_error_clear(); /* the checks have read it */
     t->flops = sh_model_flops_of(&t->r->build.model, &t->r->build.batch);
     t->lr = sh_changes_lr(cfg);
     t->guard = (struct sh_guard){.action = cfg->guard.action,

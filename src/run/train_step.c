@@ -54,7 +54,8 @@ static sh_rc read_micro_step(struct sh_train *t, int m, int64_t *first)
     *first += at;
     SH_TRY(sh_feed_read(f, *first, f->sequences, &unmasked));
     t->read_targets += unmasked;
-    sh_data_prefetch(f->data, last ? next : *first + f->sequences, f->sequences, f->with_docs, last ? next_share : 0);
+    sh_data_prefetch(f->data, last ? next : *first + f->sequences, f->sequences, f->with_docs && !f->length,
+                     last ? next_share : 0);
     sh_feed_put(t->r, f, m);
     t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
@@ -434,18 +435,30 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
     return SH_OK;
 }
 
+/* Attention is counted within the documents of this step, which are all of one length. */
+static void set_length(struct sh_train *t)
+{
+    struct sh_model_batch b = t->r->build.batch;
+    int length = t->lengths.n ? (int)sh_batches_of(&t->lengths, t->r->step) : t->feed.length;
+
+    if (length == t->feed.length)
+        return;
+    t->feed.length = b.document_tokens = length;
+    t->flops = sh_model_flops_of(&t->r->build.model, &b);
+}
+
 /* One step. Collective. Counters move even when the update is skipped: the same batch would only be skipped again. */
 sh_rc sh_train_step(struct sh_train *t)
 {
     struct sh_run *r = t->r;
-    struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step),
-                                .flops_causal = t->flops.matmul + t->flops.attention_causal,
-                                .arena_bytes = r->p->arena_bytes};
+    struct sh_step_metrics m = {.lr = sh_lr_at(&t->lr, r->step), .arena_bytes = r->p->arena_bytes};
     int64_t begin = sh_now_ns();
     struct sh_exec_time spent;
     enum sh_verdict verdict;
 
     t->global_batch = sh_batches_of(&t->batches, r->step);
+    set_length(t);
+    m.flops_causal = t->flops.matmul + t->flops.attention_causal;
     sh_train_say_doing(t, r->step + 1);
     sh_exec_set_step(r->exec, r->step + 1);
     SH_TRY(prepare(t));

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""training.batch_schedule: the same bits as a run that is resumed with another training.global_batch_size at each of its
+"""training.batch_schedule, data.length_schedule: the same bits as a run that is resumed with another number at each of its
 steps, on every mesh and after a change of mesh; and what it refuses. Prints TAP."""
 import functools
+import json
 import pathlib
 import subprocess
 import sys
@@ -15,6 +16,9 @@ STEPS = 7
 PHASES = ((0, 8), (2, 16), (3, 4), (5, 8))
 SCHEDULE = {'training.batch_schedule': ', '.join(f'{step}:{n}' for step, n in PHASES)}
 TREE = {'training.reproducible': 'mesh'}
+LENGTHS = ((0, 3), (2, 6), (5, 12))
+SHORT = {'training.global_batch_size': 8, 'data.length_schedule': ', '.join(f'{step}:{n}' for step, n in LENGTHS),
+         'checkpoint.interval': 3, 'validation.enable': True, 'validation.freq': 3, 'validation.sequences': 5}
 
 
 def config(changes):
@@ -78,8 +82,60 @@ def case_plan():
     return wrong + [part for part in wanted if part not in ' '.join(text.split())]
 
 
+def case_short():
+    """Whole sequences of 12 in two are those of a run of sequences of 6; the last bits differ by the order of sums."""
+    plain = config({'training.global_batch_size': 8, 'data.shuffle': False})
+    short = job.train(new_folder(), {**plain, 'data.length_schedule': '0:6'})
+    own = job.train(new_folder(), {**plain, 'training.seq_len': 6, 'training.local_batch_size': 4, 'training.global_batch_size': 16})
+    return job.differ('loss, norm or tokens', numbers(short), numbers(own), 1e-5)
+
+
+def short_numbers(folder):
+    lines = (json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines())
+    return numbers(job.metrics(folder)) + [line['validation_loss'] for line in lines if 'validation_loss' in line]
+
+
+def run_short(changes=(), ranks=0):
+    folder = new_folder()
+    job.train(folder, config({**SHORT, 'validation.dataset_path': tokens, **TREE, **dict(changes)}), ranks)
+    return folder
+
+
+def case_short_chain():
+    """A phase after the other, each a job that knows one length; and stopped amid a phase."""
+    whole, wrong = short_numbers(run_short()), []
+    for ends in ((2, 5), (3, 4)):
+        folder = job.prepare(new_folder(), {'job.dump_folder': 'out', **config({**SHORT, 'validation.dataset_path': tokens, **TREE})})
+        for end in (*ends, STEPS):
+            lengths = [f'--data.length_schedule=0:{dict(zip((2, 5, STEPS), (n for _, n in LENGTHS)))[end]}'] if ends == (2, 5) else []
+            job.sherd('train', 'c.yaml', f'--training.steps={end}', *lengths, folder=folder)
+        found = short_numbers(folder)[:3 * STEPS]
+        wrong += job.differ(f'jobs that end after {ends}', found, whole[:3 * STEPS], 0)
+    return wrong
+
+
+def case_short_mesh(ranks, changes):
+    one, other = run_short(), run_short(changes, ranks)
+    wrong = job.differ('loss, norm, tokens or validation', short_numbers(other), short_numbers(one), 0)
+    return wrong + ([] if saved(one, STEPS).read_bytes() == saved(other, STEPS).read_bytes() else ['the last checkpoints differ'])
+
+
+def case_short_plan():
+    path = job.prepare(new_folder(), config(SHORT)) / 'c.yaml'
+    text = ' '.join(job.sherd('plan', path, '--ranks', 2, '--check').split())
+    wanted = 'lengths 3 tokens from step 0, 6 tokens from step 2, 12 tokens from step 5; this plan is of 12'
+    return [] if wanted in text and '2 ranks agree' in text else [text]
+
+
+SHORT_REFUSED = ((['--data.length_schedule=0:5'], '5 tokens from step 0 on do not divide training.seq_len=12'),
+                 (['--data.length_schedule=2:6'], 'the first phase begins at step 2'),
+                 (['--model.family=gpt2'], 'a vector for each position'), (['--data.packing=bfd'], 'give data.packing=concat'),
+                 (['--data.document_mask=true', '--data.document_separator=1'], 'has documents already'),
+                 (['--objective.name=dpo'], 'whole sequences or answers'))
+
+
 REFUSED = ((['--training.batch_schedule=1:8'], 'the first phase begins at step 1, not at step 0'),
-           (['--training.batch_schedule=0:8, 2'], 'phase 2 is not STEP:SEQUENCES'),
+           (['--training.batch_schedule=0:8, 2'], 'phase 2 is not STEP:NUMBER'),
            (['--training.batch_schedule=0:8 2:16'], 'no comma after phase 1'),
            (['--training.batch_schedule=0:8, 2:16, 2:8'], 'a phase from step 2 follows one from step 2'),
            (['--training.batch_schedule=0:8, 2:7'], '7 sequences from step 2 on are not a multiple'),
@@ -92,8 +148,12 @@ REFUSED = ((['--training.batch_schedule=1:8'], 'the first phase begins at step 1
 
 
 def case_refused():
-    folder, wrong = job.prepare(new_folder(), config(SCHEDULE)), []
-    for words, wanted in REFUSED:
+    return refusals(SCHEDULE, REFUSED) + refusals(SHORT, SHORT_REFUSED)
+
+
+def refusals(changes, rows):
+    folder, wrong = job.prepare(new_folder(), config(changes)), []
+    for words, wanted in rows:
         words = words if '--ranks' in words else ['--ranks', '1', *words]
         done = subprocess.run(job.command(0, ['plan', 'c.yaml', *words]), capture_output=True, text=True, cwd=folder,
                               env=job.environment(0), timeout=job.SECONDS)
@@ -107,6 +167,10 @@ if __name__ == '__main__':
     cases = [('as a chain of runs', case_chain, {}, two), ('as a chain of runs, a tree of sums', case_chain, TREE, 0),
              ('as a chain, states in a file', case_chain, {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 0)]
     cases += [(f'{ranks} ranks, {strategy}', case_mesh, ranks, strategy) for ranks, strategy in ((2, 'full_shard'), (2, 'no_shard'))
+              if job.can_launch()]
+    cases += [('short sequences', case_short), ('short sequences in a chain of runs', case_short_chain), ('plan of lengths', case_short_plan)]
+    cases += [(f'short sequences, 2 ranks, {changes}', case_short_mesh, 2, changes) for changes in (
+        {'parallelism.sharding_strategy': 'full_shard'}, {'parallelism.sharding_strategy': 'no_shard', 'activation_checkpoint.mode': 'full'})
               if job.can_launch()]
     cases += [('taken up', case_taken_up, two), ('plan', case_plan), ('refused', case_refused)]
     sys.exit(job.run_cases(cases))

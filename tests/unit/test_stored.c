@@ -252,6 +252,7 @@ static const struct row state[] = {
     {"data.token_type", "uint32", NULL},
     {"data.target_mask", "off", NULL},
     {"data.shuffle", "false", NULL},
+    {"data.length_schedule", "0:4", "training.seq_len=8 data.packing=concat"},
     {"data.document_mask", "true", "data.document_separator=0"},
     {"data.document_separator", "1", NULL},
     {"data.packing", "bfd", NULL},

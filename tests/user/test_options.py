@@ -184,6 +184,7 @@ ROWS = {
     'data.token_type': Row('uint32', 'refused', 'data.token_type'),
     'data.target_mask': Row('off', 'steps'),
     'data.shuffle': Row('false', 'steps'),
+    'data.length_schedule': Row('0:4', 'steps', needs={'training.seq_len': 8}),
     'data.document_mask': Row('true', 'steps', needs={'data.document_separator': 7}),
     'data.document_tokens': Row(1000, 'mpi/plan-machine.case'),
     'data.packing': Row('bfd', 'refused'),

@@ -11,7 +11,7 @@
     CHECK(heads) CHECK(rotary) CHECK(family) CHECK(latent) CHECK(experts) CHECK(ffn) CHECK(window) CHECK(rope) \
     CHECK(batch) CHECK(documents) CHECK(schedule) CHECK(parallelism) CHECK(reproducible) CHECK(recompute) \
     CHECK(guard) CHECK(checkpoint) CHECK(near) CHECK(device) CHECK(lora) CHECK(offload) CHECK(float16) CHECK(idle) \
-    CHECK(optimizer) CHECK(codes) CHECK(gathers) CHECK(batches) CHECK(delta) CHECK(global) CHECK(context) \
+    CHECK(optimizer) CHECK(codes) CHECK(gathers) CHECK(batches) CHECK(lengths) CHECK(delta) CHECK(global) CHECK(context) \
     CHECK(leaves) CHECK(leaves_of_ranks) CHECK(tiles) CHECK(fingerprint) CHECK(tensor) CHECK(pipeline) \
     CHECK(groups) CHECK(mup) CHECK(mean) CHECK(objective)
 /* clang-format on */

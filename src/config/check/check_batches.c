@@ -1,6 +1,7 @@
-/* The sequences of a step, and steps of several sizes (training.batch_schedule). */
+/* The sequences of a step, steps of several sizes (training.batch_schedule), and of several lengths (data.length_schedule). */
 #include "src/config/check/check.h"
 
+#include "src/config/family.h"
 #include "src/config/read/batches.h"
 #include "src/config/read/place.h"
 
@@ -77,4 +78,43 @@ sh_rc sh_config_check_batches(struct sh_config_state *state)
                                 "them out, as --training.batch_schedule= or --training.global_batch_size=-1 does",
                                 (long long)sh_batches_most(&b), c->training.global_batch_size);
     return check_others(state);
+}
+
+/* What has documents of its own, or counts positions through whole sequences. */
+static sh_rc check_other_documents(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    const struct {
+        bool there;
+        const char *text;
+    } rows[] = {
+        {sh_family_of(c->model.family)->learned_positions,
+         "this model.family has a vector for each position, and only those of the first tokens would be short; leave it out"},
+        {c->data.document_mask, "data.document_mask has documents already; leave one of them out"},
+        {c->data.packing == SH_PACKING_BFD || c->data.packing == SH_PACKING_NONE || c->model.num_labels,
+         "sequences are packed from documents, which it would cut; give data.packing=concat"},
+        {c->objective.name != SH_OBJECTIVE_LM && c->objective.name != SH_OBJECTIVE_PLUGIN,
+         "objective.name needs what other runs made of whole sequences or answers; leave it out"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].there)
+            return sh_config_refuse(state, "data.length_schedule", "%s", rows[i].text);
+    return SH_OK;
+}
+
+sh_rc sh_config_check_lengths(struct sh_config_state *state)
+{
+    const struct sh_config *c = &state->cfg;
+    struct sh_batches b;
+    sh_rc rc = sh_batches_read(c->data.length_schedule, &b);
+
+    if (rc != SH_OK)
+        return sh_config_refuse(state, "data.length_schedule", "%s", sh_error_text());
+    for (int i = 0; i < b.n; i++)
+        if (c->training.seq_len % b.at[i].sequences)
+            return sh_config_refuse(state, "data.length_schedule",
+                                    "%lld tokens from step %lld on do not divide training.seq_len=%d",
+                                    (long long)b.at[i].sequences, (long long)b.at[i].step, c->training.seq_len);
+    return b.n ? check_other_documents(state) : SH_OK;
 }

@@ -269,8 +269,8 @@ static const struct {
     {"data.token_weight",
      "leave it out: a target counts or not (data.target_mask); objective.sft_weight and desirable_weight "
      "weigh answers"},
-    {"data.length_schedule|training.length_schedule|training.seq_len_schedule|curriculum_learning",
-     "training.seq_len: one length for a run; a run with a longer one goes on from it by checkpoint.initial_load_path"},
+    {"length_schedule|training.length_schedule|training.seq_len_schedule|curriculum_learning",
+     "data.length_schedule: \"0:1024, 5000:4096\", from which step on attention stays within how many tokens"},
     {"optimizer.muon_dtype|optimizer.ns_dtype",
      "leave it out: matrices become orthogonal in float32 on CPUs, and on GPUs by products of bfloat16 if "
      "training.mixed_precision_param is bfloat16"},

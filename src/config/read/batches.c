@@ -23,7 +23,7 @@ static bool take_whole(const char **at, int64_t least, int64_t most, int64_t *ou
     return *out >= least && *out <= most;
 }
 
-/* STEP:SEQUENCES. */
+/* STEP:NUMBER. */
 static sh_rc take_phase(const char **at, struct sh_batches *b)
 {
     int64_t step, sequences, before = b->n ? b->at[b->n - 1].step : -1;
@@ -31,7 +31,7 @@ static sh_rc take_phase(const char **at, struct sh_batches *b)
     if (b->n == SH_BATCHES_MAX)
         return sh_fail(SH_E_USAGE, "more than %d phases", SH_BATCHES_MAX);
     if (!take_whole(at, 0, INT64_MAX / 2, &step) || *(*at)++ != ':' || !take_whole(at, 1, INT32_MAX, &sequences))
-        return sh_fail(SH_E_USAGE, "phase %d is not STEP:SEQUENCES; write \"0:256, 2000:512\"", b->n + 1);
+        return sh_fail(SH_E_USAGE, "phase %d is not STEP:NUMBER; write \"0:256, 2000:512\"", b->n + 1);
     if (b->n == 0 && step != 0)
         return sh_fail(SH_E_USAGE, "the first phase begins at step %lld, not at step 0", (long long)step);
     if (step <= before)

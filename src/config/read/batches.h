@@ -1,4 +1,5 @@
-/* Sequences of a training step, by the step: the form of training.batch_schedule, "0:256, 2000:512". Pure, local. */
+/* Sequences of a training step, by the step: the form of training.batch_schedule, "0:256, 2000:512"; data.length_schedule has
+ * lengths of sequences in their place. Pure, local. */
 #ifndef SH_READ_BATCHES_H
 #define SH_READ_BATCHES_H
 

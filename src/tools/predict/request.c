@@ -211,6 +211,23 @@ static void say_phases(const struct sh_predict *l)
         sh_str_say(stdout, "batches", "%s; this plan is of the largest", text);
 }
 
+/* The phases of data.length_schedule. */
+static void say_lengths(const struct sh_predict *l)
+{
+    struct sh_batches b;
+    char text[SH_BATCHES_MAX * 64] = "", from[64];
+
+    if (sh_batches_read(l->cfg.data.length_schedule, &b) != SH_OK)
+        sh_error_clear();
+    for (int i = 0; i < b.n; i++) {
+        snprintf(from, sizeof from, "%lld tokens from step %lld", (long long)b.at[i].sequences,
+                 (long long)b.at[i].step);
+        sh_str_add(text, sizeof text, ", ", from);
+    }
+    if (b.n)
+        sh_str_say(stdout, "lengths", "%s; this plan is of %d", text, l->cfg.training.seq_len);
+}
+
 /* Both micro-steps of a replay are as long as one of a step; stages make all of a step again. */
 static void say_replays(const struct sh_predict *l)
 {
@@ -242,6 +259,7 @@ void sh_predict_say_request(const struct sh_predict *l)
     say_strategy(l);
     say_batch(l);
     say_phases(l);
+    say_lengths(l);
     say_replays(l);
     sh_predict_say_updates(l);
     if (loss_rows(l->p) || sh_group_size(&l->mesh, l->mesh.pipeline) == 1)
