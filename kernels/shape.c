@@ -170,6 +170,15 @@ static bool fits(struct fit *fit, const struct sh_operand_row *row, const struct
     return absent(t) || (right_dims(fit, row, t) && right_type(fit, row, t->dtype));
 }
 
+/* A loss of logits has a second number for squares of lse, and no third. */
+static bool right_numbers(const struct sh_op_call *call)
+{
+    bool head = call->kind == SH_OP_HEAD_LOSS || call->kind == SH_OP_HEAD_LOSS_GRAD;
+    bool rest = call->kind == SH_OP_LOSS_REST, squares = rest && call->attr->part.squares != 0;
+
+    return !(head || rest) || call->out[0].dim[0] == (squares || (head && call->attr->head.squares != 0) ? 2 : 1);
+}
+
 /* Inputs first, since their letters define the outputs. */
 const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_TEXT])
 {
@@ -182,7 +191,7 @@ const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_T
         if (!fits(&fit, &s->in[i], &call->in[i]))
             return describe(&s->in[i], &call->in[i], text);
     for (int i = 0; i < s->n_out; i++) {
-        if (!fits(&fit, &s->out[i], &call->out[i]))
+        if (!fits(&fit, &s->out[i], &call->out[i]) || (i == 0 && !right_numbers(call)))
             return describe(&s->out[i], &call->out[i], text);
         if (sh_op_adds(call, i) && !s->out[i].adds) {
             snprintf(text, SH_MISFIT_TEXT, "%s cannot be added to", s->out[i].name);
