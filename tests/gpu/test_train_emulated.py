@@ -373,7 +373,8 @@ def main():
               ('llama', 'chunks of three stages', 'float32', {**DEEP, 'model.n_layers': 6, 'training.global_batch_size': 12}), ('llama', 'four stages', 'bfloat16', DEEP),
               ('experts', 'two stages of experts', 'float32', DEEP), ('llama', 'two stages of matrices', 'float32', CUT_DEEP),
               ('llama', 'two stages of halves', 'float32', {**DEEP, 'model.n_heads': 4}),
-              ('experts', '2x2', 'bfloat16', {**MUON, **EVEN, 'optimizer.muon_split': 'none', 'optimizer.muon_ranks': 1})]
+              ('experts', '2x2', 'bfloat16', {**MUON, **EVEN, 'optimizer.muon_split': 'none', 'optimizer.muon_ranks': 1}),
+              ('llama', '2x2', 'float32', {**MUON, 'optimizer.muon_ranks': 4, 'training.z_loss': 1e-2})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]
