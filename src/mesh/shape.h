@@ -111,7 +111,7 @@ int sh_group_block(const struct sh_mesh_shape *shape, sh_group group, int ranks_
 int sh_mesh_ranks(const struct sh_mesh_shape *shape);
 
 /* "1 rank", "2 x 4 ranks (replicate x shard), experts over 2", "2 stages x 8 tensor x 2 context x 4 data (1 x 8 ranks,
- * replicate x shard)": axes whose product is the job; ranks that share a sequence are in one shard group. Returns text. */
+ * replicate x shard)": axes whose product is the job; replicate x shard counts ranks that share a sequence too. Returns text. */
 enum { SH_MESH_TEXT = 128 };
 const char *sh_mesh_text(const struct sh_mesh_shape *shape, char text[SH_MESH_TEXT]);
 

@@ -257,8 +257,10 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     if (is_last(&d))
         emit_head(&d, x, b);
     else
-        sh_emit_no_loss(
-            &d.e, sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS ? sh_emit_pair_numbers(&b->pairs) : 1);
+        sh_emit_no_loss(&d.e, sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS
+                                  ? sh_emit_pair_numbers(&b->pairs)
+                              : b->z_loss == 0 ? 1
+                                               : 2);
     if (b->adapters.rank)
         sh_adapt_freeze(p, m->num_labels > 0);
     free(d.input);

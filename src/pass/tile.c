@@ -107,7 +107,7 @@ static int leaf_of(struct tile *t, int out, int leaf)
     sum.leaf = leaf;
     if (sum.grad_of == SH_NONE) {
         sum.base = root_of(t, out);
-        sum.base_elems = leaf;
+        sum.base_elems = leaf * sh_tensor_elems(&sum);
     }
     return sh_program_add_tensor(t->p, &sum);
 }

@@ -186,10 +186,13 @@ static double worth_of_byte(const struct sh_config *cfg, const struct sh_topolog
                             bool narrow)
 {
     int each = at->ranks_per_node > 1 ? at->ranks_per_node : 1;
-    struct sh_coll_place place = sh_coll_place(mesh, mesh->replicate, each);
+    struct sh_mesh_shape first = *mesh;
+    struct sh_coll_place place;
     struct sh_machine m;
     struct sh_price price;
 
+    first.rank = 0; /* groups need not lie evenly on nodes, and all ranks choose alike */
+    place = sh_coll_place(&first, first.replicate, each);
     sh_cost_assume_machine(cfg, at->gpu, &m);
     sh_cost_assume_network(at->gpu, each, &m);
     price = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_TO_ALL, &place, 0x1p30);

@@ -710,7 +710,7 @@ def doctored():
             wrong += [] if re.search(rf'^keepers +ok +{row}', said, re.M) and (folder / 'tried').exists() == tried else [said]
             (folder / 'tried').unlink(missing_ok=True)
         # A Slurm that hangs, and one that starts no step, cost what the slower of step and way may take.
-        for name, text, row, most in ('scontrol', 'exec sleep 60', 'note +possible, .*was not tried', 10), ('srun', 'exec sleep 60', 'BAD +.*waited for 15 s', 25):
+        for name, text, row, most in ('scontrol', 'exec sleep 60', 'note +possible, .*was not tried', 10), ('srun', 'exec sleep 60', 'BAD +.*waited for 10 s', 25):
             healthy = (folder / name).read_text()
             (folder / name).write_text(f'#!/bin/sh\n{text}\n')
             begun = time.monotonic()

@@ -76,7 +76,7 @@ MESHES = {
     '2 stages, gradients sharded': ('llama', 4, 2, {**GRADS, **FULL, 'parallelism.resident_units': 1}),
     '2 stages, weights apart': ('llama', 4, 2, {**GRADS, **LATER}),
     '4 stages, weights apart': ('gpt2, documents', 4, 4, {**SELECTIVE, **LATER}),
-    '2 stages of replicas, 2 chunks': ('llama', 4, 2, {**HYBRID, **SELECTIVE, **RING}),
+    '2 stages of replicas, 2 chunks, z-loss': ('llama', 4, 2, {**HYBRID, **SELECTIVE, **RING, 'training.z_loss': 0.01}),
     '3 stages of 2 chunks': ('gpt2, documents', 3, 3, {'model.n_layers': 7, **RING}),
     '4 stages': ('gpt2, documents', 4, 4, FULL),
     '4 stages, two kinds of heads, 3 micro-steps': ('gemma4', 4, 4, {**GRADS, 'training.local_batch_size': 8}),
@@ -115,7 +115,7 @@ MESHES |= {
     '2 stages, a teacher': ('a teacher', 4, 2, LATER),
     'a tree over 2 stages': ('llama', 4, 2, {**TREE, **LATER}),
     'a tree over 4 stages': ('gpt2, documents', 4, 4, {**TREE, **FULL, **LATER}),
-    'a tree over 2 stages, interleaved, matrices over 2': ('llama, 4 heads', 4, 2, {**TREE, **RING, TENSOR: 2, **BLOCKS}),
+    'a tree over 2 stages, interleaved, matrices over 2, z-loss': ('llama, 4 heads', 4, 2, {**TREE, **RING, TENSOR: 2, **BLOCKS, 'training.z_loss': 0.01}),
     'a tree over 2 stages, pairs': ('pairs', 4, 2, {**TREE, **HYBRID, 'training.global_batch_size': 8}),
     'a tree over 2 stages of experts over 2': ('experts', 4, 2, {**TREE, EXPERTS: 2, 'training.local_batch_size': 4}),
 }

@@ -77,7 +77,7 @@ KINDS = {
     'gpt2, tied': ('gpt2', 'float32', {**PARTS, 'model.dim': 16}),
     'gpt2, tied, bfloat16': ('gpt2', 'bfloat16', {**PARTS, 'model.dim': 16}),
     'window, bfloat16': ('llama', 'bfloat16', {**PARTS, 'model.family': 'mistral', 'model.attention_window': 5}),
-    'norms of heads': ('llama', 'float32', {**PARTS, 'model.family': 'olmo2'}),
+    'norms of heads, z-loss': ('llama', 'float32', {**PARTS, 'model.family': 'olmo2', 'training.z_loss': 0.01}),
     'adapters in four bits': ('llama', 'bfloat16', {**WIDE, 'lora.rank': 2, 'lora.quantize_base': 'nf4'}),
 }
 CUT = {

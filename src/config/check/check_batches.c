@@ -89,7 +89,7 @@ static sh_rc check_other_documents(struct sh_config_state *state)
         const char *text;
     } rows[] = {
         {sh_family_of(c->model.family)->learned_positions,
-         "this model.family has a vector for each position, and only those of the first tokens would be short; leave it out"},
+         "this model.family has a vector for each position, and only those of the first tokens would be trained; leave it out"},
         {c->data.document_mask, "data.document_mask has documents already; leave one of them out"},
         {c->data.packing == SH_PACKING_BFD || c->data.packing == SH_PACKING_NONE || c->model.num_labels,
          "sequences are packed from documents, which it would cut; give data.packing=concat"},

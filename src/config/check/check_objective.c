@@ -178,8 +178,8 @@ static sh_rc refuse_squares(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
     const struct bar rows[] = {
-        {makes_value(c), "training.z_loss",
-         "is for the logits of words, and this model makes one value of a text; leave it out"},
+        {c->model.num_labels > 0, "training.z_loss",
+         "is for the logits of words, and this model has labels; leave it out"},
         {c->objective.name == SH_OBJECTIVE_DPO, "training.z_loss",
          "weighs targets as their loss is weighed, and objective.name=dpo weighs those of rejected answers below 0; leave it "
          "out"},

@@ -99,7 +99,7 @@ static bool slurm_answers(void)
 static sh_rc begin_overlap(FILE **srun)
 {
     static const char command[] =
-        "timeout -k 1 15 srun --overlap --no-kill --wait=0 --mem=0 --mpi=none --cpu-bind=none --quiet "
+        "timeout -k 1 10 srun --overlap --no-kill --wait=0 --mem=0 --mpi=none --cpu-bind=none --quiet "
         "${SLURMD_NODENAME:+--nodelist=\"$SLURMD_NODENAME\"} --nodes=1 --ntasks=1 --ntasks-per-node=1 true </dev/null 2>&1";
 
     if (!slurm_answers())
@@ -126,9 +126,10 @@ static sh_rc end_overlap(FILE *srun, bool *untried)
     if (status == 0 || *untried)
         return SH_OK;
     return sh_fail(SH_E_COMM, "srun --overlap starts no step beside a running one, as a keeper needs: %s",
-                   WIFEXITED(status) && WEXITSTATUS(status) == 124 ? "it has waited for 15 s"
-                   : said[0]                                       ? said
-                                                                   : "it says nothing");
+                   WIFEXITED(status) && (WEXITSTATUS(status) == 124 || WEXITSTATUS(status) == 137)
+                       ? "it has waited for 10 s"
+                   : said[0] ? said
+                             : "it says nothing");
 }
 
 /* Whether each node reaches the first one, as keepers reach the watch. Collective. */

@@ -188,17 +188,19 @@ static sh_rc say_documents(const struct sh_predict *l)
     struct other whole = other_of(l);
     char gain[SH_PREDICT_LIMIT_TEXT], of[64] = "of unknown length, priced as whole sequences";
 
-    if (!l->at.gpu || !l->cfg.data.document_mask)
+    if (!l->at.gpu || !(l->cfg.data.document_mask || l->cfg.data.length_schedule[0]))
         return SH_OK;
     whole.cfg.data.document_mask = false;
+    whole.cfg.data.length_schedule[0] = '\0';
     SH_TRY(price(l, &whole));
     if (l->cfg.data.document_tokens)
         snprintf(of, sizeof of, "of %d tokens", l->cfg.data.document_tokens);
     if (whole.seconds > 0)
         sh_str_say(stdout, "documents",
                    "%s (data.document_tokens): attention by Sherd's own kernels, %.0f %% of the step; over whole "
-                   "sequences, without data.document_mask, cuDNN would make it %s",
+                   "sequences, without %s, cuDNN would make it %s",
                    of, 100 * l->step.row[SH_COST_ATTENTION].alone / l->step.seconds,
+                   l->cfg.data.document_mask ? "data.document_mask" : "data.length_schedule",
                    sh_predict_gain_text(l->step.seconds / whole.seconds - 1, gain));
     return SH_OK;
 }

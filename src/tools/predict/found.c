@@ -135,7 +135,7 @@ static void say_row(const struct sh_predict *l, const struct sh_search *s, const
     char experts[SPREAD_TEXT];
 
     snprintf(mesh, sizeof mesh, "%d x %d", f->replicate, f->shard);
-    printf("%c%c%c %-17s %11s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s%s\n", f->best ? '*' : ' ',
+    printf("%c%c%c %-18s %10s %6d %6d %6d %6d %10s %10s %10.4g %10s  %s%s%s%s\n", f->best ? '*' : ' ',
            f->pareto ? 'P' : ' ', f->plain ? 'S' : ' ', strategy_name(l, s, f, strategy), mesh, f->inner,
            f->local_batch, f->micro_steps, f->forward_prefetch, sh_str_bytes(f->bytes, bytes),
            sh_str_bytes(room_of(l) - f->bytes, spare), f->seconds, sh_str_count(llround(f->tokens_per_second), rate),
@@ -145,7 +145,7 @@ static void say_row(const struct sh_predict *l, const struct sh_search *s, const
 /* The best results, and all marked ones, however far down they are. */
 static void say_table(const struct sh_predict *l, const struct sh_search *s, const struct sh_search_found *found, int n)
 {
-    printf("\n    %-17s %11s %6s %6s %6s %6s %10s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
+    printf("\n    %-18s %10s %6s %6s %6s %6s %10s %10s %10s %10s  %s\n", "strategy", "mesh", "inner", "batch", "micro",
            "ahead", "memory", "spare", "seconds", "tokens/s", "recompute");
     for (int i = 0; i < n; i++)
         if (i < SHOWN || found[i].best || found[i].pareto || found[i].plain)
@@ -155,7 +155,8 @@ static void say_table(const struct sh_predict *l, const struct sh_search *s, con
     if (l->cfg.model.n_experts)
         puts("experts over N: parallelism.expert_parallel_degree; without it each rank has all experts");
     say_words(found, n);
-    puts("*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller. S: only shards");
+    puts(
+        "*: the simplest of those within 2 % of the fastest. P: none is both faster and smaller. S: the fastest that only shards");
     sh_str_wrap(
         stdout, 80, 0, 0,
         "mesh: replicas x ranks per shard group. inner: ranks that keep a unit sharded among themselves between "

@@ -198,8 +198,8 @@ static void say_replicas(const struct sh_predict *l, const struct sh_section *up
     else if (w->replicas > 1)
         sh_str_say(
             stdout, "muon",
-            "each of %d replicas makes all matrices itself, which is expected to take less time than to exchange "
-            "them; optimizer.muon_ranks=%d lets them share",
+            "each of %d replicas makes all matrices itself: they are few, or to exchange them is expected to take longer; "
+            "optimizer.muon_ranks=%d lets as many share as have a block each",
             w->replicas, w->ranks * w->replicas);
 }
 

@@ -4,7 +4,7 @@
 #include "src/cost/machine.h"
 
 /* FINE, PLAIN: how many results are refined, of all and of those that only shard. */
-enum { FINE = 6, PLAIN = 3, MOST_LESS = 2 };
+enum { FINE = 6, PLAIN = 3, MOST_LESS = 2, MOST_TILES = 4 };
 
 /* Try a finer neighbour of a result, and keep it if it fits and is faster. */
 static sh_rc refine(struct sh_search_state *st, struct sh_search_found f, double than)
@@ -63,7 +63,7 @@ static sh_rc cut_sequences(struct sh_search_state *st, struct sh_search_found f)
     return SH_OK;
 }
 
-/* Less layers for the stage with the head. */
+/* Fewer layers for the stage with the head. */
 static sh_rc shift_layers(struct sh_search_state *st, struct sh_search_found f)
 {
     double than = f.seconds;
@@ -77,10 +77,9 @@ static sh_rc shift_layers(struct sh_search_state *st, struct sh_search_found f)
 /* Rows exchanged in more tiles, beside products. */
 static sh_rc cut_exchanges(struct sh_search_state *st, struct sh_search_found f)
 {
-    enum { MOST = 4 };
     double than = f.seconds;
 
-    for (f.stripes *= 2; f.tensor > 1 && f.stripes <= MOST; f.stripes *= 2)
+    for (f.stripes *= 2; f.tensor > 1 && f.stripes <= MOST_TILES; f.stripes *= 2)
         SH_TRY(refine(st, f, than));
     return SH_OK;
 }
@@ -96,7 +95,7 @@ static sh_rc cut_chunks(struct sh_search_state *st, struct sh_search_found f)
     for (int chunks = 2;
          f.pipeline > 1 && (chunks == 2 || layers % (f.pipeline * chunks) == 0) && chunks <= SH_SEARCH_CHUNKS;
          chunks *= 2)
-        for (int twice = 0; twice <= (f.tensor > 1); twice++) {
+        for (int twice = 0; twice <= (f.tensor > 1 && 2 * f.stripes <= MOST_TILES); twice++) {
             struct sh_search_found other = f;
             sh_rc rc;
 

@@ -78,8 +78,8 @@ static bool could_fit(const struct sh_search_state *st, const struct sh_search_f
     return bytes <= (double)st->s->limit_bytes;
 }
 
-/* No choice is faster than its products at the best rate, and stages that wait for each other, with the smallest chunks an
- * eighth of what they do with 1F1B: one that is slower than what was found all the same need not be planned. */
+/* No choice is faster than its products at the best rate, plus the waits of its stages, which the smallest chunks cut to an
+ * eighth of 1F1B's. One for which even this bound is below the best result is not planned. */
 static bool could_win(const struct sh_search_state *st, const struct sh_search_found *f)
 {
     bool small = st->s->cfg->parallelism.pipeline_parallel_layers_per_stage >

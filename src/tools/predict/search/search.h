@@ -38,7 +38,7 @@ struct sh_search_found {
     int64_t bytes; /* of a rank */
     bool best;     /* the simplest result within 2 % of the first */
     bool pareto;   /* no result is both faster and smaller */
-    bool plain;    /* the fastest that cuts neither matrices, sequences nor layers */
+    bool plain;    /* the fastest that cuts neither matrices, sequences nor layers, and spreads no experts */
 };
 
 enum { SH_SEARCH_MOST = 24, SH_SEARCH_GROWS = 4 };

@@ -39,7 +39,7 @@ static inline int sh_search_node(const struct sh_search *s, const struct sh_sear
 
 static inline bool sh_search_plain(const struct sh_search_found *f)
 {
-    return f->context == 1 && f->tensor == 1 && f->pipeline == 1;
+    return f->context == 1 && f->tensor == 1 && f->pipeline == 1 && f->expert == 1;
 }
 
 /* price.c. Plan one choice and predict its step; bytes, seconds, tokens_per_second and recompute of *f are filled.
