@@ -481,15 +481,17 @@ void sim_coll_finish(const struct sim *s, struct sim_rank *r, int i, const struc
 {
     const struct sh_op *op = &r->p->ops[i];
     struct sim_flight *f = &r->flights[i];
+    const char *in = NULL;
     int64_t bytes;
-    const char *in = op->kind == SH_OP_ALL_REDUCE ? NULL
-                     : shares(op)                 ? own_share(r, op, &bytes)
-                                                  : r->arena + r->p->tensors[op->in[0]].offset_bytes;
 
     if (sh_program_is_message(op)) {
         finish_message(s, r, i, section);
         return;
     }
+    if (shares(op))
+        in = own_share(r, op, &bytes);
+    else if (op->kind != SH_OP_ALL_REDUCE)
+        in = r->arena + r->p->tensors[op->in[0]].offset_bytes;
     assert_false(f->waited);
     f->waited = true;
     if (in && sh_hash64(in, (size_t)f->sent_bytes) != f->sent_hash)
