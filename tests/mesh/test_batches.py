@@ -10,6 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 import tiny
+from test_documents import DELTA, SCAN
 from test_states import new_folder, saved, take_up
 
 STEPS = 7
@@ -19,6 +20,15 @@ TREE = {'training.reproducible': 'mesh'}
 LENGTHS = ((0, 3), (2, 6), (5, 12))
 SHORT = {'training.global_batch_size': 8, 'data.length_schedule': ', '.join(f'{step}:{n}' for step, n in LENGTHS),
          'checkpoint.interval': 3, 'validation.enable': True, 'validation.freq': 3, 'validation.sequences': 5}
+
+WINDOWS = {'model.family': 'olmo3', 'model.attention_window': 4, 'model.layer_types': 'sliding,full', 'model.tie_word_embeddings': False}
+CONTEXT = {'parallelism.context_parallel_degree': 2, 'parallelism.sharding_strategy': 'full_shard'}
+TILES = {'training.tile_rows': 64, 'training.local_batch_size': 8, 'activation_checkpoint.mode': 'full'}
+# Models, what else the run of short sequences has, and its ranks.
+SHORT_MODELS = {
+    'one rank': ({}, {}, 0), 'in tiles': ({}, TILES, 0), 'keys gathered over 2 ranks': ({}, CONTEXT, 2),
+    'heads exchanged over 2 ranks': ({'model.n_heads': 4, 'model.n_kv_heads': 2}, CONTEXT, 2), 'windows': (WINDOWS, {}, 0),
+    'windows over 2 ranks': (WINDOWS, CONTEXT, 2), 'delta rule': (DELTA, {}, 0), 'Mamba-2': (SCAN, {}, 0)}
 
 
 def config(changes):
@@ -82,10 +92,10 @@ def case_plan():
     return wrong + [part for part in wanted if part not in ' '.join(text.split())]
 
 
-def case_short():
+def case_short(model, changes, ranks):
     """Whole sequences of 12 in two are those of a run of sequences of 6; the last bits differ by the order of sums."""
-    plain = config({'training.global_batch_size': 8, 'data.shuffle': False})
-    short = job.train(new_folder(), {**plain, 'data.length_schedule': '0:6'})
+    plain = config({**model, 'training.global_batch_size': 8, 'data.shuffle': False})
+    short = job.train(new_folder(), {**plain, 'data.length_schedule': '0:6', **changes}, ranks)
     own = job.train(new_folder(), {**plain, 'training.seq_len': 6, 'training.local_batch_size': 4, 'training.global_batch_size': 16})
     return job.differ('loss, norm or tokens', numbers(short), numbers(own), 1e-5)
 
@@ -168,7 +178,8 @@ if __name__ == '__main__':
              ('as a chain, states in a file', case_chain, {'offload.optimizer': 'nvme', 'offload.nvme_path': '.'}, 0)]
     cases += [(f'{ranks} ranks, {strategy}', case_mesh, ranks, strategy) for ranks, strategy in ((2, 'full_shard'), (2, 'no_shard'))
               if job.can_launch()]
-    cases += [('short sequences', case_short), ('short sequences in a chain of runs', case_short_chain), ('plan of lengths', case_short_plan)]
+    cases += [(f'short sequences, {name}', case_short, *row) for name, row in SHORT_MODELS.items() if not row[2] or job.can_launch()]
+    cases += [('short sequences in a chain of runs', case_short_chain), ('plan of lengths', case_short_plan)]
     cases += [(f'short sequences, 2 ranks, {changes}', case_short_mesh, 2, changes) for changes in (
         {'parallelism.sharding_strategy': 'full_shard'}, {'parallelism.sharding_strategy': 'no_shard', 'activation_checkpoint.mode': 'full'})
               if job.can_launch()]
