@@ -170,16 +170,20 @@ static void grouped_experts(void **state)
     const struct sh_choices *of = &sh_cuda_grouped_choices;
     int by_library = 0;
 
-    if (moe.few)
+    if (moe.few) {
+        print_message("SHERD_FEW_SHAPES leaves them out\n");
         skip();
+    }
     now = &grouped;
     moe_experts(state);
     moe_turned_products(state);
     now = &table;
     for (int i = 0; i < of->count(); i++)
         by_library += of->answers(i) > 1;
-    if (by_library == 0)
+    if (by_library == 0) {
+        print_message("no product is left to a library\n");
         skip();
+    }
     assert_in_range(by_library, 12, of->count() - 1);
 }
 

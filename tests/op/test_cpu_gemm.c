@@ -213,8 +213,10 @@ static void test_thin(void **state)
         assert_int_equal(sh_gemm_engine_thin.takes(&up), n == 64);
         assert_int_equal(sh_gemm_engine_thin.takes(&outer), n == 64);
     }
-    if (!sh_gemm_engine_thin.usable())
+    if (!sh_gemm_engine_thin.usable()) {
+        print_message("no AVX-512\n");
         skip();
+    }
     optest_seed(8);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int v = 0; v < 16; v++) {
@@ -252,8 +254,10 @@ static void test_place_in_panels(void **state)
     enum { M = 150, K = 300 };
 
     (void)state;
-    if (!sh_gemm_engine_panels.usable())
+    if (!sh_gemm_engine_panels.usable()) {
+        print_message("no AVX-512 with products of bfloat16\n");
         skip();
+    }
     float *c = malloc(M * M * sizeof *c), *part = malloc(M * M * sizeof *part);
     optest_seed(9);
     struct sh_operand a = tensor(SH_BF16, M, K), b = tensor(SH_BF16, K, M);
@@ -289,8 +293,10 @@ static void test_denormals(void **state)
     enum { ROWS = sizeof rows / sizeof *rows, K = 4 * ROWS };
 
     (void)state;
-    if (!sh_gemm_engine_panels.usable())
+    if (!sh_gemm_engine_panels.usable()) {
+        print_message("no AVX-512 with products of bfloat16\n");
         skip();
+    }
     for (int only = 0; only < K; only++) {
         sh_bf16 a[K] = {0}, b[K] = {0};
         float c = 1;
@@ -345,8 +351,10 @@ static void test_place(void **state)
     float *c = malloc(M * N * sizeof *c), *alone = malloc(M * N * sizeof *c);
 
     (void)state;
-    if (!sh_gemm_engine_avx2.works())
+    if (!sh_gemm_engine_avx2.works()) {
+        print_message("no AVX2\n");
         skip();
+    }
     for (int i = 0; i < M * LD; i++)
         a[i] = sinf((float)i);
     for (int i = 0; i < N * LD; i++)
