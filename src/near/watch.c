@@ -4,6 +4,7 @@
 #include "src/base/time.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -14,6 +15,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BEAT_MS = 200, HELLO = 128, LATE_MS = 1000, STRANGERS = 64 };
@@ -31,11 +33,13 @@ struct watch {
     char token[32];
     struct node *node;
     int n, cap;
+    bool full;             /* no call can be taken just now */
     int64_t looked, asked; /* asked 0: nobody asks whether all live */
     int64_t died_at;       /* 0: no rank has died since the last answer */
     long long died_in;     /* the last start of which a death is known */
     char died_on[HELLO];
-    char *said; /* lines that the script has not read yet */
+    int out;    /* where the script reads */
+    char *said; /* lines that it has not read yet */
     int n_said;
 };
 
@@ -54,13 +58,13 @@ static void on_signal(int which)
  * into it as well. */
 static void flush_said(struct watch *w)
 {
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    struct pollfd out = {.fd = w->out, .events = POLLOUT};
     ssize_t n;
 
     while (w->n_said && poll(&out, 1, 0) > 0) {
         for (n = w->n_said < PIPE_BUF ? w->n_said : PIPE_BUF; w->said[n - 1] != '\n'; n--)
             ;
-        n = write(STDOUT_FILENO, w->said, (size_t)n);
+        n = write(w->out, w->said, (size_t)n);
         if (n <= 0)
             return;
         w->n_said -= (int)n;
@@ -182,6 +186,7 @@ static void welcome(struct watch *w)
 {
     int fd = accept4(w->socket, NULL, NULL, SOCK_CLOEXEC);
 
+    w->full = fd < 0 && (errno == EMFILE || errno == ENFILE);
     if (fd < 0)
         return;
     w->node = sh_grow(w->node, w->n, &w->cap, sizeof *w->node);
@@ -232,7 +237,9 @@ static void look(struct watch *w, struct pollfd *fds, double silence)
 {
     int n = w->n;
 
-    fds[0] = (struct pollfd){.fd = w->socket, .events = POLLIN};
+    fds[0] =
+        (struct pollfd){.fd = w->full ? -1 : w->socket, .events = POLLIN}; /* a call that waits would wake it at once */
+    w->full = false;
     for (int i = 0; i < n; i++)
         fds[1 + i] = (struct pollfd){.fd = w->node[i].fd, .events = POLLIN};
     if (poll(fds, (nfds_t)n + 1, BEAT_MS / 2) < 0)
@@ -261,6 +268,18 @@ static void permit_connections(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
+/* A pipe once more: whoever else writes into it may fill it behind poll(), and would have to be waited for. Only this one does
+ * not wait, and the others still do. */
+static int open_out(void)
+{
+    struct stat st;
+    int fd = -1;
+
+    if (fstat(STDOUT_FILENO, &st) == 0 && S_ISFIFO(st.st_mode))
+        fd = open("/proc/self/fd/1", O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    return fd < 0 ? STDOUT_FILENO : fd;
+}
+
 static sh_rc open_socket(struct watch *w)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_ANY)}};
@@ -282,7 +301,7 @@ static sh_rc open_socket(struct watch *w)
 sh_rc sh_pulse_watch(double silence)
 {
     const struct sigaction act = {.sa_handler = on_signal};
-    struct watch w = {.looked = sh_now_ns()};
+    struct watch w = {.looked = sh_now_ns(), .out = open_out()};
     struct pollfd *fds = NULL;
 
     sigaction(SIGTERM, &act, NULL);
@@ -303,6 +322,8 @@ sh_rc sh_pulse_watch(double silence)
     free(fds);
     free(w.node);
     free(w.said);
+    if (w.out != STDOUT_FILENO)
+        close(w.out);
     close(w.socket);
     return SH_OK;
 }

@@ -487,9 +487,9 @@ def watched():
 class Callers:
     """A watch, and keepers' sides that are played."""
 
-    def __init__(self, name, names, **changes):
+    def __init__(self, name, names, limit='-Sn 256', **changes):
         self.folder = job.prepare(name, config(**NEAR, **changes))
-        self.watch = subprocess.Popen(['sh', '-c', 'ulimit -Sn 256; exec "$0" keep c.yaml --watch', os.environ['SHERD']], cwd=self.folder,
+        self.watch = subprocess.Popen(['sh', '-c', f'ulimit {limit}; exec "$0" keep c.yaml --watch', os.environ['SHERD']], cwd=self.folder,
                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=job.environment(0))
         self.address = self.watch.stdout.readline().split()[1]
         _, port, token = self.address.split(':')
@@ -532,6 +532,14 @@ def unread():
         except TimeoutError:
             return ['the watch is silent while nobody reads what it says']
         return [] if beat == b'.' and callers.lines(700) == [f'here {name}\n' for name in names] else ['lines are lost or torn']
+
+
+def crowded():
+    """A watch that may open no more files waits, with the calls that it has taken, and does not spin."""
+    with Callers('crowded', [f'n{number}' for number in range(30)], '-n 20', **{'checkpoint.near_silence_seconds': 600}) as callers:
+        time.sleep(2)
+        used = sum(map(int, pathlib.Path(f'/proc/{callers.watch.pid}/stat').read_text().rsplit(')')[1].split()[11:13]))
+        return [] if used < os.sysconf('SC_CLK_TCK') else [f'{used} ticks of a processor in two seconds']
 
 
 def booked():
@@ -725,6 +733,6 @@ def doctored():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a death and its start', booked),
+        ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
         ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

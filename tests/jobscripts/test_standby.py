@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -45,6 +46,15 @@ open_events
 echo "ended n4" >&7
 gather_keepers
 echo "${active[*]}, ${spare[*]}, ${lost[*]}, ${late[*]}"
+'''
+
+# Where Slurm says that the daemon of a node listens, or would if it told; a program is started on a node that may be there.
+DAEMON = '''
+eval "$(sed -n '/^end_seconds=/,$p' "$SCRIPT" | sed '$d')"
+scontrol() { [ "$2" != "$SHOWN" ] || printf ' %s\\n' "$TEXT"; }
+try_on() { echo tried; }
+is_alive n2
+echo $?
 '''
 
 
@@ -104,6 +114,25 @@ def case_gather():
     return [] if done.stdout == 'n1, n4, n2 n3, ended n4\n' else [f'{done.stdout}{done.stderr}']
 
 
+def case_daemon():
+    """A machine that refuses calls where Slurm's daemon listens is lost; where it answers, or cannot be reached, a program is started."""
+    wrong = []
+    with socket.create_server(('127.0.0.1', 0), backlog=0) as there:
+        port = there.getsockname()[1]
+        with socket.create_server(('127.0.0.1', 0)) as other:
+            gone = other.getsockname()[1]
+        lines = [('node', f'Arch=x NodeAddr=127.0.0.1 NodeHostName=h Port={port} Version=1 ', 'tried\n0\n'),
+                 ('node', f'Arch=x NodeAddr=127.0.0.1 NodeHostName=h Port={gone} Version=1 ', '1\n'),
+                 ('node', f'Arch=x NodeAddr=nowhere.invalid NodeHostName=h Port={gone} Version=1 ', 'tried\n0\n'),
+                 ('node', '', 'tried\n0\n'), ('config', f'\nSlurmdPort  = {gone}', 'tried\n0\n')]
+        for shown, text, expected in lines:
+            done = subprocess.run(['bash', '-c', DAEMON], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=job.SECONDS,
+                                  env=job.environment(0) | {'SCRIPT': str(TOP / 'jobscripts/keep-going.sbatch'), 'SHOWN': shown, 'TEXT': text})
+            wrong += [] if done.stdout == expected else [f'{shown}, {text}: {done.stdout}{done.stderr}']
+    return wrong
+
+
 if __name__ == '__main__':
-    sys.exit(job.run_cases([('a silent script', case_taken), ('questions that fail', case_again), ('a script that lives', case_spoken), ('keepers that never call', case_gather)],
+    sys.exit(job.run_cases([('a silent script', case_taken), ('questions that fail', case_again), ('a script that lives', case_spoken), ('keepers that never call', case_gather),
+                            ('a daemon that is gone', case_daemon)],
                            deadlines=True))
