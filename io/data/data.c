@@ -116,7 +116,7 @@ static sh_rc read_stream(const struct sh_data *d, const struct set *set, struct 
     memcpy(tokens, r->ids, row_bytes);
     /* Targets are the tokens shifted by one: ids has T + 1. */
     memcpy(targets, r->ids + 1, row_bytes);
-    if (set->files.masked)
+    if (set->files.has[SH_DATA_MASK])
         SH_TRY(mask_targets(set, window, r->mask, targets));
     if (docs)
         mark_documents(r->ids, d->seq_len, d->document_separator, docs);
@@ -154,7 +154,7 @@ static sh_rc count_window(const struct sh_data *d, const struct set *set, struct
     *unmasked = d->seq_len;
     if (set->packed)
         return sh_data_rows_count(&set->files, &set->pack, window, unmasked);
-    if (!set->files.masked)
+    if (!set->files.has[SH_DATA_MASK])
         return SH_OK;
     SH_TRY(sh_data_files_mask(&set->files, window, r->mask));
     *unmasked = 0;
@@ -235,6 +235,76 @@ sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int6
     return SH_OK;
 }
 
+static sh_rc weigh_window(const struct sh_data *d, const struct set *set, struct reader *r, int64_t window,
+                          float *weight)
+{
+    if (set->packed)
+        return sh_data_rows_weights(&set->files, &set->pack, window, weight);
+    SH_TRY(sh_data_files_weights(&set->files, window, weight));
+    if (!set->files.has[SH_DATA_MASK])
+        return SH_OK;
+    SH_TRY(sh_data_files_mask(&set->files, window, r->mask));
+    for (int t = 0; t < d->seq_len; t++)
+        weight[t] = r->mask[t] ? weight[t] : 0;
+    return SH_OK;
+}
+
+sh_rc sh_data_weights(const struct sh_data *d, int64_t first, int64_t n, float *weight)
+{
+    struct reader *r = open_reader(d);
+    sh_rc rc = SH_OK;
+
+    for (int64_t i = 0; i < n && rc == SH_OK; i++) {
+        int64_t window;
+        const struct set *set = find_sample(d, r, first + i, &window);
+
+        rc = weigh_window(d, set, r, window, weight + i * d->seq_len);
+    }
+    close_reader(r);
+    return rc;
+}
+
+static int64_t units_of(const float *weight, int64_t n)
+{
+    int64_t units = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        units += (int64_t)((double)weight[i] * SH_DATA_WEIGHT_UNITS);
+    return units;
+}
+
+sh_rc sh_data_weigh(const struct sh_data *d, int64_t first, int64_t n, int64_t *units)
+{
+    float *weight = sh_calloc((size_t)d->seq_len, sizeof *weight);
+    sh_rc rc = SH_OK;
+
+    *units = 0;
+    for (int64_t i = first; i < first + n && rc == SH_OK; i++) {
+        rc = sh_data_weights(d, i, 1, weight);
+        if (rc == SH_OK)
+            *units += units_of(weight, d->seq_len);
+    }
+    free(weight);
+    return rc;
+}
+
+/* Check now, as for masks. */
+static sh_rc check_weights(const struct sh_data *d, const struct set *set, const char *path)
+{
+    float *weight = sh_calloc((size_t)d->seq_len, sizeof *weight);
+    struct reader *r = open_reader(d);
+    int64_t units = 0;
+    sh_rc rc = SH_OK;
+
+    for (int64_t w = 0; w < set->windows && !units && rc == SH_OK; w++) {
+        rc = weigh_window(d, set, r, w, weight);
+        units = rc == SH_OK ? units_of(weight, d->seq_len) : 0;
+    }
+    close_reader(r);
+    free(weight);
+    return rc == SH_OK && !units ? sh_fail(SH_E_DATA, "%s: no target that counts weighs anything", path) : rc;
+}
+
 /* Check now, rather than after an epoch that taught nothing. */
 static sh_rc check_masks(const struct sh_data *d, const struct set *set, const char *path)
 {
@@ -263,8 +333,10 @@ static sh_rc open_set(struct sh_data *d, const struct sh_data_options *opt)
     if (set->packed)
         SH_TRY(sh_data_rows_pack(&set->files, opt, &set->pack));
     set->windows = set->packed ? set->pack.rows : set->files.windows;
-    d->masked |= set->packed || set->files.masked;
-    return set->files.masked ? check_masks(d, set, opt->path) : SH_OK;
+    d->masked |= set->packed || set->files.has[SH_DATA_MASK];
+    if (set->files.has[SH_DATA_MASK])
+        SH_TRY(check_masks(d, set, opt->path));
+    return set->files.has[SH_DATA_WEIGHT] ? check_weights(d, set, opt->path) : SH_OK;
 }
 
 /* Streams and rows differ in what attention sees, and a program is made for one of them. */
@@ -359,7 +431,7 @@ static int64_t learned_of(const struct sh_data_files *files)
     int64_t sum = 0;
 
     for (int i = 0; i < files->n; i++) {
-        if (!files->masked || files->file[i].learned == 0)
+        if (!files->has[SH_DATA_MASK] || files->file[i].learned == 0)
             return 0;
         sum += files->file[i].learned;
     }

@@ -28,7 +28,7 @@ struct sh_data_options {
     int seq_len;
     int vocab_size;              /* ids are checked against it as they are read: SH_E_DATA with file and position */
     enum sh_cfg_token_type type; /* for files without a header; AUTO: uint16 up to 65536 words */
-    enum sh_cfg_masks masks;     /* masks next to the files (mask.h); AUTO: use them if they exist */
+    enum sh_cfg_masks masks, weights; /* what lies next to the files (beside.h); AUTO: use it if it exists */
     bool shuffle;
     uint64_t seed;
     int document_separator;      /* token id; -1: none. Needed to get the docs of streams */
@@ -50,8 +50,8 @@ struct sh_data_options {
 struct sh_data;
 
 /* Errors: SH_E_DATA: nothing matches, no permission, not a regular file, bad magic or version, size does not match the
- * header, odd size, shorter than one sample, not a file of tokens, a mask that does not fit or in which no target
- * counts; the text names the file and what was expected. */
+ * header, odd size, shorter than one sample, not a file of tokens, a mask or weights that do not fit or by which no
+ * target counts; the text names the file and what was expected. */
 sh_rc sh_data_open(const struct sh_data_options *opt, struct sh_data **out);
 void sh_data_close(struct sh_data *d);
 
@@ -78,12 +78,22 @@ bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out);
 /* The chat template that rendered the conversations of document files; "": none names one, or they differ. */
 const char *sh_data_chat_template(const struct sh_data *d);
 
+/* Whether the first file of a pattern has weights of targets next to it. Looks for a name. */
+bool sh_data_has_weights(const char *path);
+
 /* The packing that "auto" means for a pattern of files: SH_PACKING_BFD if the first file is a document file, otherwise
  * SH_PACKING_CONCAT, also if the file cannot be read, which opening it will report. Reads one header. */
 enum sh_cfg_packing sh_data_packing_of(const char *path);
 
 /* Count the targets that count in samples [first, first + n). Reads only masks, if there are any. Errors: SH_E_DATA. */
 sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *unmasked);
+
+/* Read what the targets of samples [first, first + n) weigh: weight out [n,T], 0 for one that does not count. And their sum, in
+ * units of 2^-24: float16 has whole multiples of that, so the sum is exact. Only of data opened with weights.
+ * Errors: SH_E_DATA. */
+enum { SH_DATA_MOST_WEIGHT = 1024, SH_DATA_WEIGHT_UNITS = 1 << 24 };
+sh_rc sh_data_weights(const struct sh_data *d, int64_t first, int64_t n, float *weight);
+sh_rc sh_data_weigh(const struct sh_data *d, int64_t first, int64_t n, int64_t *units);
 
 /* Find the largest id in a few windows, spread from the first to the last of the set. Errors: SH_E_DATA, as for
  * sh_data_read(). */

@@ -2,6 +2,7 @@
  * other and against the number of tokens each time they are read, and ids against the vocabulary (ids.c). */
 #include "io/data/documents.h"
 
+#include "io/data/beside.h"
 #include "src/base/mem.h"
 
 #include <math.h>
@@ -223,6 +224,15 @@ sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *
 
     SH_TRY(find_piece(set, piece, &f, &at));
     return sh_documents_bits(set, f, at + 1, piece->places, mask);
+}
+
+sh_rc sh_documents_weights(const struct sh_data_files *set, const struct sh_piece *piece, float *weight)
+{
+    const struct sh_data_file *f;
+    int64_t at;
+
+    SH_TRY(find_piece(set, piece, &f, &at));
+    return sh_data_weight_read(set, f, at + 1, piece->places, weight);
 }
 
 sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int32_t *label)

@@ -18,10 +18,11 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
  * point past the end of the file. */
 sh_rc sh_documents_lengths(const struct sh_data_files *set, int64_t first, int64_t n, int64_t *tokens);
 
-/* Read the tokens of a piece (pack.h): ids out [places + 1]; and the mask of its targets, if the set has masks: mask
- * out [places]. Errors: SH_E_DATA: also if the file has changed and the document no longer has this piece. */
+/* Read the tokens of a piece (pack.h): ids out [places + 1]; and the mask and the weights of its targets, if the set
+ * has them: out [places]. Errors: SH_E_DATA: also if the file has changed and the document no longer has this piece. */
 sh_rc sh_documents_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids);
 sh_rc sh_documents_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask);
+sh_rc sh_documents_weights(const struct sh_data_files *set, const struct sh_piece *piece, float *weight);
 
 /* Read the label of a document of a file with labels: 0 or 1. Errors: SH_E_DATA. */
 sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int32_t *label);

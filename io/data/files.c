@@ -7,7 +7,7 @@
 #include "io/data/documents.h"
 #include "io/data/foreign.h"
 #include "io/data/format.h"
-#include "io/data/mask.h"
+#include "io/data/beside.h"
 #include "io/file/file.h"
 #include "io/file/sample.h"
 #include "src/base/mem.h"
@@ -161,7 +161,7 @@ static sh_rc open_one(struct sh_data_files *set, const struct sh_data_options *o
                        "%s has %lld tokens, but a sample needs %d (training.seq_len + 1); take it out or join it "
                        "to another file",
                        path, (long long)f->tokens, opt->seq_len + 1);
-    SH_TRY(sh_data_mask_open(set, f, opt->masks));
+    SH_TRY(sh_data_beside_open(set, f, opt));
     set->n++;
     set->windows += f->tokens > 0 ? (f->tokens - 1) / opt->seq_len : 0;
     set->tokens += f->tokens;
@@ -213,7 +213,7 @@ static bool is_pattern(const char *path)
     return strpbrk(path, "*?[") && access(path, F_OK) != 0;
 }
 
-/* Masks match a pattern such as *.bin* as well; they belong to their token files and are skipped. */
+/* What lies beside token files matches a pattern such as *.bin* as well, and is skipped. */
 static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_options *opt)
 {
     glob_t found;
@@ -221,32 +221,51 @@ static sh_rc open_matches(struct sh_data_files *set, const struct sh_data_option
     set->file = sh_calloc(found.gl_pathc, sizeof *set->file);
     sh_rc rc = SH_OK;
     for (size_t i = 0; i < found.gl_pathc && rc == SH_OK; i++)
-        if (!sh_data_mask_is(found.gl_pathv[i]))
+        if (!sh_data_is_beside(found.gl_pathv[i]))
             rc = open_one(set, opt, found.gl_pathv[i]);
     globfree(&found);
     if (rc == SH_OK && set->n == 0)
-        return sh_fail(SH_E_DATA, "%s matches masks only; give the files of tokens that they belong to", opt->path);
+        return sh_fail(SH_E_DATA, "%s matches masks or weights only; give the files of tokens that they belong to",
+                       opt->path);
     return rc;
 }
 
-/* Errors are ignored here: opening the set reports files that cannot be found or read. */
+/* Find the first token file of a pattern; freed by the caller. NULL if nothing matches, which opening the set reports. */
+static char *first_match(const char *path)
+{
+    char *first = NULL;
+    glob_t found;
+    size_t i = 0;
+
+    if (!is_pattern(path))
+        return sh_strdup(path);
+    if (find_matches(path, &found) != SH_OK) {
+        sh_error_clear();
+        return NULL;
+    }
+    while (i + 1 < found.gl_pathc && sh_data_is_beside(found.gl_pathv[i]))
+        i++;
+    first = sh_strdup(found.gl_pathv[i]);
+    globfree(&found);
+    return first;
+}
+
 enum sh_cfg_packing sh_data_packing_of(const char *path)
 {
-    bool documents = false;
-    glob_t found;
+    char *first = first_match(path);
+    bool documents = first && have_documents(first);
 
-    if (!is_pattern(path)) {
-        documents = have_documents(path);
-    } else if (find_matches(path, &found) == SH_OK) {
-        size_t i = 0;
-        while (i + 1 < found.gl_pathc && sh_data_mask_is(found.gl_pathv[i]))
-            i++;
-        documents = have_documents(found.gl_pathv[i]);
-        globfree(&found);
-    } else {
-        sh_error_clear();
-    }
+    free(first);
     return documents ? SH_PACKING_BFD : SH_PACKING_CONCAT;
+}
+
+bool sh_data_has_weights(const char *path)
+{
+    char *first = first_match(path);
+    bool has = first && sh_data_has_beside(first, SH_DATA_WEIGHT);
+
+    free(first);
+    return has;
 }
 
 /* On failure the set is closed here, and *out is unchanged. */
@@ -261,8 +280,9 @@ sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files
     set.handles = sh_handles_create(opt->sets ? opt->sets : 1);
     if (is_pattern(opt->path)) {
         rc = open_matches(&set, opt);
-    } else if (sh_data_mask_is(opt->path)) {
-        rc = sh_fail(SH_E_DATA, "%s is the name of a mask; give the file of tokens that it belongs to", opt->path);
+    } else if (sh_data_is_beside(opt->path)) {
+        rc = sh_fail(SH_E_DATA, "%s is the name of a mask or of weights; give the file of tokens that it belongs to",
+                     opt->path);
     } else {
         set.file = sh_calloc(1, sizeof *set.file);
         rc = open_one(&set, opt, opt->path);
@@ -293,8 +313,9 @@ sh_rc sh_data_files_sample(const struct sh_data_files *set, uint64_t *hash)
         const struct sh_data_file *f = &set->file[i];
 
         SH_TRY(sh_file_sample_all(sh_handles_path(set->handles, f->handle), blocks, hash));
-        if (set->masked && !f->has_documents)
-            SH_TRY(sh_file_sample_all(sh_handles_path(set->handles, f->mask), blocks, hash));
+        for (int k = 0; k < SH_DATA_BESIDES; k++)
+            if (set->has[k] && !(k == SH_DATA_MASK && f->has_documents))
+                SH_TRY(sh_file_sample_all(sh_handles_path(set->handles, f->beside[k]), blocks, hash));
     }
     return SH_OK;
 }
@@ -321,11 +342,23 @@ sh_rc sh_data_files_window(const struct sh_data_files *set, int64_t w, int32_t *
     return sh_data_files_ids(set, f, (w - f->first_window) * set->seq_len, set->seq_len + 1, ids);
 }
 
-/* Reads the mask from the second token of the window on, because the mask is about targets. */
+/* What is about targets is read from the second token of the window on. */
+static int64_t first_target(const struct sh_data_files *set, const struct sh_data_file *f, int64_t w)
+{
+    return (w - f->first_window) * set->seq_len + 1;
+}
+
 sh_rc sh_data_files_mask(const struct sh_data_files *set, int64_t w, unsigned char *mask)
 {
     const struct sh_data_file *f = file_of_window(set, w);
-    int64_t first = (w - f->first_window) * set->seq_len + 1;
 
-    return sh_data_mask_read(set, f, first, set->seq_len, mask);
+    return (f->has_documents ? sh_documents_bits : sh_data_mask_read)(set, f, first_target(set, f, w), set->seq_len,
+                                                                      mask);
+}
+
+sh_rc sh_data_files_weights(const struct sh_data_files *set, int64_t w, float *weight)
+{
+    const struct sh_data_file *f = file_of_window(set, w);
+
+    return sh_data_weight_read(set, f, first_target(set, f, w), set->seq_len, weight);
 }

@@ -1,4 +1,4 @@
-/* The token files of a data set with their masks, and windows of them. Files are read with pread and not mapped: a file
+/* The token files of a data set with what lies beside them, and windows of them. Files are read with pread and not mapped: a file
  * that shrinks or an I/O error is then an error code, whereas a mapping would kill the process with SIGBUS. Local;
  * reading changes nothing, so several threads may read. */
 #ifndef IO_DATA_FILES_H
@@ -10,11 +10,13 @@
 
 struct sh_foreign;
 
+enum sh_data_beside { SH_DATA_MASK, SH_DATA_WEIGHT, SH_DATA_BESIDES };
+
 struct sh_data_file {
-    int handle;      /* of the tokens */
-    int mask;        /* handle of its mask, if the set has masks */
-    int token_bytes; /* 2 or 4 */
-    int64_t offset;  /* bytes before the first token */
+    int handle;                  /* of the tokens */
+    int beside[SH_DATA_BESIDES]; /* handles, of what the set has beside its tokens (beside.h) */
+    int token_bytes;             /* 2 or 4 */
+    int64_t offset;              /* bytes before the first token */
     int64_t tokens;
     int64_t first_window; /* windows in the files before this one */
     /* For document files only. */
@@ -34,8 +36,8 @@ struct sh_data_files {
     struct sh_handles *handles;
     struct sh_data_file *file;
     int n;
-    bool mismatched; /* each answer of the set has a mismatched one beside it (documents.h) */
-    bool masked;     /* true: every file has a mask; false: none has */
+    bool mismatched;           /* each answer of the set has a mismatched one beside it (documents.h) */
+    bool has[SH_DATA_BESIDES]; /* true: every file has such a thing; false: none has */
     int seq_len, vocab_size;
     enum sh_cfg_packing packing;        /* never auto */
     int64_t windows, tokens, documents; /* of all files; windows only with concat */
@@ -46,7 +48,7 @@ struct sh_data_files {
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out);
 void sh_data_files_close(struct sh_data_files *files);
 
-/* Chain a sample of each file and of its mask to *hash (io/file/sample.h): 16 MiB in all, or 16 KiB of each file if they
+/* Chain a sample of each file and of what lies beside it to *hash (io/file/sample.h): 16 MiB in all, or 16 KiB of each file if they
  * are more than 1024. Errors: SH_E_DATA. */
 sh_rc sh_data_files_sample(const struct sh_data_files *files, uint64_t *hash);
 
@@ -63,5 +65,8 @@ sh_rc sh_data_files_foreign(const struct sh_data_files *files, const struct sh_d
 
 /* Read which targets of window w count. mask out [seq_len]: 0 or 1; only if the set has masks. Errors: SH_E_DATA. */
 sh_rc sh_data_files_mask(const struct sh_data_files *files, int64_t w, unsigned char *mask);
+
+/* Read what the targets of window w weigh. weight out [seq_len]; only if the set has weights. Errors: SH_E_DATA. */
+sh_rc sh_data_files_weights(const struct sh_data_files *files, int64_t w, float *weight);
 
 #endif

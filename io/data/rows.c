@@ -93,7 +93,7 @@ sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_o
     SH_TRY(check_kind(set, opt->answers));
     if (opt->answers && set->packing == SH_PACKING_CONCAT)
         return sh_fail(SH_E_USAGE, "data.packing=concat: answers stay in their rows; give bfd or none");
-    if (opt->answers && !set->masked)
+    if (opt->answers && !set->has[SH_DATA_MASK])
         return sh_fail(SH_E_USAGE, "data.target_mask=off: the mask says where the answers begin; leave it out");
     if (opt->answers && (opt->excess == SH_EXCESS_SPLIT || opt->excess == SH_EXCESS_TRUNCATE))
         return sh_fail(SH_E_USAGE, "data.excess_length_strategy=%s would cut %s; give drop, or longer sequences",
@@ -207,11 +207,11 @@ static sh_rc put_piece(const struct sh_data_files *set, const struct sh_piece *p
         SH_TRY(sh_mismatch_ids(set, piece, ids));
     else
         SH_TRY(sh_documents_ids(set, piece, ids));
-    if (set->masked)
+    if (set->has[SH_DATA_MASK])
         SH_TRY(mask_of(set, piece, mask));
     for (int t = 0; t < piece->places; t++) {
         tokens[at + t] = ids[t];
-        targets[at + t] = set->masked && !mask[t] ? -1 : ids[t + 1];
+        targets[at + t] = set->has[SH_DATA_MASK] && !mask[t] ? -1 : ids[t + 1];
         docs[at + t] = at;
     }
     return SH_OK;
@@ -293,14 +293,43 @@ sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *
     *unmasked = 0;
     do {
         SH_TRY_OUT(next_piece(&walk, &piece));
-        if (set->masked && piece.places)
+        if (set->has[SH_DATA_MASK] && piece.places)
             SH_TRY_OUT(mask_of(set, &piece, mask));
         SH_TRY_OUT(check_answer(set, &piece, mask));
         for (int t = 0; t < piece.places; t++)
-            *unmasked += !set->masked || mask[t];
+            *unmasked += !set->has[SH_DATA_MASK] || mask[t];
     } while (piece.places);
     rc = SH_OK;
 out:
+    free(mask);
+    return rc;
+}
+
+static sh_rc weights_of(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask,
+                        float *weight)
+{
+    SH_TRY(sh_documents_weights(set, piece, weight));
+    if (set->has[SH_DATA_MASK])
+        SH_TRY(mask_of(set, piece, mask));
+    for (int t = 0; t < piece->places && set->has[SH_DATA_MASK]; t++)
+        weight[t] = mask[t] ? weight[t] : 0;
+    return SH_OK;
+}
+
+sh_rc sh_data_rows_weights(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, float *weight)
+{
+    unsigned char *mask = sh_calloc((size_t)set->seq_len, 1);
+    struct walk walk = walk_row(set, pack, w);
+    struct sh_piece piece;
+    sh_rc rc = SH_OK;
+
+    memset(weight, 0, (size_t)set->seq_len * sizeof *weight);
+    do {
+        int at = walk.at;
+        rc = next_piece(&walk, &piece);
+        if (rc == SH_OK && piece.places)
+            rc = weights_of(set, &piece, mask, weight + at);
+    } while (rc == SH_OK && piece.places);
     free(mask);
     return rc;
 }

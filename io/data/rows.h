@@ -24,6 +24,9 @@ int64_t sh_data_rows_answers(const struct sh_pack *pack, int64_t w);
 sh_rc sh_data_rows_beginnings(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w,
                               int64_t *document);
 
+/* Read what the targets of row w weigh, 0 if they do not count: weight out [seq_len]. Errors: SH_E_DATA. */
+sh_rc sh_data_rows_weights(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, float *weight);
+
 /* Count the targets of row w that count. Reads lengths, and masks if there are any. Errors: SH_E_DATA. */
 sh_rc sh_data_rows_count(const struct sh_data_files *set, const struct sh_pack *pack, int64_t w, int64_t *unmasked);
 

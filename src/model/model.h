@@ -67,6 +67,7 @@ struct sh_model_batch {
     const struct sh_objective *objective; /* of LOSS (objective.h); NULL: the next token */
     struct sh_op_pair pairs;              /* of an objective of pairs */
     struct sh_teacher_numbers teacher;    /* of an objective with a teacher */
+    bool weighted;                        /* of LOSS: targets have weights (SH_PORT_WEIGHTS) */
     double z_loss; /* of LOSS, without pairs or a plug-in: what the square of lse counts; its sum is a second number */
     int top_k;     /* of LOSS: also makes so many of the likeliest words of each place; 0: none */
     int cache;     /* LOGITS: positions in the cache of keys and values, at least `seq`; 0: no cache */

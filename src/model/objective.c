@@ -2,11 +2,16 @@
 #include "src/model/objective.h"
 
 #include "src/model/model.h"
+#include "src/program/emit_op.h"
+
+static int weights(struct sh_emit *e, const struct sh_model_batch *b)
+{
+    return b->weighted ? sh_emit_port(e, SH_PORT_WEIGHTS) : SH_NONE;
+}
 
 static void emit_lm(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
-    (void)b;
-    sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows, NULL);
+    sh_emit_head_loss(e, x, head, weights(e, b), chunk_rows, NULL);
 }
 
 /* The output matrix passes over the same rows twice: once for what the targets weigh. */
@@ -19,7 +24,7 @@ static void emit_answers(struct sh_emit *e, int x, int head, int64_t chunk_rows,
 
 static void emit_distillation(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
-    sh_emit_head_loss(e, x, head, SH_NONE, chunk_rows, &b->teacher);
+    sh_emit_head_loss(e, x, head, weights(e, b), chunk_rows, &b->teacher);
 }
 
 static void emit_plugin(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)

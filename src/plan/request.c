@@ -40,6 +40,29 @@ static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpos
     return SH_OK;
 }
 
+/* The operations that make a loss from words of several ranks, or from answers, have no weights of targets. */
+static sh_rc check_weights(const struct sh_config *cfg)
+{
+    const struct {
+        bool there;
+        const char *text;
+    } rows[] = {
+        {cfg->objective.name != SH_OBJECTIVE_LM && cfg->objective.name != SH_OBJECTIVE_DISTILLATION,
+         "objective.name makes weights of its own, unless it is lm or distillation"},
+        {cfg->parallelism.tensor_parallel_degree > 1,
+         "with parallelism.tensor_parallel_degree no rank has all words of a target"},
+        {cfg->training.row_leaves > 1, "training.row_leaves cuts the rows that have them"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].there)
+            return sh_fail(SH_E_USAGE,
+                           "data.token_weight: the targets have weights, but %s; leave that out, or give "
+                           "data.token_weight=off",
+                           rows[i].text);
+    return SH_OK;
+}
+
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose, bool gpu)
 {
@@ -310,6 +333,10 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     if (purpose == SH_TO_TRAIN || cfg->model.num_labels == 1)
         out->batch.objective = sh_objective_named(cfg->objective.name);
     if (purpose == SH_TO_TRAIN) {
+        out->batch.weighted = cfg->data.token_weight ==
+                              SH_MASK_MUST; /* auto is settled with the data: src/run/feed.h */
+        if (out->batch.weighted)
+            SH_TRY(check_weights(cfg));
         SH_TRY(sh_request_offload(cfg, gpu, &out->offload));
         carry_into_one(out);
     }

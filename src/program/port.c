@@ -19,6 +19,7 @@ static const struct sh_port_row rows[SH_PORTS] = {
     [SH_PORT_DOCS]      = {"docs",             SH_I32, "BT", true,  LOSS | SCORE | LOGITS, 0},
     [SH_PORT_REFERENCE] = {"reference",        SH_F64, "BT", true,  LOSS, 0},
     [SH_PORT_LABELS]    = {"labels",           SH_I32, "BT", true,  LOSS, 0},
+    [SH_PORT_WEIGHTS]   = {"target weights",   SH_F32, "N",  true,  TRAIN, 0},
     [SH_PORT_TEACHER_WORDS] = {"teacher words", SH_I32, "NR", true, TRAIN, 0},
     [SH_PORT_TEACHER_LOGP]  = {"teacher logp", SH_F32, "NR", true,  TRAIN, 0},
     [SH_PORT_TOP_WORDS] = {"top words",        SH_I32, "NR", false, 1 << SH_SECTION_EVAL, 0},

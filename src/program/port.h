@@ -13,6 +13,7 @@ enum sh_port {
     SH_PORT_DOCS,          /* first position of the document that the token is in; of whole sequences */
     SH_PORT_REFERENCE,     /* at the first place of each document what the reference makes of it, as SUMS; pairs */
     SH_PORT_LABELS,        /* at the first place of each document 1 if it was chosen, else 0; of single answers */
+    SH_PORT_WEIGHTS,       /* what each target weighs in the loss */
     SH_PORT_TEACHER_WORDS, /* the most probable words of each place, and their log-probabilities, of a teacher */
     SH_PORT_TEACHER_LOGP,
     SH_PORT_TOP_WORDS, /* the same of this model, for others to learn from; a number of words for each place */

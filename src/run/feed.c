@@ -28,18 +28,20 @@ static enum sh_data_answers answers(const struct sh_config *cfg)
 /* One place that turns keys into options, shared by training, validation and `sherd plan`. */
 sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt)
 {
-    *opt = (struct sh_data_options){.path = path,
-                                    .seq_len = cfg->training.seq_len,
-                                    .vocab_size = cfg->model.vocab_size,
-                                    .type = cfg->data.token_type,
-                                    .masks = cfg->data.target_mask,
-                                    .shuffle = shuffle,
-                                    .seed = cfg->debug.seed,
-                                    .document_separator = cfg->data.document_separator,
-                                    .packing = cfg->data.packing,
-                                    .excess = cfg->data.excess_length_strategy,
-                                    .answers = answers(cfg),
-                                    .mix = path[0] ? NULL : cfg->data.mix};
+    *opt =
+        (struct sh_data_options){.path = path,
+                                 .seq_len = cfg->training.seq_len,
+                                 .vocab_size = cfg->model.vocab_size,
+                                 .type = cfg->data.token_type,
+                                 .masks = cfg->data.target_mask,
+                                 .weights = path == cfg->training.dataset_path ? cfg->data.token_weight : SH_MASK_OFF,
+                                 .shuffle = shuffle,
+                                 .seed = cfg->debug.seed,
+                                 .document_separator = cfg->data.document_separator,
+                                 .packing = cfg->data.packing,
+                                 .excess = cfg->data.excess_length_strategy,
+                                 .answers = answers(cfg),
+                                 .mix = path[0] ? NULL : cfg->data.mix};
     /* Token files do not record a tokenizer, so its file need not be read for them. */
     if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
         return SH_OK;
@@ -47,23 +49,32 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
 }
 
 /* Decide by the first set of a mix, because all others must be of the same kind. */
-sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
+static sh_rc settle_by(struct sh_config *cfg, const char *path, const char *first)
 {
-    struct sh_mix mix = {0};
-
-    if (!path[0] && cfg->data.mix[0])
-        SH_TRY(sh_mix_parse(cfg->data.mix, &mix));
     if (cfg->data.packing == SH_PACKING_AUTO && answers(cfg))
         cfg->data.packing = SH_PACKING_BFD;
     if (cfg->data.packing == SH_PACKING_AUTO)
-        cfg->data.packing = (int)sh_data_packing_of(mix.n ? mix.path[0] : path);
-    sh_mix_free(&mix);
+        cfg->data.packing = (int)sh_data_packing_of(first);
+    if (path == cfg->training.dataset_path && cfg->data.token_weight == SH_MASK_AUTO)
+        cfg->data.token_weight = sh_data_has_weights(first) ? SH_MASK_MUST : SH_MASK_OFF;
     if (cfg->data.length_schedule[0] && cfg->data.packing != SH_PACKING_CONCAT)
         return sh_fail(SH_E_USAGE,
                        "data.length_schedule cuts sequences of a stream, and %s has documents; give "
                        "data.packing=concat, or leave it out",
                        path[0] ? path : cfg->data.mix);
     return SH_OK;
+}
+
+sh_rc sh_feed_settle(struct sh_config *cfg, const char *path)
+{
+    struct sh_mix mix = {0};
+    sh_rc rc;
+
+    if (!path[0] && cfg->data.mix[0])
+        SH_TRY(sh_mix_parse(cfg->data.mix, &mix));
+    rc = settle_by(cfg, path, mix.n ? mix.path[0] : path);
+    sh_mix_free(&mix);
+    return rc;
 }
 
 /* A model with a large vocabulary trains on a file of bytes, but most rows of its embedding never move. It is noted
@@ -121,6 +132,8 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     f->tokens = sh_calloc(n, sizeof *f->tokens);
     f->targets = sh_calloc(n, sizeof *f->targets);
     f->part = sh_calloc(n * words, sizeof *f->part);
+    if (opt.weights == SH_MASK_MUST)
+        f->weights = sh_calloc(n, sizeof *f->weights);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
     f->length = r->cfg.data.length_schedule[0] ? r->cfg.training.seq_len : 0; /* a run of steps says otherwise */
@@ -137,6 +150,7 @@ void sh_feed_close(struct sh_feed *f)
     free(f->tokens);
     free(f->targets);
     free(f->docs);
+    free(f->weights);
     free(f->part);
     sh_reference_free(f->reference);
     sh_teacher_close(f->teacher);
@@ -257,6 +271,8 @@ sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmaske
     SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->length ? NULL : f->docs, unmasked));
     cut_evenly(f, n);
     SH_TRY(check_labels(f, first, n));
+    if (f->weights)
+        SH_TRY(sh_data_weights(f->data, first, n, f->weights));
     if (f->reference)
         SH_TRY(sh_reference_place(f->reference, f->data, first, n));
     return f->teacher ? sh_teacher_read(f->teacher, f->data, first, n, f->tokens) : SH_OK;
@@ -300,6 +316,8 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
 
     put_rows(r, f, SH_PORT_TOKENS, micro, f->tokens, 1);
     put_rows(r, f, SH_PORT_TARGETS, micro, f->targets, 1);
+    if (f->weights)
+        put_rows(r, f, SH_PORT_WEIGHTS, micro, f->weights, 1);
     if (has_docs && gathers)
         put_rows(r, f, SH_PORT_DOCS, micro, f->docs, 1);
     else

@@ -14,6 +14,7 @@ struct sh_teacher;   /* teacher.h */
 struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
+    float *weights;                   /* of targets, [sequences, T]; NULL: the run has none */
     struct sh_reference *reference;   /* of answers, else NULL */
     struct sh_teacher *teacher;       /* of a run that learns from one, else NULL */
     int32_t *part;     /* the rows of this rank, if it has a part of each sequence: [sequences, n], or so many
@@ -29,7 +30,7 @@ void sh_feed_close(struct sh_feed *f);
 /* The options that open the data set of a path; "" stands for data.mix. Errors: SH_E_DATA: the model's tokenizer.json
  * cannot be read. */
 sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffle, struct sh_data_options *opt);
-/* Replace data.packing=auto by what it stands for with the files of a path, or of data.mix if the path is "". Call it
+/* Replace data.packing=auto, and data.token_weight=auto if it is the path of training, by what they stand for with the files of a path, or of data.mix if the path is "". Call it
  * before a program is planned, because the program depends on the packing. Errors: SH_E_USAGE: data.mix cannot be
  * read. */
 sh_rc sh_feed_settle(struct sh_config *cfg, const char *path);

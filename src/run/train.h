@@ -34,11 +34,12 @@ struct sh_train {
     int64_t compared; /* step after which the replicas were found equal */
     struct sh_model_flops flops;
     struct sh_saving saving;
-    struct sh_batches lengths;          /* of sequences, by the step; no phases: as the program has them */
-    struct sh_batches batches;          /* sequences of all steps */
-    int64_t global_batch;               /* and of this one */
-    int64_t targets;                    /* of the step over all ranks, only those that count */
-    int64_t counted;                    /* what the objective divides by: targets, pairs, or single answers */
+    struct sh_batches lengths; /* of sequences, by the step; no phases: as the program has them */
+    struct sh_batches batches; /* sequences of all steps */
+    int64_t global_batch;      /* and of this one */
+    int64_t targets;           /* of the step over all ranks, only those that count */
+    int64_t counted;           /* what the objective divides by: targets, pairs, or single answers; or what targets
+                                           weigh, in units of 2^-24 */
     int64_t own_targets, read_targets;  /* the same for this rank, as counted before the step and as read in it */
     double data_seconds, check_seconds; /* since the last step's metrics */
     int64_t last_step_ns;               /* when the last step ended; 0: none has */

@@ -117,15 +117,19 @@ static sh_rc share_extremes(struct sh_run *r, struct sh_reference *ref)
 }
 
 /* This rank's part of the number by which the objective divides. */
-static double counted(const struct sh_train *t)
+static sh_rc count(const struct sh_train *t, int64_t *n)
 {
     int64_t first, share = own_sequences(t, &first);
 
-    switch (sh_objective_of(t->r->build.batch.objective)->counts) {
-    case SH_COUNTS_TARGETS: return (double)t->own_targets;
-    case SH_COUNTS_ANSWERS: return (double)sh_data_count_answers(t->feed.data, first, share);
-    }
-    return 0;
+    *n = t->own_targets;
+    if (sh_objective_of(t->r->build.batch.objective)->counts == SH_COUNTS_ANSWERS)
+        *n = sh_data_count_answers(t->feed.data, first, share);
+    return t->feed.weights ? sh_data_weigh(t->feed.data, first, share, n) : SH_OK;
+}
+
+static double divisor(const struct sh_train *t)
+{
+    return (double)t->counted / (t->feed.weights ? SH_DATA_WEIGHT_UNITS : 1);
 }
 
 /* Read the first micro-step. The ranks agree whether all could read and all could write their logs, on the number of
@@ -135,10 +139,12 @@ static sh_rc prepare(struct sh_train *t)
     enum { FAILED, TARGETS, COUNTED, KEPT, REQUESTS };
     double sums[REQUESTS + SH_STOPPING_REQUESTS];
     sh_rc rc = sh_metrics_result(t->metrics);
-    int64_t first;
+    int64_t first, own = 0;
 
     if (rc == SH_OK)
         rc = count_targets(t);
+    if (rc == SH_OK)
+        rc = count(t, &own);
     if (rc == SH_OK)
         rc = read_micro_step(t, 0, &first);
     if (rc == SH_OK)
@@ -146,7 +152,7 @@ static sh_rc prepare(struct sh_train *t)
     sums[FAILED] = rc != SH_OK;
     bool speaks = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape);
     sums[TARGETS] = speaks ? (double)t->own_targets : 0;
-    sums[COUNTED] = speaks ? counted(t) : 0;
+    sums[COUNTED] = speaks ? (double)own : 0;
     sums[KEPT] = sh_kept_share(t->r);
     sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
@@ -155,7 +161,11 @@ static sh_rc prepare(struct sh_train *t)
     sh_kept_decide(t->r, sums[KEPT]);
     t->targets = (int64_t)sums[TARGETS];
     t->counted = (int64_t)sums[COUNTED];
-    return sums[FAILED] > 0 ? sh_agree(rc) : SH_OK;
+    if (rc == SH_OK && sums[COUNTED] > 0x1p53)
+        rc = sh_fail(SH_E_DATA,
+                     "the weights of step %lld add up to more than 2^29, and their sum is not exact; give smaller ones",
+                     (long long)t->r->step + 1);
+    return sums[FAILED] > 0 || sums[COUNTED] > 0x1p53 ? sh_agree(rc) : SH_OK;
 }
 
 sh_rc sh_train_ask(struct sh_train *t)
@@ -309,16 +319,16 @@ static sh_rc forward_backward(struct sh_train *t, struct sh_step_metrics *m)
     struct sh_run *r = t->r;
     double numbers[SH_PAIR_ALL], norm;
 
-    sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / (double)t->counted;
+    sh_exec_scalars(r->exec)->loss_scale = t->loss_scale.scale / divisor(t);
     sh_exec_scalars(r->exec)->router_scale = t->loss_scale.scale / (double)step_tokens(t);
     measured_micro_steps(t);
     sh_exec_run(r->exec, SH_SECTION_LOSS);
     sh_exec_run(r->exec, SH_SECTION_NORM);
     sh_run_losses(r, numbers);
     sh_exec_get(r->exec, SH_PORT_SUMSQ, &norm);
-    m->loss = numbers[0] / (double)t->counted;
+    m->loss = numbers[0] / divisor(t);
     m->has_head_z = r->build.batch.z_loss != 0;
-    m->head_z = m->has_head_z ? numbers[1] / (double)t->counted : 0;
+    m->head_z = m->has_head_z ? numbers[1] / divisor(t) : 0;
     m->grad_norm = sqrt(norm) / t->loss_scale.scale;
     SH_TRY(share_extremes(r, t->feed.reference));
     if (t->feed.reference)
@@ -413,7 +423,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
 {
     *verdict = SH_STEP_GOOD;
     m->loss = m->grad_norm = NAN;
-    if (!t->targets) {
+    if (!t->targets || !t->counted) {
         leave_out(t, m);
         return SH_OK;
     }

@@ -35,7 +35,8 @@ EXPERTS = (2, {**{key: value for key, value in tiny.EXPERTS.items() if key.start
 LONG = bool(os.environ.get('SHERD_LONG'))
 WAYS = ('scale', 'tile', 'shift', 'element', 'skip', *(('bias', 'border') if LONG else ()))
 # Objectives with data of their own, and operations that only these have.
-OBJECTIVES = {'--training.z_loss=0.05': 'head_loss_grad',
+OBJECTIVES = {'--data.token_weight=must': 'head_loss_grad', '--data.token_weight=must --data.packing=bfd': 'head_loss_grad',
+              '--training.z_loss=0.05': 'head_loss_grad',
               '--objective.name=dpo': 'pair_loss head_score', '--objective.name=dpo --objective.loss_type=kto': 'pair_loss',
               '--model.num_labels=3': 'head_loss_grad', '--model.num_labels=1 --objective.name=reward': 'pair_loss',
               '--model.num_labels=1 --objective.name=regression': 'pair_loss', '--data.packing=bfd': 'attention',

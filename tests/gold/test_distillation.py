@@ -18,8 +18,8 @@ import numpy
 import torch
 import checkpoint
 import torch_reference
-from test_torch import CHANGE_BOUND, DOCUMENTS, GPT2, LLAMA, LOSS_BOUND, MASKED, STEPS, compare_tensors, \
-    draw_mask, draw_tokens, draw_weights
+from test_torch import CHANGE_BOUND, DOCUMENTS, GPT2, LLAMA, LOSS_BOUND, MASKED, STEPS, WEIGHED, compare_tensors, \
+    draw_heavy, draw_mask, draw_tokens, draw_weights
 
 K = 12
 NORM_BOUND = GRADIENT_BOUND = 1e-5  # relative; seen: under 2e-6
@@ -27,7 +27,7 @@ HEADER = 56
 WHOLE_BOUND = 1e-6  # relative, of the divergence of two distributions of all words
 HALF_BOUND = 4e-3  # of log-probabilities of up to 8 in float16, half a unit of the last place
 MODELS = {'llama': {**LLAMA, 'model.tie_word_embeddings': False},
-          'gpt2': {**GPT2, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': True}}
+          'gpt2': {**GPT2, **DOCUMENTS, **MASKED, **WEIGHED, 'model.tie_word_embeddings': True}}
 HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
           'mesh.replicate': 2}
 
@@ -59,6 +59,9 @@ class Model:
         if self.mask is not None:
             self.mask.tofile(self.folder / 'tokens.bin.mask')
         self.weights = {}
+        self.heavy = draw_heavy(self.c) if 'data.token_weight' in self.c else None
+        if self.heavy is not None:
+            self.heavy.tofile(self.folder / 'tokens.bin.weight')
         for who, seed in (('teacher', 33), ('student', 20)):
             job.train(self.folder / who, {**self.c, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
                                           'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
@@ -92,7 +95,7 @@ def rest(x):
     return 1 - x.sum(-1, keepdim=True)
 
 
-def loss_of(w, tokens, targets, words, logp, c):
+def loss_of(w, tokens, targets, weights, words, logp, c):
     T, alpha, form = c.get('objective.temperature', 1), c.get('objective.alpha', 1), c.get('objective.kd_form', 'normalized')
     logits = torch_reference.logits_of(w, tokens, c, [])
     own = (logits / T).log_softmax(-1).gather(-1, words)
@@ -102,9 +105,9 @@ def loss_of(w, tokens, targets, words, logp, c):
         own = own.log()
     soft = T * T * (q * (q.log() - own)).sum(-1)
     counts = targets != torch_reference.IGNORED
-    hard = torch.nn.functional.cross_entropy(logits[counts], targets[counts], reduction='sum')
-    squares = c.get('training.z_loss', 0) * logits[counts].logsumexp(-1).square().mean()
-    return (alpha * soft[counts].sum() + (1 - alpha) * hard) / counts.sum(), squares
+    hard = torch.nn.functional.cross_entropy(logits[counts], targets[counts], reduction='none')
+    squares = c.get('training.z_loss', 0) * torch_reference.weighed_mean(logits[counts].logsumexp(-1).square(), weights[counts])
+    return torch_reference.weighed_mean(alpha * soft[counts] + (1 - alpha) * hard, weights[counts]), squares
 
 
 def reference(m, c):
@@ -116,7 +119,7 @@ def reference(m, c):
         optimizer.zero_grad()
         rows = slice(step * size, (step + 1) * size)
         words, logp = torch.tensor(m.words[rows, :, :k]), torch.tensor(m.logp[rows, :, :k])
-        loss, squares = loss_of(w, *torch_reference.batch(torch.tensor(m.stream, dtype=torch.long), m.mask, step, c), words, logp, c)
+        loss, squares = loss_of(w, *torch_reference.batch(torch.tensor(m.stream, dtype=torch.long), m.mask, step, c, m.heavy), words, logp, c)
         (loss + squares).backward()
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))
@@ -175,7 +178,7 @@ def case_whole(name):
     losses = []
     for teacher in (torch.empty_like(logp).scatter(-1, ids, logp), None):
         w = {who: {key: torch.tensor(value, dtype=torch.float64) for key, value in m.weights[who].items()} for who in m.weights}
-        tokens, targets = torch_reference.batch(stream, m.mask, 0, c)
+        tokens, targets, _ = torch_reference.batch(stream, m.mask, 0, c)
         own, of_model = (torch_reference.logits_of(w[who], tokens, c, []).log_softmax(-1) for who in ('student', 'teacher'))
         teacher = of_model if teacher is None else teacher.log_softmax(-1)
         counts = targets != torch_reference.IGNORED

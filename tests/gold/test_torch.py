@@ -55,6 +55,7 @@ GROUPS = {'model.router': 'sigmoid', 'model.route_groups': 4, 'model.route_top_g
 MUON = {'optimizer.name': 'muon', 'optimizer.momentum': 0.9}
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 MASKED = {'data.target_mask': 'must'}
+WEIGHED = {'data.token_weight': 'must'}
 MODELS = {
     'gpt2, tied': {**GPT2, 'model.tie_word_embeddings': True},
     'gpt2, untied': {**GPT2, 'model.tie_word_embeddings': False},
@@ -110,6 +111,8 @@ MODELS = {
                'model.attention_softcap': 0.8, 'model.logits_softcap': 1.5, 'training.z_loss': 0.05},
     'starcoder2': {**LLAMA, 'model.family': 'starcoder2', 'model.tie_word_embeddings': True},
     'llama, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, 'model.tie_word_embeddings': False},
+    'llama, weighed, documents, masked': {**LLAMA, **DOCUMENTS, **MASKED, **WEIGHED, 'model.tie_word_embeddings': False},
+    'gpt2, weighed, squares': {**GPT2, **WEIGHED, 'model.tie_word_embeddings': True, 'training.z_loss': 0.05},
     'llama, masked, squares': {**LLAMA, **MASKED, 'training.z_loss': 0.05},
     'mixtral': {**ALL_EXPERTS, 'model.family': 'mixtral', 'model.route_norm': True, 'moe.aux_loss_coeff': 0.1},
     'qwen2_moe': {**EXPERTS, 'model.family': 'qwen2_moe', 'model.first_dense_layers': 1, 'model.shared_ffn_dim': 24,
@@ -133,12 +136,12 @@ MODELS['llama, statements'] = {**LLAMA, 'model.ffn': 'n = norm(x, inner); g = li
 MODELS |= {f'{name}, adapters': {**MODELS[name], 'lora.rank': 3, 'lora.alpha': 9} for name in ('gpt2, tied', 'llama, biases')}
 # Sequences that 2 and 4 ranks can share; then with a head of keys for several ranks, with one for each, and with several.
 CUT = {f'{name}, cut': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **more} for name, more in (
-    ('gpt2, documents', {}), ('llama, documents, masked', {'model.n_kv_heads': 1}), ('qwen3', {}),
+    ('gpt2, documents', {}), ('llama, weighed, documents, masked', {'model.n_kv_heads': 1}), ('qwen3', {}),
     ('gemma2', {'model.n_kv_heads': 4}), ('llama, biases, adapters', {}))}
 # Seven query heads, which neither can share: on one key-value head, or on seven; with documents, masks and windows.
 SEVEN = {'model.n_heads': 7, 'model.head_dim': 8, 'model.n_kv_heads': 1}
 CUT |= {f'{name}, gathered': {**MODELS[name], 'training.seq_len': 32, 'model.max_seq_len': 32, **SEVEN, **more}
-        for name, more in (('llama, documents, masked', {}), ('qwen2', {}), ('gemma3_text', {'model.n_kv_heads': 7}))}
+        for name, more in (('llama, weighed, documents, masked', {}), ('qwen2', {}), ('gemma3_text', {'model.n_kv_heads': 7}))}
 MODELS |= CUT
 # Rows of a micro-step that tiles cut: 132, in which no tile fits a whole number of times; 128 on each of 2 ranks; 8,448.
 BLOCKS = {'model.first_dense_layers': 1, 'model.shared_ffn_dim': 40, 'training.local_batch_size': 4}
@@ -155,7 +158,7 @@ HYBRID = {'training.local_batch_size': 1, 'parallelism.sharding_strategy': 'hybr
 # The model, the ranks and the tile.
 TILED = [(name, 0, rows) for name, rows in (
     ('gpt2, untied', 64), ('llama, documents', 64), ('llama, biases', 128), ('gpt_neox', 64), ('gemma3_text', 128),
-    ('gpt2, tied, adapters', 64), ('llama, biases, adapters', 128), ('qwen2_moe, tiled', 64), ('llama, many rows', 'auto'))]
+    ('gpt2, tied, adapters', 64), ('gpt2, weighed, squares', 64), ('llama, biases, adapters', 128), ('qwen2_moe, tiled', 64), ('llama, many rows', 'auto'))]
 TILED += [('qwen3, tiled, cut', 2, 64)]
 
 CONTEXT = {2: {'parallelism.context_parallel_degree': 2}, 4: {'parallelism.context_parallel_degree': 4},
@@ -173,7 +176,7 @@ TENSOR = {2: {'parallelism.tensor_parallel_degree': 2}, 4: {'parallelism.tensor_
 
 # Stages, of which the first has the embedding and the last the head.
 STAGES = {'parallelism.pipeline_parallel_degree': 2, 'parallelism.sharding_strategy': 'shard_optim'}
-STAGED = [('gpt2, untied', 2, STAGES), ('llama, documents, masked', 2, {**STAGES, 'parallelism.pipeline_parallel_schedule': 'ZBH1'}),
+STAGED = [('gpt2, untied', 2, STAGES), ('llama, weighed, documents, masked', 2, {**STAGES, 'parallelism.pipeline_parallel_schedule': 'ZBH1'}),
           ('llama, biases', 4, {**STAGES, 'parallelism.sharding_strategy': 'shard_grad_op'}),
           ('mixtral', 2, {**STAGES, 'training.local_batch_size': 1}),
           ('llama, biases, adapters', 4, {**STAGES, **TENSOR[2]})]
@@ -215,6 +218,15 @@ def draw_mask(c):
     return numpy.concatenate([[0], rows.ravel()]).astype('u1')
 
 
+def draw_heavy(c):
+    """What targets weigh: every fifth nothing, others up to 16, so that a mean by their number is another one. The only target of a
+    step weighs something."""
+    count = STEPS * c['training.global_batch_size'] * c['training.seq_len'] + 1
+    heavy = (2.0 ** numpy.random.default_rng(12).uniform(-8, 4, count)).astype('<f2')
+    heavy[::5] = 0
+    return heavy
+
+
 class Model:
     """A configuration with its folder: tokens.bin, a mask if needed, and seed.h5 with random weights."""
 
@@ -227,6 +239,9 @@ class Model:
         self.mask = draw_mask(self.c) if 'data.target_mask' in self.c else None
         if self.mask is not None:
             self.mask.tofile(self.folder / 'tokens.bin.mask')
+        self.heavy = draw_heavy(self.c) if 'data.token_weight' in self.c else None
+        if self.heavy is not None:
+            self.heavy.tofile(self.folder / 'tokens.bin.weight')
         plain = {key: value for key, value in self.c.items() if not key.startswith(('optimizer.', 'lora.'))}
         job.train(self.folder / 'seed', {**plain, 'training.steps': 1, 'lr_scheduler.total_steps': 0,
                                          'lr_scheduler.warmup_steps': 0, 'checkpoint.create_seed_checkpoint': True})
@@ -240,7 +255,7 @@ class Model:
 
     @functools.cached_property
     def reference(self):
-        return torch_reference.train(self.weights, self.stream, self.c['training.steps'], self.c, self.mask)
+        return torch_reference.train(self.weights, self.stream, self.c['training.steps'], self.c, self.mask, self.heavy)
 
     def train(self, folder, changes, ranks=0, steps=None):
         """Returns (metrics, the checkpoint of that step, or of the last)."""
@@ -367,7 +382,7 @@ FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded'
 WITH_EXPERTS = ('mixtral', 'qwen2_moe', 'qwen3_moe, sigmoid, groups', 'qwen3_moe, documents, masked', 'olmoe', 'gpt_oss')
 WITH_OTHERS = ('tiled', 'many rows', 'tiled, cut')  # only tiles ask for them
 # tests/op tests another compiler's kernels one by one, tests/mesh another MPI's meshes. Here they meet.
-FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, documents, masked')
+FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, weighed, documents, masked')
 # One of each layout, except on GPUs. That a mesh trains as one rank does is shown for each family by
 # tests/unit/test_family.c, for Muon by tests/mesh/test_muon.py.
 ON_A_MESH = (*FEW_MODELS, 'phi3, NorMuon of heads, cautious decay', 'qwen2_moe', 'qwen3_moe, documents, masked', 'gpt_oss')

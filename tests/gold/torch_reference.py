@@ -354,12 +354,16 @@ def scores(weights, texts, c):
     return found
 
 
-def mean_loss(w, tokens, targets, c):
+def weighed_mean(values, weights):
+    return (values * weights).sum() / weights.sum()
+
+
+def mean_loss(w, tokens, targets, weights, c):
     """[B,T] each. Returns (the loss, those of routers and of squares, the smallest gap of a choice of experts)."""
-    routed = []
+    routed, counts = [], targets != IGNORED
     logits = logits_of(w, tokens, c, routed)
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-    squares = c.get('training.z_loss', 0) * logits[targets != IGNORED].logsumexp(-1).square().mean()
+    loss = weighed_mean(torch.nn.functional.cross_entropy(logits[counts], targets[counts], reduction='none'), weights[counts])
+    squares = c.get('training.z_loss', 0) * weighed_mean(logits[counts].logsumexp(-1).square(), weights[counts])
     return loss, router_losses(routed, c) + squares, min((r['gap'] for r in routed), default=1)
 
 
@@ -521,13 +525,14 @@ def make_optimizer(w, c):
                              betas=(c['optimizer.beta1'], c['optimizer.beta2']), eps=c['optimizer.eps'])
 
 
-def batch(stream, mask, step, c):
-    """Tokens and targets [G,T] of a step from the token stream in file order; neighbours share one token."""
+def batch(stream, mask, step, c, weights=None):
+    """Tokens, targets and what they weigh, [G,T], of a step from the token stream in file order; neighbours share one token."""
     length, size = c['training.seq_len'], c['training.global_batch_size']
     first = [(step * size + i) * length for i in range(size)]
     targets = stream if mask is None else torch.where(torch.tensor(mask) != 0, stream, IGNORED)
+    weights = torch.ones(len(stream), dtype=torch.float64) if weights is None else torch.tensor(weights, dtype=torch.float64)
     return (torch.stack([stream[at:at + length] for at in first]),
-            torch.stack([targets[at + 1:at + length + 1] for at in first]))
+            *(torch.stack([column[at + 1:at + length + 1] for at in first]) for column in (targets, weights)))
 
 
 def clip(w, max_norm):
@@ -550,8 +555,8 @@ def adapted(base, adapters, c):
     return w
 
 
-def train(weights, stream, steps, c, mask=None):
-    """mask: for each token whether it counts as a target. If there are adapters, only they are trained. Returns (losses,
+def train(weights, stream, steps, c, mask=None, heavy=None):
+    """mask, heavy: for each token whether it counts as a target, and what it weighs. If there are adapters, only they are trained. Returns (losses,
     gradient norms before clipping, trained weights after the last step, their gradients of the first step, the smallest
     gap of a choice of experts, what other losses add)."""
     base = {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()}
@@ -564,7 +569,7 @@ def train(weights, stream, steps, c, mask=None):
     for step in range(steps):
         optimizer.zero_grad()
         whole = base if w is base else adapted(base, w, c)
-        loss, router_loss, gap = mean_loss(whole, *batch(stream, mask, step, c), c)
+        loss, router_loss, gap = mean_loss(whole, *batch(stream, mask, step, c, heavy), c)
         (loss + router_loss).backward()
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))

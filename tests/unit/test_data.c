@@ -512,7 +512,7 @@ static void wrong_masks(void **state)
     write_tokens("w-0.bin", VOCAB, 3 * T + 1, 0);
     refused(&opt, "w-1.bin has a mask");
     opt = options("w-*.mask");
-    refused(&opt, "masks only");
+    refused(&opt, "masks or weights only");
 }
 
 static void ids_of_other_tools_that_do_not_count(void **state)

@@ -251,6 +251,7 @@ static const struct row state[] = {
     {"training.row_leaves", "2", "training.reproducible=mesh"},
     {"data.token_type", "uint32", NULL},
     {"data.target_mask", "off", NULL},
+    {"data.token_weight", "off", NULL},
     {"data.shuffle", "false", NULL},
     {"data.length_schedule", "0:4", "training.seq_len=8 data.packing=concat"},
     {"data.document_mask", "true", "data.document_separator=0"},

@@ -183,6 +183,7 @@ ROWS = {
     'training.tile_rows': Row(64, 'plan', needs=TALL),
     'data.token_type': Row('uint32', 'refused', 'data.token_type'),
     'data.target_mask': Row('off', 'steps'),
+    'data.token_weight': Row('must', 'refused'),
     'data.shuffle': Row('false', 'steps'),
     'data.length_schedule': Row('0:4', 'steps', needs={'training.seq_len': 8}),
     'data.document_mask': Row('true', 'steps', needs={'data.document_separator': 7}),

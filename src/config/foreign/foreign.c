@@ -266,9 +266,8 @@ static const struct {
      "likeliest tokens, which a file lacks"},
     {"precompute_ref_log_probs|ref_model|reference_free|objective.ref|objective.ref_model", REFERENCE},
     {"z_loss|z_loss_multiplier|lm_head_z_loss", "training.z_loss; moe.z_loss_coeff is that of routers"},
-    {"data.token_weight",
-     "leave it out: a target counts or not (data.target_mask); objective.sft_weight and desirable_weight "
-     "weigh answers"},
+    {"token_weight|token_weights|loss_weights",
+     "data.token_weight, with one float16 per token in FILE.weight; objective.sft_weight and desirable_weight weigh answers"},
     {"length_schedule|training.length_schedule|training.seq_len_schedule|curriculum_learning",
      "data.length_schedule: \"0:1024, 5000:4096\", from which step on attention stays within how many tokens"},
     {"optimizer.muon_dtype|optimizer.ns_dtype",

@@ -88,15 +88,20 @@ static sh_rc take_options(const struct sh_cmd *cmd, const struct sh_cmd_args *ar
     return take_token_type(cmd, args, l);
 }
 
+static const char *weights_of(const struct look *l)
+{
+    return l->set.has[SH_DATA_WEIGHT] ? ", which weigh what files beside them say" : "";
+}
+
 /* Counts for all files of the pattern together; the tokenizer is that of the first file. */
 static void print_files(const struct look *l)
 {
     const struct sh_data_file *f = &l->set.file[0];
     char files[SH_STR_SHORT], text[SH_STR_SHORT];
 
-    printf("%s, %s, %lld tokens%s\n", sh_str_plural(l->set.n, "file", files),
+    printf("%s, %s, %lld tokens%s%s\n", sh_str_plural(l->set.n, "file", files),
            sh_str_plural(l->set.documents, "document", text), (long long)l->set.tokens,
-           l->set.masked ? ", with a mask of targets" : ", all of them targets");
+           l->set.has[SH_DATA_MASK] ? ", with a mask of targets" : ", all of them targets", weights_of(l));
     printf("tokenizer: %d words", f->vocab_size);
     if (f->tokenizer)
         printf(", tokenizer.json with hash %016llx", (unsigned long long)f->tokenizer);
@@ -160,9 +165,10 @@ static sh_rc print_document(const struct look *l, int64_t d)
     mask = sh_calloc((size_t)n, 1);
     SH_TRY_OUT(sh_documents_ids(&l->set, &piece, ids));
     /* The first token is never a target. */
-    if (l->set.masked)
+    if (l->set.has[SH_DATA_MASK])
         SH_TRY_OUT(sh_documents_mask(&l->set, &piece, mask + 1));
-    rc = sh_show_document(stdout, l->tokenizer, (const uint32_t *)ids, l->set.masked ? mask : NULL, (size_t)n);
+    rc = sh_show_document(stdout, l->tokenizer, (const uint32_t *)ids, l->set.has[SH_DATA_MASK] ? mask : NULL,
+                          (size_t)n);
 out:
     free(ids);
     free(mask);
@@ -178,10 +184,10 @@ static sh_rc print_sequence(const struct look *l, int64_t w)
     sh_rc rc;
 
     SH_TRY_OUT(sh_data_files_window(&l->set, w, ids));
-    if (l->set.masked)
+    if (l->set.has[SH_DATA_MASK])
         SH_TRY_OUT(sh_data_files_mask(&l->set, w, mask + 1));
     printf("\nsequence %lld, %zu tokens:\n", (long long)w, n);
-    rc = sh_show_document(stdout, l->tokenizer, (const uint32_t *)ids, l->set.masked ? mask : NULL, n);
+    rc = sh_show_document(stdout, l->tokenizer, (const uint32_t *)ids, l->set.has[SH_DATA_MASK] ? mask : NULL, n);
 out:
     free(ids);
     free(mask);
@@ -196,8 +202,9 @@ static sh_rc look_at_stream(const struct look *l)
     if (l->first && l->first >= l->set.windows)
         return sh_fail(SH_E_USAGE, "sherd data: --first %lld, but %s has %lld sequences, counted from 0",
                        (long long)l->first, l->opt.path, (long long)l->set.windows);
-    printf("%lld tokens, no documents%s: %lld sequences of %d\n", (long long)l->set.tokens,
-           l->set.masked ? ", with a mask of targets" : "", (long long)l->set.windows, l->opt.seq_len);
+    printf("%lld tokens, no documents%s%s: %lld sequences of %d\n", (long long)l->set.tokens,
+           l->set.has[SH_DATA_MASK] ? ", with a mask of targets" : "", weights_of(l), (long long)l->set.windows,
+           l->opt.seq_len);
     for (int64_t i = 0; i < l->count && i < l->set.windows - l->first; i++)
         SH_TRY(print_sequence(l, l->first + i));
     return SH_OK;

@@ -42,6 +42,8 @@ static bool in_documents(const struct sh_config *cfg)
 void sh_made_up_prepare(struct sh_config *cfg)
 {
     cfg->data.target_mask = SH_MASK_AUTO;
+    if (cfg->data.token_weight == SH_MASK_AUTO)
+        cfg->data.token_weight = SH_MASK_OFF;
     if (cfg->objective.name == SH_OBJECTIVE_DISTILLATION)
         cfg->data.packing = SH_PACKING_CONCAT;
     else if (cfg->model.num_labels && cfg->data.packing == SH_PACKING_AUTO)
@@ -152,10 +154,27 @@ static sh_rc write_teacher(const struct sh_run *r, int64_t windows)
     return rc;
 }
 
+/* Beside the tokens: 0 to 1.5 in turn. */
+static sh_rc write_weights(const struct sh_config *cfg, int64_t tokens)
+{
+    sh_f16 *weight = sh_calloc((size_t)tokens, sizeof *weight);
+    char *path = sh_strfmt("%s.weight", cfg->training.dataset_path);
+    sh_rc rc;
+
+    for (int64_t i = 0; i < tokens; i++)
+        weight[i] = sh_f32_to_f16(0.5F * (float)(i % 4));
+    rc = sh_write_file_atomic(path, weight, (size_t)tokens * sizeof *weight);
+    free(path);
+    free(weight);
+    return rc;
+}
+
 sh_rc sh_made_up_write(const struct sh_run *r)
 {
-    int64_t rows = sh_mesh_ranks(&r->mesh->shape) + 1;
+    int64_t rows = sh_mesh_ranks(&r->mesh->shape) + 1, T = r->cfg.training.seq_len;
 
+    if (r->cfg.data.token_weight == SH_MASK_MUST)
+        SH_TRY(write_weights(&r->cfg, in_documents(&r->cfg) ? 2 * rows * (T / 2) : rows * T + 1));
     if (in_documents(&r->cfg))
         return write_documents(&r->cfg, rows);
     SH_TRY(sh_bench_write_tokens(&r->cfg, rows * r->cfg.training.seq_len + 1, 0));

@@ -134,6 +134,7 @@ static void prepare(struct sh_config *cfg)
     cfg->metrics.log_freq = cfg->training.steps;
     cfg->data.packing = SH_PACKING_CONCAT;
     cfg->data.target_mask = SH_MASK_AUTO;
+    cfg->data.token_weight = SH_MASK_OFF;
     cfg->debug.fingerprint[0] = '\0';
     cfg->profiling.trace[0] = '\0';
 }
