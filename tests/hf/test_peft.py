@@ -109,7 +109,10 @@ MODELS = {
     'glm4': (transformers.Glm4Config, dict(SIZES, num_key_value_heads=2, head_dim=24, **IDS), ALL),
     'gpt_oss': (transformers.GptOssConfig, dict(
         SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9, num_local_experts=5, num_experts_per_tok=2, **IDS,
-        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4}), ATTENTION),
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4}), dict(ATTENTION, target_parameters=STACKS)),
+    'gpt_oss, one of the two stacks': (transformers.GptOssConfig, dict(
+        SIZES, num_key_value_heads=2, head_dim=24, sliding_window=9, num_local_experts=5, num_experts_per_tok=2, **IDS,
+        rope_parameters={'rope_type': 'default', 'rope_theta': 1e4}), dict(SOME, target_parameters=STACKS[:1])),
     'qwen3_5_text': (transformers.Qwen3_5TextConfig, dict(SIZES, **DELTA), ALL),
     'qwen3_5_text, some products of both kinds of blocks': (transformers.Qwen3_5TextConfig, dict(SIZES, **DELTA), dict(
         r=3, lora_alpha=5, target_modules=['in_proj_qkv', 'in_proj_a', 'out_proj', 'q_proj', 'v_proj'])),

@@ -21,9 +21,11 @@ APART = {'comm.shared_memory': 'off'}
 # Matrices of experts and of adapters are whole blocks of 64 elements: their squares add up to the same norm in any unit.
 MODELS = {**tiny.MODELS, 'experts': {**tiny.EXPERTS, 'model.n_experts': 8, 'model.dim': 32, 'model.n_heads': 4,
                                      'model.head_dim': 8, 'model.expert_ffn_dim': 8, 'model.shared_ffn_dim': 8}}
+MODELS['experts in columns'] = {key: value for key, value in {**MODELS['experts'], **tiny.OSS}.items() if value is not None}
 # Adapters leave the biases of routers as they are.
 STACKS = {'experts': {'lora.rank': 8, 'lora.target_parameters': 'gate_up_proj,experts.down_proj', 'moe.load_balance_coeff': 0,
                       'model.router_bias': True}}
+STACKS['experts in columns'] = STACKS['experts']
 ALONE = {'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}
 EP, CAPACITY = 'parallelism.expert_parallel_degree', 'moe.capacity_factor'
 CASES = {
@@ -76,15 +78,14 @@ def case_mesh(name, model, precision):
     return [] if filecmp.cmp(one, last('run'), shallow=False) else ['the checkpoint has other bytes']
 
 
-def case_spread(name, precision, more):
+def case_spread(name, precision, more, model='experts'):
     """An expert's adapters are where it is."""
     ranks, changes = SPREAD[name]
-    kind = 'one-experts-alone' if more else 'one-experts-both'
-    one = pathlib.Path(f'{kind}-{precision}')
-    make('experts', precision)
+    one = pathlib.Path(f'one-{model}-{"alone" if more else "both"}-{precision}')
+    make(model, precision)
     if not one.exists():
-        job.train(one, upon('experts', precision, **more))
-    step = job.train('spread', upon('experts', precision, **{'parallelism.sharding_strategy': name.split(',')[0], **more, **changes}),
+        job.train(one, upon(model, precision, **more))
+    step = job.train('spread', upon(model, precision, **{'parallelism.sharding_strategy': name.split(',')[0], **more, **changes}),
                      ranks)[-1]
     planned = int(re.search(ARENA, job.sherd('plan', 'spread/c.yaml', '--ranks', ranks, '--mesh.ranks_per_node', ranks))[1])
     wrong = [f'arena of {step["arena_bytes"]} bytes, planned {planned}'] * (step['arena_bytes'] != planned)
@@ -145,7 +146,8 @@ if __name__ == '__main__':
                            + [(f'{name}: experts{" alone" * bool(more)}, {precision}', case_spread, name, precision, more)
                               for i, name in enumerate(SPREAD)
                               for precision, more in [(('float32', 'bfloat16')[i % 2], (ALONE, {}, {})[i % 3])]]
-                           + [('resumed on other meshes', case_resume, 'llama', {}, {0: [], 4: []}),
+                           + [('experts in columns, 2 of 4', case_spread, 'full_shard, 2 of 4, small waves, all recomputed', 'float32', {}, 'experts in columns'),
+                              ('resumed on other meshes', case_resume, 'llama', {}, {0: [], 4: []}),
                               ('experts resumed on other meshes', case_resume, 'experts', {EP: 2},
                                {0: [f'--{EP}=1'], 4: [f'--{EP}=4']}),
                               ('adapters of experts in a folder', case_folder), ('memory as planned', case_plan),

@@ -398,8 +398,6 @@ static const struct
                      "model.rope_mscale_all_dim: has no effect without model.rope_type=yarn and model.rope_factor; leave it out"},
                     {"model: {name: deepseek-v3}\nparallelism: {tensor_parallel_degree: 2}\n",
                      "c.yaml:2: parallelism.tensor_parallel_degree: 2 cuts heads, whose keys and values have a latent vector in common here; leave it out, and give experts to ranks by parallelism.expert_parallel_degree"},
-                    {"model: {name: gpt-oss-20b}\nlora: {rank: 2, target_parameters: mlp.experts.down_proj}\n",
-                     "c.yaml:2: lora.target_parameters: stacks of experts of gpt_oss are stored [in,out], and have no adapters here; leave it out, and give lora.target_modules"},
                     {"model: {name: debug, family: qwen3_5_text, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, linear_value_dim: 4, linear_conv_size: 4}\nparallelism: {context_parallel_degree: 2}\n",
                      "c.yaml:2: parallelism.context_parallel_degree: 2: the gated delta rule of qwen3_5_text needs whole sequences and all heads on a rank; give 1, and shard over all ranks"},
                     {"model: {name: debug, family: qwen3_5_text, linear_key_heads: 2, linear_value_heads: 4, linear_key_dim: 4, linear_value_dim: 4, linear_conv_size: 4}\nparallelism: {tensor_parallel_degree: 2}\n",

@@ -19,10 +19,11 @@
 enum { PIECE = 8192 }; /* floats on a stack; whole blocks of packed ones */
 
 /* The adapters of one matrix, A [rank,in] and B [out,rank], or of a stack of E, A [E,rank,in] and B [E,out,rank]; a NULL:
- * it is not adapted. `whole`: a matrix that was trained itself, beside adapters, and is not the base's; NULL: it was not. */
+ * it is not adapted. in_out: the matrices that they are added to are [in,out]. `whole`: a matrix that was trained itself, beside adapters, and is not the base's; NULL: it was not. */
 struct sh_hf_pair {
     float *a, *b, *whole;
     int64_t rank, in, out;
+    bool in_out;
 };
 
 /* ---- adapters ---- */
@@ -35,17 +36,20 @@ static sh_rc read_tensor(const struct sh_hf_base *b, const struct sh_ckpt_index 
     return sh_ckpt_index_read_range(index, fd, b->of, b->state, e, 0, e->elems, *out);
 }
 
-/* Find the adapter of a tensor: of "x.q_proj.weight" it is "x.q_proj.lora_A.weight"; NULL: it has none. */
+/* Find the adapter of a tensor: of "x.q_proj.weight" it is "x.q_proj.lora_A.weight", of a stack "x.down_proj"
+ * "x.down_proj.lora_A.weight"; NULL: it has none. */
 static const struct sh_ckpt_entry *find_adapter(const struct sh_ckpt_index *index, const struct sh_ckpt_tensor *t,
                                                 enum sh_param_role which)
 {
+    const char *ending = sh_param_info(t->role)->ending;
     char full[SH_CKPT_NAME_MAX + 1];
     int64_t at;
-    size_t module;
+    size_t n = strlen(t->name), end = strlen(ending);
+    bool bare = n < end || strcmp(t->name + n - end, ending) != 0;
     if (!sh_param_info(t->role)->linear && !sh_param_info(t->role)->experts)
         return NULL;
-    module = strlen(t->name) - strlen(sh_param_info(t->role)->ending);
-    snprintf(full, sizeof full, "%.*s%s", (int)module, t->name, sh_param_info(which)->ending);
+    snprintf(full, sizeof full, "%.*s%s%s", (int)(bare ? n : n - end), t->name, bare ? "." : "",
+             sh_param_info(which)->ending);
     at = sh_ckpt_index_find(index, full, 0);
     return at < 0 ? NULL : &index->entry[at];
 }
@@ -58,21 +62,22 @@ static sh_rc read_pair(struct sh_hf_base *b, const struct sh_ckpt_index *index, 
                                *y = find_adapter(index, t, SH_PARAM_LORA_B);
     int64_t in, out;
     int m = t->ndim - 2; /* a matrix's first dimension: a stack of experts has one before it */
+    bool in_out = m ? b->experts_in_out : b->w_in_out;
     if (!x && !y)
         return SH_OK;
     if (!x || !y || m < 0 || x->ndim != t->ndim || y->ndim != t->ndim ||
         (m && (x->dim[0] != t->dim[0] || y->dim[0] != t->dim[0])))
         return sh_fail(SH_E_DATA, "%s: %s has only one of its two adapters, or adapters of another kind", b->of,
                        t->name);
-    in = t->dim[b->w_in_out ? m : m + 1];
-    out = t->dim[b->w_in_out ? m + 1 : m];
+    in = t->dim[in_out ? m : m + 1];
+    out = t->dim[in_out ? m + 1 : m];
     if (x->dim[m + 1] != in || y->dim[m] != out || x->dim[m] != y->dim[m + 1])
         return sh_fail(SH_E_DATA,
                        "%s: the adapters of %s are [%lld,%lld] and [%lld,%lld], which do not fit its %lld inputs and "
                        "%lld outputs",
                        b->of, t->name, (long long)x->dim[m], (long long)x->dim[m + 1], (long long)y->dim[m],
                        (long long)y->dim[m + 1], (long long)in, (long long)out);
-    *pair = (struct sh_hf_pair){.rank = x->dim[m], .in = in, .out = out};
+    *pair = (struct sh_hf_pair){.rank = x->dim[m], .in = in, .out = out, .in_out = in_out};
     *used += 2;
     SH_TRY(read_tensor(b, index, fd, x, &pair->a));
     return read_tensor(b, index, fd, y, &pair->b);
@@ -187,6 +192,7 @@ sh_rc sh_hf_base_open(const char *of, const char *state, const char *path, bool 
                                .set = set,
                                .checkpoint_fd = -1,
                                .w_in_out = f->w_in_out,
+                               .experts_in_out = f->experts_in_out,
                                .as_packed = as_packed,
                                .packed = cfg->lora.quantize_base == SH_QUANTIZE_NF4,
                                .rounded = cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16,
@@ -301,17 +307,18 @@ static void add_to_sum(struct sh_hf_base *b, int tensor, int64_t first, int64_t 
     __atomic_fetch_add(&b->sum, sum, __ATOMIC_RELAXED);
 }
 
-/* Compute W + scale B A in double and round it to float32 once. In [in,out] matrices rows and columns are swapped; they
- * are never stacks, whose rows are those of all experts one after the other. */
+/* Compute W + scale B A in double and round it to float32 once. The rows of a stack are those of all experts one after the
+ * other; in [in,out] matrices rows are inputs. */
 static void add_product(const struct sh_hf_base *b, const struct sh_hf_pair *p, int64_t first, int64_t n, float *x)
 {
-    int64_t columns = b->w_in_out ? p->out : p->in;
+    int64_t rows = p->in_out ? p->in : p->out, columns = p->in_out ? p->out : p->in;
     for (int64_t k = 0; k < n; k++) {
         int64_t row = (first + k) / columns, column = (first + k) % columns;
-        int64_t o = b->w_in_out ? column : row, i = b->w_in_out ? row : column;
+        int64_t expert = row / rows, o = p->in_out ? column : row % rows, i = p->in_out ? row % rows : column;
+        const float *up = p->b + (expert * p->out + o) * p->rank, *down = p->a + expert * p->rank * p->in + i;
         double sum = 0;
         for (int64_t r = 0; r < p->rank; r++)
-            sum += (double)p->b[o * p->rank + r] * (double)p->a[(o / p->out * p->rank + r) * p->in + i];
+            sum += (double)up[r] * (double)down[r * p->in];
         x[k] = (float)((double)x[k] + b->scale * sum);
     }
 }

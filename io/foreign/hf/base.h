@@ -18,7 +18,7 @@ struct sh_hf_base {
     bool packed;                   /* training used it packed in four bits, where set->packed says so */
     bool as_packed;                /* the numbers returned are the packed ones too */
     bool rounded;                  /* training used it rounded to bfloat16 */
-    bool w_in_out;
+    bool w_in_out, experts_in_out;
     double scale;
     struct sh_hf_pair *pair;   /* [tensors of the set] */
     struct sh_st_index folder; /* if the base is a folder of transformers */

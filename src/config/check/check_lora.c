@@ -38,11 +38,6 @@ sh_rc sh_config_check_lora(struct sh_config_state *state)
     unsigned targets;
     if (!c->lora.rank)
         return SH_OK;
-    if (f->experts_in_out && c->lora.target_parameters[0])
-        return sh_config_refuse(state, "lora.target_parameters",
-                                "stacks of experts of %s are stored [in,out], and have no adapters here; leave it out, "
-                                "and give lora.target_modules",
-                                f->name);
     if (f->single && sh_family_takes_experts(&c->model) && c->lora.target_parameters[0])
         return sh_config_refuse(
             state, "lora.target_parameters",
