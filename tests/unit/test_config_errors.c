@@ -641,6 +641,9 @@ static const struct refusal arguments[] = {
     {"job.description=\xff", "--job.description: contains control characters or is not UTF-8"},
     {"offload_optimizer.device=nvme",
      "--offload_optimizer.device: no such key; offload.optimizer, and offload.gradients with it: none, cpu or nvme"},
+    {"moe.experts_per_unit=16",
+     "--moe.experts_per_unit: no such key; parallelism.expert_parallel_degree: P; a rank then gathers one P-th of a "
+     "block's experts, not all of them"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
     {"offload_optimizer.buffer_count=4",

@@ -118,6 +118,8 @@ static const struct {
      "leave it out: ranks have equal work, since each has all rows of its heads or, with "
      "parallelism.context_parallel_method: gather, pieces from either half"},
     {"parallelism.expert_*", EXPERTS},
+    {"moe.experts_per_unit",
+     "parallelism.expert_parallel_degree: P; a rank then gathers one P-th of a block's experts, not all of them"},
     {"parallelism.enable_compiled_autograd", NO_COMPILER},
     {"checkpoint.enable_checkpoint", "checkpoint.enable"},
     {"checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"},
