@@ -56,6 +56,7 @@ MADE = {
     'nanoGPT': (trainers.nano, ['--gelu', 'tanh'], False),
     **{f'ZeRO-{stage}': (lambda at, stage=stage: trainers.zero(at, stage), ['--hf', 'hf'], False) for stage in (1, 2, 3)},
     'universal': (trainers.universal, ['--hf', 'hf'], True),
+    'universal of ZeRO-3': (lambda at: trainers.universal(at, 3), ['--hf', 'hf'], True),
     'llm.c': (lambda at: trainers.llmc(at, 1, False), LLMC, False),
     'llm.c, ZeRO-1, masters': (lambda at: trainers.llmc(at, 2, True), LLMC, False),
 }
@@ -351,6 +352,7 @@ BAD = [
     ('amsgrad', FULL, '', saved(lambda c: first_state(c).update(max_exp_avg_sq=torch.zeros(1))), 'has the states max_exp_avg_sq'),
     ('amsgrad in a group', FULL, '', saved(lambda c: group(c).update(amsgrad=True)), 'has amsgrad, which AdamW does not have here'),
     ('Adam', FULL, '', saved(lambda c: group(c).update(decoupled_weight_decay=False)), 'has decoupled_weight_decay'),
+    ('moments without correction', FULL, '', saved(lambda c: group(c).update(bias_correction=False)), 'has bias_correction'),
     ('an unknown key of a group', FULL, '', saved(lambda c: group(c).update(caution=True)), 'has caution'),
     ('different steps', FULL, '', saved(lambda c: first_state(c).update(step=torch.tensor(9.0))), 'has had 3 updates'),
     ('a step of a half', FULL, '', saved(lambda c: [s.update(step=torch.tensor(2.5)) for s in c['optimizer']['state'].values()]),
@@ -420,6 +422,9 @@ def case_words():
         done = subprocess.run([sys.executable, PROGRAMS / words[0], *words[1:]], capture_output=True, text=True, cwd=at)
         if done.returncode or done.stdout != words[-1] + '\n':
             wrong.append(f'{words}: {done.stdout}{done.stderr}')
+    bare = subprocess.run([sys.executable, '-S', PROGRAMS / 'sherd-import', 'save', '--hf', 'hf', '-o', 'x'], capture_output=True, text=True, cwd=at)
+    if bare.returncode != 2 or 'lacks torch; start sherd-import with one that has' not in bare.stderr:
+        wrong.append(f'without torch: {bare.stderr}')
     done = program('sherd-import', 'save', '--hf', 'hf', '-o', 'dropped', folder=at)
     return wrong if 'exists already' in done.stderr else wrong + ['an existing folder is written']
 

@@ -465,23 +465,28 @@ def zero(folder, stage, ranks=2):
     return next(steps)
 
 
-def universal(folder):
-    """As ds_to_universal.py leaves it."""
+def universal(folder, stage=1):
+    """As ds_to_universal.py leaves it. From ZeRO-3 tensors are bare, and the number of updates is in the states of all."""
     (folder / 'save/zero').mkdir(parents=True)
     tokens, model = stream(STEPS + MORE), llama()
     optimizer = all_decay(model)
     train(model, optimizer, STEPS, 0, tokens)
     steps = finish(folder, model, optimizer, tokens)
-    was = next(steps)
+    was, updates = next(steps), torch.tensor(float(STEPS))
     for name in was['model']:
         (folder / 'save/zero' / name).mkdir()
         for part, table in zip(('fp32', 'exp_avg', 'exp_avg_sq'), was.values()):
-            torch.save({'param': table[name].flatten(), 'cat_dim': 0}, folder / f'save/zero/{name}/{part}.pt')
-        torch.save(torch.tensor(float(STEPS)), folder / f'save/zero/{name}/step.pt')
-    group = {key: value for key, value in optimizer.param_groups[0].items() if key != 'params'}
-    torch.save({'param_groups': [{**group, 'params': [0]}], 'zero_stage': 1}, folder / 'save/zero/optimizer_state.pt')
+            flat = table[name].flatten().clone()
+            torch.save({'param': flat, 'cat_dim': 0} if stage < 3 else flat, folder / f'save/zero/{name}/{part}.pt')
+        if stage < 3:
+            torch.save(updates, folder / f'save/zero/{name}/step.pt')
+    groups = [{**{key: value for key, value in optimizer.param_groups[0].items() if key != 'params'}, 'params': [0]}]
+    content = {'param_groups': groups, 'zero_stage': STAGES(stage)}
+    if stage == 3:
+        content['optimizer_state_dict'] = {'state': {0: {'step': updates}}, 'param_groups': groups}
+    save_named(content, folder / 'save/zero/optimizer_state.pt')
     torch.save({'param_shapes': [{name: tensor.shape for name, tensor in was['model'].items()}], 'global_steps': STEPS},
-               folder / 'save/mp_rank_00_model_states.pt')
+               folder / f'save/{"zero_pp_rank_0_" if stage == 3 else ""}mp_rank_00_model_states.pt')
     model.config.save_pretrained(folder / 'hf')
     return next(steps)
 

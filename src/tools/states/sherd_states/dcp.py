@@ -36,6 +36,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _metadata(folder):
+    import torch.distributed.checkpoint.metadata  # here: its absence would be taken for damage of the file
     path = os.path.join(folder, '.metadata')
     try:
         with open(path, 'rb') as file:

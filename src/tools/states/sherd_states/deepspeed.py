@@ -159,6 +159,9 @@ def _universal(folder, shapes):
             step = os.path.join(zero, name, 'step.pt')
             if os.path.exists(step):
                 steps[name] = lambda step=step: entries.value_of(lambda: torchfile.load(step))
+    if not steps and 'optimizer_state_dict' in state:  # of ZeRO-3: numbers of groups
+        steps = {f'group {number}': (lambda of=of: float(of['step']))
+                 for number, of in state['optimizer_state_dict']['state'].items()}
     if not steps:
         raise Refused(f'{folder} does not say how many updates were made: no zero/NAME/step.pt')
     return tables, state.get('param_groups'), entries.step_of(steps, folder)

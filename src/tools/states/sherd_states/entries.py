@@ -10,7 +10,7 @@ WRAPPERS = re.compile(r'(?<![^.])(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_w
 LEFT_OUT = re.compile(r'(?:.*\.)?(?:lr_schedulers?|schedulers?|dataloaders?|data_loaders?|train_state|rng(?:_states?)?|random_states?|'
                       r'epochs?|steps?|global_step|iter_num|iteration|sampler|scaler|grad_scaler|best_val_loss|config)(?:\..*)?')
 GROUP_KEYS = {'params', 'param_names', 'lr', 'betas', 'eps', 'weight_decay', 'initial_lr', 'foreach', 'fused', 'capturable',
-              'differentiable', 'amsgrad', 'maximize', 'decoupled_weight_decay'}
+              'differentiable', 'amsgrad', 'maximize', 'decoupled_weight_decay', 'bias_correction'}
 
 
 def value_of(entry):
@@ -132,7 +132,7 @@ def numbers_of(groups, names, where):
         raise Refused(f'{where}: the groups of the optimizer do not have each parameter once')
     for group in groups:
         unknown = group.keys() - GROUP_KEYS
-        wrong = [key for key, value in (('amsgrad', False), ('maximize', False), ('decoupled_weight_decay', True))
+        wrong = [key for key, value in (('amsgrad', False), ('maximize', False), ('decoupled_weight_decay', True), ('bias_correction', True))
                  if group.get(key, value) not in (value, None)]
         if wrong == ['decoupled_weight_decay'] and not group.get('weight_decay'):
             wrong = []  # Adam without decay is AdamW without decay
