@@ -1,5 +1,6 @@
 #include "io/file/outside.h"
 
+#include "src/base/file.h"
 #include "src/base/mem.h"
 
 #include <dirent.h>
@@ -39,7 +40,7 @@ static const struct folder {
     {{"pytorch_model_fsdp*"}, "a checkpoint of accelerate (FSDP)", BRING_IN_HF},
     {{"zero_to_fp32.py"}, "a ZeRO checkpoint of DeepSpeed", BRING_IN_HF},
     {{"*zero_pp_rank_*_optim_states.pt"}, "a step of a ZeRO checkpoint of DeepSpeed", BRING_IN_HF},
-    {{"zero", "mp_rank_*_model_states.pt"}, "a universal checkpoint of DeepSpeed", BRING_IN_HF},
+    {{"zero", "*mp_rank_*_model_states.pt"}, "a universal checkpoint of DeepSpeed", BRING_IN_HF},
     {{"latest_checkpointed_iteration.txt"}, "a checkpoint of Megatron", BRIDGE},
     {{"common.pt", "*.distcp"}, "an iteration of a checkpoint of Megatron", BRIDGE},
     {{"mp_rank_*"},
@@ -66,17 +67,21 @@ static const struct folder with_states[] = {
     {{NULL}, NULL, NULL},
 };
 
+#define PICKLE "it is code, which is not run here; save the model with save_pretrained('OUT'), and give --model.hf=OUT"
+#define ITS_FOLDER "`sherd-import FOLDER -o STATE` reads the folder that it is in"
+
 /* Files, by their first bytes. */
 static const struct file {
     const char *begin, *name, *cure;
+    bool alone; /* never a part of one of the folders above */
 } files[] = {
-    {"PK\3\4", "a file of torch.save(), a pickle", "pickle is code, which is not run here; " BRING_IN_HF},
-    {"\x80\2", "a pickle",
-     "it is code, which is not run here; save the model with save_pretrained('OUT'), and give "
-     "--model.hf=OUT"},
-    {"\xc6\xd7\x34\x01", "a model of llm.c", "`sherd-import FOLDER -o STATE` reads the folder that it is in"},
-    {"\x8f\xd8\x34\x01", "a state of llm.c", "`sherd-import FOLDER -o STATE` reads the folder that it is in"},
-    {"GGUF", "a file of GGUF", "give the folder of transformers that it was made of as --model.hf=DIR"},
+    {"PK\3\4", "a file of torch.save(), a pickle", "pickle is code, which is not run here; " BRING_IN_HF, false},
+    {"\x80\2", "a pickle", PICKLE, false},
+    {"\x80\4", "a pickle", PICKLE, false},
+    {"\x80\5", "a pickle", PICKLE, false},
+    {"\xc6\xd7\x34\x01", "a model of llm.c", ITS_FOLDER, false},
+    {"\x8f\xd8\x34\x01", "a state of llm.c", ITS_FOLDER, false},
+    {"GGUF", "a file of GGUF", "give the folder of transformers that it was made of as --model.hf=DIR", true},
 };
 
 /* Whether one of the names in the folder has the form. */
@@ -97,20 +102,68 @@ static const struct folder *find_folder(const struct folder *row, char *const *n
     return NULL;
 }
 
-/* NULL: none, or it cannot be read. */
-static const struct folder *look_into(DIR *dir, const struct folder *row)
+static void free_names(char **names, int n)
 {
-    char **names = NULL;
-    int n = 0, cap = 0;
-    for (struct dirent *d; (d = readdir(dir));) {
-        names = sh_grow(names, n, &cap, sizeof *names);
-        names[n++] = sh_strdup(d->d_name);
-    }
-    const struct folder *found = find_folder(row, names, n);
     while (n > 0)
         free(names[--n]);
     free(names);
+}
+
+/* Returns how many there are; 0: it is no folder, or cannot be read. */
+static int list(const char *path, char ***names)
+{
+    DIR *dir = opendir(path);
+    int n = 0, cap = 0;
+    *names = NULL;
+    if (!dir)
+        return 0;
+    for (struct dirent *d; (d = readdir(dir));) {
+        *names = sh_grow(*names, n, &cap, sizeof **names);
+        (*names)[n++] = sh_strdup(d->d_name);
+    }
+    closedir(dir);
+    return n;
+}
+
+/* NULL: none, or it cannot be read. */
+static const struct folder *look_into(const char *path, const struct folder *row)
+{
+    char **names;
+    int n = list(path, &names);
+    const struct folder *found = find_folder(row, names, n);
+    free_names(names, n);
     return found;
+}
+
+/* The newest of the steps that other trainers save into folders of their own, side by side; NULL: there is none. */
+static char *newest_step(const char *path)
+{
+    static const char *const begins[] = {"checkpoint-", "step-", "global_step"};
+    char **names;
+    int n = list(path, &names), newest = -1;
+    long long most = -1;
+    for (int i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof begins / sizeof *begins; k++) {
+            size_t length = strlen(begins[k]);
+            if (strncmp(names[i], begins[k], length) != 0)
+                continue;
+            char *end;
+            long long step = strtoll(names[i] + length, &end, 10);
+            if (end > names[i] + length && *end == '\0' && step > most) {
+                most = step;
+                newest = i;
+            }
+        }
+    char *out = newest < 0 ? NULL : sh_path_join(path, names[newest]);
+    free_names(names, n);
+    return out;
+}
+
+/* The folder that a file is in. */
+static char *folder_of(const char *path)
+{
+    const char *end = strrchr(path, '/');
+    return !end ? sh_strdup(".") : end == path ? sh_strdup("/") : sh_strfmt("%.*s", (int)(end - path), path);
 }
 
 static const struct file *find_file(const char *path)
@@ -143,10 +196,7 @@ static char *fill_in(const char *cure, const char *path)
 
 sh_rc sh_outside_states(const char *path)
 {
-    DIR *dir = opendir(path);
-    const struct folder *found = dir ? look_into(dir, with_states) : NULL;
-    if (dir)
-        closedir(dir);
+    const struct folder *found = look_into(path, with_states);
     if (!found)
         return SH_OK;
     char *cure = fill_in(found->cure, path);
@@ -155,17 +205,41 @@ sh_rc sh_outside_states(const char *path)
     return rc;
 }
 
+/* `how`: what the path has to do with the folder `about`, which is "" if it is the path itself. */
+static sh_rc refuse(const char *path, const char *how, const char *about, const char *name, const char *cure)
+{
+    char *text = fill_in(cure, about[0] ? about : path);
+    sh_rc rc = sh_fail(SH_E_DATA, "%s %s%s%s%s: %s", path, how, about, about[0] ? ", " : "", name, text);
+    free(text);
+    return rc;
+}
+
+static sh_rc refuse_folder(const char *path)
+{
+    const struct folder *row = look_into(path, folders);
+    if (row)
+        return refuse(path, "is ", "", row->name, row->cure);
+    char *step = newest_step(path);
+    row = step ? look_into(step, folders) : NULL;
+    sh_rc rc = row ? refuse(path, "is a folder with ", step, row->name, row->cure) : SH_OK;
+    free(step);
+    return rc;
+}
+
+static sh_rc refuse_file(const char *path)
+{
+    const struct file *file = find_file(path);
+    if (!file)
+        return SH_OK;
+    char *folder = folder_of(path);
+    const struct folder *row = file->alone ? NULL : look_into(folder, folders);
+    sh_rc rc = row ? refuse(path, "is a part of ", folder, row->name, row->cure)
+                   : refuse(path, "is ", "", file->name, file->cure);
+    free(folder);
+    return rc;
+}
+
 sh_rc sh_outside_refuse(const char *path)
 {
-    DIR *dir = opendir(path);
-    const struct folder *folder = dir ? look_into(dir, folders) : NULL;
-    const struct file *file = dir ? NULL : find_file(path);
-    if (dir)
-        closedir(dir);
-    if (!folder && !file)
-        return SH_OK;
-    char *cure = fill_in(folder ? folder->cure : file->cure, path);
-    sh_rc rc = sh_fail(SH_E_DATA, "%s is %s: %s", path, folder ? folder->name : file->name, cure);
-    free(cure);
-    return rc;
+    return sh_is_folder(path) ? refuse_folder(path) : refuse_file(path);
 }

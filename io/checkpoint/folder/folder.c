@@ -2,6 +2,7 @@
 
 #include "io/checkpoint/checkpoint.h"
 #include "io/file/file.h"
+#include "io/file/outside.h"
 #include "src/base/mem.h"
 
 #include <dirent.h>
@@ -51,8 +52,12 @@ sh_rc sh_ckpt_folder_scan(const char *folder, struct sh_ckpt_folder *out)
 {
     DIR *dir = opendir(folder);
     int cap = 0;
-    if (!dir)
-        return sh_fail(SH_E_DATA, "checkpoint folder %s: %s", folder, strerror(errno));
+    if (!dir) {
+        int why = errno;
+        if (why == ENOTDIR)
+            SH_TRY(sh_outside_refuse(folder));
+        return sh_fail(SH_E_DATA, "checkpoint folder %s: %s", folder, strerror(why));
+    }
     *out = (struct sh_ckpt_folder){0};
     for (struct dirent *d; (d = readdir(dir));) {
         int64_t step = step_of_name(d->d_name);

@@ -6,6 +6,7 @@
 #include "io/checkpoint/file/index.h"
 #include "io/checkpoint/folder/folder.h"
 #include "io/checkpoint/folder/misnamed.h"
+#include "io/file/outside.h"
 #include "src/base/mem.h"
 
 #include <stdlib.h>
@@ -80,6 +81,8 @@ static sh_rc find_good(const char *folder, const struct sh_ckpt_folder *f, int64
         }
         fprintf(out, "damaged, left as it is: %s\n", sh_error_text());
     }
+    if (f->n == 0)
+        SH_TRY(sh_outside_refuse(folder));
     return sh_fail(SH_E_DATA, "%s has no valid checkpoint: nothing is deleted", folder);
 }
 

@@ -4,6 +4,7 @@
 #include "src/base/log.h"
 
 #include "io/checkpoint/checkpoint.h"
+#include "io/file/outside.h"
 #include "src/run/save/newest.h"
 
 #include <errno.h>
@@ -122,6 +123,9 @@ static sh_rc run_latest(const struct sh_cmd_args *args)
 
     SH_TRY(sh_newest_folder(args->positional[1], &folder));
     SH_TRY_OUT(sh_newest_whole(folder, &path));
+    if (!path && sh_outside_refuse(folder) != SH_OK)
+        sh_log_warn("%s", sh_error_text());
+    sh_error_clear();
     printf("%lld\n", path ? (long long)sh_ckpt_step_of(path) : -1LL);
 out:
     free(path);
