@@ -108,6 +108,29 @@ def goes_on(ranks):
     return job.differ('losses', job.losses(job.metrics(at / 'b')), job.losses(job.metrics(at / 'a')), 0)
 
 
+CHANGED = re.compile(r'^(\w+\.\w+): .* -> ', re.M)
+
+
+def says_what_changes():
+    """A run that goes on from an import names the keys of the other run that it changes, and none that nobody has given."""
+    at, wrong = made('says'), []
+    for source, words, keys in ('state', (), {'optimizer.lr'}), ('state', ('--weights-only',), set()):
+        for folder, given in ('own/checkpoint', 'own'), ('imported', 'elsewhere'):
+            job.sherd('ckpt', 'import', source, *words, '-o', folder, folder=at)
+            job.prepare(at / 'c', {**RUN, 'optimizer.lr': 1e-3, 'training.steps': 5, 'job.dump_folder': given,
+                                   'checkpoint.initial_load_path': folder, 'model.hf_assets_path': str(HERE / 'llama')})
+            said = job.launch('train', 'c/c.yaml', folder=at)[1]
+            if set(CHANGED.findall(said)) != keys or 'data changed' in said or 'now ends at' in said or 'did not note' in said:
+                wrong.append(f'{words}: {said}')
+            if bool(keys) != ('lr schedule changed: lr at step 3 was 2.00e-03, is 1.00e-03' in said):
+                wrong.append(f'{words}: the rate: {said}')
+            if ('which `sherd ckpt import` made; not compared with own/checkpoint' in said) != (given == 'own'):
+                wrong.append(f'{words}: the start: {said}')
+            shutil.rmtree(at / given)
+            shutil.rmtree(at / folder, ignore_errors=True)
+    return wrong
+
+
 def edit(change):
     def make(folder):
         path = folder / 'state.json'
@@ -257,5 +280,5 @@ cases = [('a state folder has everything of the checkpoint', folder_has_all),
          ('a run goes on with the same bits', goes_on, 0)]
 if job.can_launch():
     cases.append(('a run goes on with the same bits, 2 ranks', goes_on, 2))
-cases += [('options', options)] + [(f'refused: {name}', refused, make, expected) for name, make, expected in BAD]
+cases += [('what a run changes', says_what_changes), ('options', options)] + [(f'refused: {name}', refused, make, expected) for name, make, expected in BAD]
 sys.exit(job.run_cases(cases))

@@ -341,6 +341,15 @@ static sh_rc read_newest(const char *folder, enum sh_cfg_trust trust, char **pat
     }
 }
 
+bool sh_provenance_outside(const struct sh_ckpt_meta *meta)
+{
+    char *from = sh_ckpt_note(meta, "parameters"); /* of an average too, which has the configuration of a run */
+    bool outside = from && (strncmp(from, "of a state folder", 17) == 0 || strncmp(from, "of a folder", 11) == 0);
+
+    free(from);
+    return outside;
+}
+
 sh_rc sh_provenance_check(const struct sh_run *r, const char *folder)
 {
     enum sh_provenance_kind kind = sh_provenance_of(r);
@@ -356,8 +365,11 @@ sh_rc sh_provenance_check(const struct sh_run *r, const char *folder)
     if (begun)
         rc = judge(r, kind, path, begun);
     else if (path)
-        sh_log_info("%s: %s was saved by a version that did not note what a run begins from; not compared with %s", key,
-                    path, given);
+        sh_log_info(
+            sh_provenance_outside(&meta)
+                ? "%s: the run goes on from %s, which `sherd ckpt import` made; not compared with %s"
+                : "%s: %s was saved by a version that did not note what a run begins from; not compared with %s",
+            key, path, given);
     free(begun);
     free(path);
     sh_ckpt_meta_free(&meta);

@@ -42,6 +42,9 @@ sh_rc sh_provenance_check(const struct sh_run *r, const char *folder);
  * plugin.allow_change says that they may differ. Local: all ranks have read the same. Errors: SH_E_USAGE, with both. */
 sh_rc sh_provenance_plugins(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta);
 
+/* Whether `sherd ckpt import` made a checkpoint of what another program left. Local. */
+bool sh_provenance_outside(const struct sh_ckpt_meta *meta);
+
 /* Take the notes of a checkpoint that the run continues from, and make those of one that it saves; the text is freed
  * with free(). Local. */
 void sh_provenance_take(struct sh_run *r, const struct sh_ckpt_meta *meta);

@@ -191,6 +191,20 @@ char *sh_run_checkpoint_folder(const struct sh_run *r)
     return sh_path_join(r->folder, r->cfg.checkpoint.folder);
 }
 
+/* Of another program's run `sherd ckpt import` knows the model and, from a state folder, the numbers of AdamW. The other
+ * keys have defaults, which were nobody's choice: this run changes nothing by its own. */
+static void keep_known(const struct sh_config *now, bool moments, struct sh_config *then)
+{
+    struct sh_config *known = sh_calloc(1, sizeof *known);
+
+    *known = *now;
+    known->model = then->model;
+    if (moments)
+        known->optimizer = then->optimizer;
+    *then = *known;
+    free(known);
+}
+
 /* Keep the checkpoint's own configuration for what training has to say about the change; an unreadable one counts as
  * none. */
 static void compare_config(struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
@@ -206,6 +220,8 @@ static void compare_config(struct sh_run *r, const char *path, const struct sh_c
         /* What an evaluation reads is its task, and no change of the run. */
         if (!r->build.options.training)
             memcpy(then->validation.dataset_path, r->cfg.validation.dataset_path, sizeof then->validation.dataset_path);
+        if (sh_provenance_outside(meta))
+            keep_known(&r->cfg, meta->updates > 0, then);
         sh_stored_diff(then, &r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data));
         r->before = then;
     } else {
