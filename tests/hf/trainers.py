@@ -457,7 +457,8 @@ def zero(folder, stage, ranks=2):
         save_named({'optimizer_state_dict': content, 'ds_config': {}},
                    folder / f'save/global_step{STEPS}/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt')
     shapes = [{name: was['model'][name].shape for name in group} for group in groups]
-    torch.save({'param_shapes': shapes, 'shared_params': {}, 'frozen_param_shapes': None, 'global_steps': STEPS, 'ds_version': '0.19.8'},
+    torch.save({'param_shapes': shapes, 'shared_params': {}, 'frozen_param_shapes': None, 'global_steps': STEPS, 'ds_version': '0.19.8',
+                'lr_scheduler': {'last_epoch': STEPS}, 'data_sampler': None, 'my_epoch': 1},
                folder / f'save/global_step{STEPS}/{"zero_pp_rank_0_" if stage == 3 else ""}mp_rank_00_model_states.pt')
     (folder / 'save/latest').write_text(f'global_step{STEPS}')
     (folder / 'save/zero_to_fp32.py').write_text('raise SystemExit("it is not run")\n')

@@ -1,6 +1,7 @@
 """The commands sherd-import and sherd-export."""
 import argparse
 import os
+import re
 import signal
 import sys
 
@@ -30,6 +31,14 @@ KINDS = {
     'llmc': (lambda there: any(name.startswith('model_') and name.endswith('.bin') for name in there), gpt2.read_llmc),
     'file': (lambda there: False, nested.read_file),
 }
+
+
+# Folders that other trainers save side by side.
+STEP = re.compile(r'(?:checkpoint-|step-|global_step)(\d+)')
+
+
+def _number(name):
+    return int(STEP.fullmatch(name)[1])
 
 
 class Options:
@@ -66,6 +75,11 @@ def _kind_of(path):
         found = [kind for kind, (has, _) in KINDS.items() if has(there)]
         if found:
             return found[0]
+        if 'state.json' in there:
+            raise Refused(f'{path} is a state folder already: `sherd ckpt import {path} -o FOLDER` makes a checkpoint of it')
+        steps = [name for name in there if STEP.fullmatch(name)]
+        if steps:
+            raise Refused(f'{path} has checkpoints in it; name one, such as {os.path.join(path, max(steps, key=_number))}')
         raise Refused(f'{path} is not a checkpoint of a kind that is known; it has {listed(there)}')
     if not os.path.exists(path):
         raise Refused(f'{path}: there is no such file or folder')

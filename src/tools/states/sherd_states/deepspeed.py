@@ -9,6 +9,10 @@ from .folder import State
 
 PARTS = 'fp32', 'exp_avg', 'exp_avg_sq'
 RANK = re.compile(r'(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt')
+# Entries of model states that the optimizer's masters stand for, or that say how they were saved.
+KNOWN = {'module', 'buffer_names', 'optimizer', 'param_shapes', 'frozen_param_shapes', 'frozen_param_fragments', 'shared_params', 'skipped_steps',
+         'global_steps', 'global_samples', 'dp_world_size', 'mp_world_size', 'checkpoint_parallel_dimensions', 'ds_config', 'ds_version',
+         'universal_checkpoint_info'}
 
 
 class _Inert:
@@ -185,6 +189,7 @@ def read(path, options):
     step = content.get('global_steps')
     if not isinstance(step, int) or step < updates:
         raise Refused(f'{folder}: global_steps is {step!r}, but the optimizer has made {updates} updates')
+    options.say_left_out(name for name, value in content.items() if name not in KNOWN and value is not None)
     plain = lambda name: name.removeprefix('module.')
     tables = [{plain(name): tensor for name, tensor in tables[part].items()} for part in PARTS]
     numbers = {'step': step, 'updates': updates, 'samples': None, 'tokens': None, **numbers}

@@ -57,6 +57,10 @@ def _states(folder, order):
     return states, groups, path
 
 
+def _beside(there):
+    return [name for name in there if name in ('training_args.bin', 'scheduler.pt', 'scaler.pt') or name.startswith('rng_state')]
+
+
 def read(folder, options):
     there = names_in(folder)
     for mark, way in (('pytorch_model_fsdp_0', nested.read_accelerate), ('pytorch_model_fsdp.bin', nested.read_accelerate)):
@@ -64,6 +68,7 @@ def read(folder, options):
             return way(folder, options)
     if any(name.startswith('global_step') for name in there):
         from . import deepspeed
+        options.say_left_out(_beside(there))
         return deepspeed.read(folder, options)
     told = load_json(os.path.join(folder, 'trainer_state.json'))
     config = options.config(folder)
@@ -73,7 +78,7 @@ def read(folder, options):
     updates, step, tokens = entries.step_of(states['step'], path), told.get('global_step'), told.get('num_input_tokens_seen')
     if not isinstance(step, int) or step < updates:
         raise Refused(f'{folder}/trainer_state.json: global_step is {step!r}, but the optimizer has made {updates} updates')
-    options.say_left_out(name for name in there if name in ('training_args.bin', 'scheduler.pt', 'scaler.pt') or name.startswith('rng_state'))
+    options.say_left_out(_beside(there))
     numbers = {'step': step, 'updates': updates, 'samples': None,
                'tokens': tokens if isinstance(tokens, int) and tokens > 0 else None, **numbers}
     return State(config, model, states['exp_avg'], states['exp_avg_sq'], numbers, sorted(decay), f'Trainer, step {step}', folder)
