@@ -410,7 +410,7 @@ def main():
         ('validation', evaluates),
         ('validation of an average', functools.partial(evaluates, **AVERAGE)),
         ('the same, with states on the host', functools.partial(evaluates, **AVERAGE, **{'offload.optimizer': 'cpu'})),
-        ('targets that do not count', masked),
+        ('targets that weigh little or do not count', masked),
         ('a text continued as on the CPU, with sinks and experts', functools.partial(continued, **{**EVEN, **tiny.OSS}), 'gpt_oss'),
         *((f'the same with states in blocks, {model}', continued, model) for model in ('delta', 'scan', 'granite')),
         *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),

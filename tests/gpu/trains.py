@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import sys
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent / name) for name in ('gold', 'mesh')]
@@ -130,12 +131,14 @@ def same_bits(first, second):
 
 
 def masked():
-    """One token in three counts as a target, and none in every other sequence."""
+    """One token in three counts as a target, and none in every other sequence; those that count have weights."""
     tokens = pathlib.Path('masked.bin').absolute()
     shutil.copy('tokens.bin', tokens)
     count = tokens.stat().st_size // 2
     pathlib.Path(f'{tokens}.mask').write_bytes(bytes(i % 3 == 0 and (i - 1) // tiny.SEQ_LEN % 2 for i in range(count)))
-    return as_on_cpu('llama', '2x2', 'float32', {'training.dataset_path': str(tokens), 'data.target_mask': 'must'})
+    pathlib.Path(f'{tokens}.weight').write_bytes(struct.pack(f'<{count}e', *(i % 7 / 4 for i in range(count))))
+    return as_on_cpu('llama', '2x2', 'float32', {'training.dataset_path': str(tokens), 'data.target_mask': 'must', 'data.token_weight': 'must',
+                                                'training.z_loss': 0.01})
 
 
 def documents(model):
