@@ -1,9 +1,13 @@
 /* Operations per token, counted from the program of one sequence, so that no family needs its own formula. The usual
  * rule: 2 per weight forward, 4 backward (inputs and weights), hence 6; frozen weights have no gradient, hence 4. */
 #include "kernels/op.h"
+#include "src/base/mem.h"
 #include "src/model/model.h"
+#include "src/program/saved.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 /* The caller destroys it. float32, since only shapes are counted. */
 static struct sh_program *emit(const struct sh_model *m, const struct sh_adapters *a, int seq)
@@ -65,35 +69,78 @@ struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq)
     return sh_model_flops_of(m, &(struct sh_model_batch){.seq = seq});
 }
 
+/* The block of a parameter, after which its unit is named; n_layers for those outside of all blocks. */
+static int block_of(const struct sh_model *m, const struct sh_unit *u)
+{
+    int block;
+
+    return sscanf(u->name, "layers.%d", &block) == 1 ? block : m->n_layers;
+}
+
 /* The backward has two products for each of the forward, but only one for a product with a frozen matrix. */
-struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct sh_model_batch *b)
+static void add_products(const struct sh_program *p, const struct sh_model *m, struct sh_model_flops *of)
+{
+    for (int i = 0; i < p->n_params; i++) {
+        const struct sh_saved *saved = sh_saved_of(p, &p->params[i]);
+        struct sh_model_flops *f = &of[block_of(m, &p->units[p->params[i].unit])];
+
+        if (!is_product(m, saved->role))
+            continue;
+        f->matmul += (saved->trainable ? 6.0 : 4.0) * (double)active(m, saved);
+        f->forward += 2.0 * (double)active(m, saved);
+    }
+}
+
+/* Scores and weighted values: [T,T] products of H*D elements a row. Of a state, what is read of it and added to it: products of
+ * D and V a row; the delta rule reads it twice. */
+static void add_attention(const struct sh_op *op, const struct sh_program *p, const struct sh_model *m,
+                          const struct sh_model_batch *b, struct sh_model_flops *f)
+{
+    const struct sh_op_attr *a = &op->attr;
+    double causal, full;
+
+    if (op->kind == SH_OP_GATED_DELTA || op->kind == SH_OP_SCAN) {
+        causal =
+            (op->kind == SH_OP_SCAN ? 12.0 : 18.0) * a->delta.heads * (double)a->delta.key_dim * a->delta.value_dim;
+        full = causal;
+    } else if (op->kind == SH_OP_ATTENTION) {
+        double row = 6.0 * (double)p->tensors[op->out[0]].dim[2] * (1 + part_of_values(m));
+
+        causal = row * keys_seen(op, b);
+        full = row * keys_of_squares(op, b);
+    } else {
+        return;
+    }
+    f->attention_causal += causal;
+    f->attention_full += full;
+    f->forward += causal / 3;
+}
+
+void sh_model_flops_of_blocks(const struct sh_model *m, const struct sh_model_batch *b, struct sh_model_flops *of)
 {
     struct sh_program *p = emit(m, &b->adapters, b->seq);
-    struct sh_model_flops f = {0};
 
-    for (int i = 0; i < p->n_saved; i++)
-        if (is_product(m, p->saved[i].role))
-            f.matmul += (p->saved[i].trainable ? 6.0 : 4.0) * (double)active(m, &p->saved[i]);
-    for (int i = 0; i < p->n_ops; i++) {
-        const struct sh_op *op = &p->ops[i];
-        const struct sh_op_attr *a = &op->attr;
-        double row; /* scores and weighted values: [T,T] products of H*D elements a row */
-
-        /* What is read of the state and added to it: products of D and V a row; the delta rule reads it twice. */
-        if (op->kind == SH_OP_GATED_DELTA || op->kind == SH_OP_SCAN) {
-            row =
-                (op->kind == SH_OP_SCAN ? 12.0 : 18.0) * a->delta.heads * (double)a->delta.key_dim * a->delta.value_dim;
-            f.attention_causal += row;
-            f.attention_full += row;
-        }
-        if (op->kind != SH_OP_ATTENTION)
-            continue;
-        row = 6.0 * (double)p->tensors[op->out[0]].dim[2] * (1 + part_of_values(m));
-        f.attention_causal += row * keys_seen(op, b);
-        f.attention_full += row * keys_of_squares(op, b);
-    }
+    for (int i = 0; i <= m->n_layers; i++)
+        of[i] = (struct sh_model_flops){0};
+    add_products(p, m, of);
+    for (int i = 0; i < p->n_ops; i++)
+        add_attention(&p->ops[i], p, m, b, &of[p->ops[i].block == SH_NONE ? m->n_layers : p->ops[i].block]);
     sh_program_destroy(p);
-    return f;
+}
+
+struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct sh_model_batch *b)
+{
+    struct sh_model_flops *of = sh_calloc((size_t)m->n_layers + 1, sizeof *of), all = {0};
+
+    sh_model_flops_of_blocks(m, b, of);
+    for (int i = 0; i <= m->n_layers; i++) {
+        all.matmul += of[i].matmul;
+        all.attention_causal += of[i].attention_causal;
+        all.attention_full += of[i].attention_full;
+        all.forward += of[i].forward;
+    }
+    free(of);
+    return all;
 }
 
 /* Padding of units is not counted: this is the number by which users know a model. */

@@ -99,9 +99,14 @@ int sh_model_window(const struct sh_model *m, int block);
  * count. */
 struct sh_model_flops {
     double matmul, attention_causal, attention_full;
+    double forward; /* of matmul and attention_causal */
 };
 struct sh_model_flops sh_model_flops(const struct sh_model *m, int seq);
 struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct sh_model_batch *b);
+
+/* The same of each block, and of what is outside of all: the head, as an embedding has none.
+ *   of  out  [n_layers + 1] */
+void sh_model_flops_of_blocks(const struct sh_model *m, const struct sh_model_batch *b, struct sh_model_flops *of);
 
 int64_t sh_model_params(const struct sh_model *m);
 int64_t sh_model_active(const struct sh_model *m); /* active: of experts, only those of one token */
