@@ -45,6 +45,7 @@ static words compute_words = {{"float32", SH_PRECISION_FLOAT32},
 static words state_words = {
     {"float32", SH_PRECISION_FLOAT32}, {"bfloat16", SH_PRECISION_BFLOAT16}, {"int8", SH_PRECISION_INT8}, {NULL, 0}};
 static words gather_words = {{"compute", SH_GATHER_COMPUTE}, {"int8", SH_GATHER_INT8}, {NULL, 0}};
+static words less_words = {{"auto", SH_LESS_AUTO}, {NULL, 0}};
 static words tile_rows_words = {{"auto", SH_TILE_ROWS_AUTO}, {NULL, 0}};
 static words loss_scale_words = {{"dynamic", SH_LOSS_SCALE_DYNAMIC}, {NULL, 0}};
 static words device_words = {{"auto", SH_DEVICE_AUTO}, {"cpu", SH_DEVICE_CPU}, {"cuda", SH_DEVICE_CUDA}, {NULL, 0}};

@@ -21,6 +21,9 @@ enum sh_cfg_gather { SH_GATHER_COMPUTE, SH_GATHER_INT8 };
 enum { SH_LOSS_SCALE_DYNAMIC = 0 };                   /* training.loss_scale, if it is not a number */
 enum { SH_TILE_ROWS_AUTO = -1, SH_TILE_ROWS = 8192 }; /* training.tile_rows, likewise, and what it stands for */
 enum { SH_ROW_LEAVES_MAX = 64 };
+enum {
+    SH_LESS_AUTO = -1
+}; /* parallelism.pipeline_parallel_first_stage_less_layers and _last_, if they are no numbers */
 /* clang-format off */
 enum sh_cfg_recompute { SH_RECOMPUTE_NONE, SH_RECOMPUTE_FULL, SH_RECOMPUTE_EVERY_K, SH_RECOMPUTE_SELECTIVE,
                         SH_RECOMPUTE_MEMORY_BUDGET };

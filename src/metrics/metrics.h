@@ -152,6 +152,8 @@ struct sh_start_metrics {
     const char *device; /* "cpu", or the GPU's name */
     const char *hosts;  /* [n_hosts][SH_METRICS_HOST], as gathered from the ranks: names may repeat */
     int n_hosts;
+    int stages;                      /* of a pipeline; 0: there are none */
+    const double *stage_bytes;       /* [stages] planned and allocated, of the rank of each that takes most */
     int64_t parameters;              /* of the model */
     const char *config;              /* sh_config_digest() */
     double flops_causal, flops_full; /* per token, forward and backward; attention counted as half or whole square */

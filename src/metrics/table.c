@@ -63,6 +63,16 @@ static json_t *list_numbers(const double *values, int n)
     return list;
 }
 
+static json_t *list_arenas(const void *event)
+{
+    const struct sh_start_metrics *s = event;
+    json_t *list = json_array();
+
+    for (int i = 0; i < s->stages; i++)
+        json_array_append_new(list, json_integer((json_int_t)s->stage_bytes[i]));
+    return list;
+}
+
 static json_t *list_largest(const void *event)
 {
     const struct sh_step_metrics *s = event;
@@ -328,6 +338,7 @@ const struct sh_metric sh_metric_table[] = {
     {START(threads), .key = "threads"},
     {START(device), .key = "device"},
     {START(cores), .key = "cores"},
+    {.event = SH_METRICS_START, .given = FIELD(sh_start_metrics, stages), .key = "stage_arena_bytes", .list = list_arenas},
     {START(parameters), .key = "parameters"},
     {.event = SH_METRICS_START, .key = "hosts", .list = list_hosts},
     {.event = SH_METRICS_START, .key = "version", .fixed = PACKAGE_VERSION},

@@ -2,7 +2,7 @@
 
 #include "src/base/mem.h"
 #include "src/optim/update.h"
-#include "src/pass/pipeline/order.h"
+#include "src/pass/pipeline/deal.h"
 #include "src/program/saved.h"
 
 #include <stdlib.h>
@@ -121,24 +121,13 @@ static void order_params(const struct sh_build *b, struct sh_program *p)
     free(place);
 }
 
-/* The chunks of blocks; the caller frees their borders. */
-static struct sh_model_stage stage_of(const struct sh_build *b, int **begin)
-{
-    const struct sh_pass_options *o = &b->options;
-    int stages = sh_group_size(&o->mesh, o->mesh.pipeline), chunks = stages > 1 ? o->chunks : 1, n = stages * chunks;
-
-    *begin = sh_calloc((size_t)n + 1, sizeof **begin);
-    for (int c = 0; c < n; c++)
-        (*begin)[c + 1] = sh_pipe_blocks(b->model.n_layers, n, c, o->first_less, o->last_less).last;
-    return (struct sh_model_stage){stages, sh_group_index(&o->mesh, o->mesh.pipeline), chunks, *begin};
-}
-
 /* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts, parts of matrices and
  * layers are, and how many have a part of each sequence. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
 {
     struct sh_model_batch batch = b->batch;
     int *begin;
+    struct sh_pipe_deal deal = sh_pipe_deal_of(b, &begin);
 
     batch.parts = sh_group_size(&b->options.mesh, b->options.mesh.context);
     batch.leaves = b->options.row_leaves;
@@ -148,11 +137,12 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     batch.spread.ranks = sh_group_size(&b->options.mesh, b->options.mesh.expert);
     batch.spread.place = sh_group_index(&b->options.mesh, b->options.mesh.expert);
 
-    batch.stage = stage_of(b, &begin);
+    batch.stage = (struct sh_model_stage){deal.stages, sh_group_index(&b->options.mesh, b->options.mesh.pipeline),
+                                          deal.chunks, begin};
     batch.reports = b->options.training;
     batch.out = b->score ? SH_MODEL_SCORE : b->logits ? SH_MODEL_LOGITS : SH_MODEL_LOSS;
     sh_model_emit(&b->model, &batch, micro);
-    free(begin);
+    sh_pipe_deal_free(&deal, begin);
     spread_units(b, micro);
     for (int i = 0; i < micro->n_units && batch.leaves > 1; i++)
         micro->units[i].row_leaves = batch.leaves / batch.parts;

@@ -93,19 +93,19 @@ struct sh_pass_options {
     int segment_ranks, segment_rank;
     int micro_steps;                    /* per training step; the most, if steps differ */
     int fewer[SH_BATCHES_MAX], n_fewer; /* the other numbers of micro-steps that steps have */
-    int first_less, last_less;          /* blocks that the first and the last stage have less than others */
-    int chunks;                         /* of blocks that a stage has; more than 1: stages are interleaved */
-    bool weights_apart;                 /* gradients of weights after those of rows, where a stage would wait: ZBH1 */
-    bool training;                      /* gradients and optimizer state exist */
-    const struct sh_optim *optim;       /* when training */
-    char groups[SH_CONFIG_PATH_MAX];    /* optimizer.groups */
-    struct sh_mup mup;                  /* widths that want the same rates */
-    struct sh_ortho ortho;              /* how it makes matrices orthogonal, if it does */
-    enum sh_dtype state_dtype;          /* of the optimizer's states: f32, or bf16, rounded stochastically */
-    bool gather_coded;                  /* parameters are gathered in codes of eight bits */
-    double ema_decay;                   /* of the mean of the masters over steps, a state; 0: there is none */
-    bool states_away;                   /* some states live in a lower tier; set by the shard pass */
-    bool snapshot;                      /* room for a copy of the state that is saved while training continues */
+    int first_less, last_less;       /* blocks that the first and the last stage have less than others; SH_LESS_AUTO */
+    int chunks;                      /* of blocks that a stage has; more than 1: stages are interleaved */
+    bool weights_apart;              /* gradients of weights after those of rows, where a stage would wait: ZBH1 */
+    bool training;                   /* gradients and optimizer state exist */
+    const struct sh_optim *optim;    /* when training */
+    char groups[SH_CONFIG_PATH_MAX]; /* optimizer.groups */
+    struct sh_mup mup;               /* widths that want the same rates */
+    struct sh_ortho ortho;           /* how it makes matrices orthogonal, if it does */
+    enum sh_dtype state_dtype;       /* of the optimizer's states: f32, or bf16, rounded stochastically */
+    bool gather_coded;               /* parameters are gathered in codes of eight bits */
+    double ema_decay;                /* of the mean of the masters over steps, a state; 0: there is none */
+    bool states_away;                /* some states live in a lower tier; set by the shard pass */
+    bool snapshot;                   /* room for a copy of the state that is saved while training continues */
     bool reproducible; /* the same bits on every mesh of 2^k ranks: gradients are summed in one binary tree over
                                   the global batch. Needs sync_last_only, and 2^k micro-steps, k <= SH_GRAD_LEVELS */
     bool gather;       /* ranks of `context` gather keys and values, instead of exchanging rows for heads (context.c) */

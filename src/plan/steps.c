@@ -2,7 +2,7 @@
 #include "src/plan/parts.h"
 
 #include "src/base/number/size.h"
-#include "src/pass/pipeline/order.h"
+#include "src/pass/pipeline/deal.h"
 
 #include <stdio.h>
 
@@ -123,12 +123,17 @@ sh_rc sh_request_steps(const struct sh_config *cfg, int parts, struct sh_pass_op
     return SH_OK;
 }
 
+static int number_of(int less)
+{
+    return less == SH_LESS_AUTO ? 0 : less;
+}
+
 /* Chunks of all stages. */
 int sh_request_chunks(const struct sh_config *cfg)
 {
     int stages = cfg->parallelism.pipeline_parallel_degree, each = cfg->parallelism.pipeline_parallel_layers_per_stage;
-    int blocks = cfg->model.n_layers + cfg->parallelism.pipeline_parallel_first_stage_less_layers +
-                 cfg->parallelism.pipeline_parallel_last_stage_less_layers;
+    int blocks = cfg->model.n_layers + number_of(cfg->parallelism.pipeline_parallel_first_stage_less_layers) +
+                 number_of(cfg->parallelism.pipeline_parallel_last_stage_less_layers);
 
     if (stages == 1 || cfg->parallelism.pipeline_parallel_schedule != SH_SCHEDULE_INTERLEAVED)
         return stages;
@@ -155,21 +160,32 @@ static sh_rc check_interleaved(const struct sh_config *cfg, int micro_steps)
     return SH_OK;
 }
 
+/* "auto" or the number. */
+static const char *less_text(int less, char text[16])
+{
+    snprintf(text, 16, "%d", less);
+    return less == SH_LESS_AUTO ? "auto" : text;
+}
+
 /* Refuse stages without a block, and chunks that do not come out even. */
 sh_rc sh_request_check_stages(const struct sh_config *cfg, int micro_steps)
 {
-    int stages = cfg->parallelism.pipeline_parallel_degree, layers = cfg->model.n_layers,
-        chunks = sh_request_chunks(cfg);
-    int first = cfg->parallelism.pipeline_parallel_first_stage_less_layers;
-    int last = cfg->parallelism.pipeline_parallel_last_stage_less_layers;
+    int stages = cfg->parallelism.pipeline_parallel_degree, chunks = sh_request_chunks(cfg);
+    struct sh_pipe_deal d = {.layers = cfg->model.n_layers,
+                             .stages = stages,
+                             .chunks = chunks / stages,
+                             .first_less = cfg->parallelism.pipeline_parallel_first_stage_less_layers,
+                             .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers};
+    char first[16], last[16];
 
     if (stages > 1 && cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_INTERLEAVED)
         SH_TRY(check_interleaved(cfg, micro_steps));
-    if (stages == 1 || sh_pipe_divides(layers, chunks, first, last))
+    if (stages == 1 || sh_pipe_divides(&d))
         return SH_OK;
     return sh_fail(
         SH_E_USAGE,
-        "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %d and "
-        "last_stage_less_layers %d, not every stage has a block%s; give at most %d stages, or less of the others",
-        stages, layers, first, last, chunks > stages ? " in each of its chunks" : "", layers / (chunks / stages));
+        "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %s and "
+        "last_stage_less_layers %s, not every stage has a block%s; give at most %d stages, or less of the others",
+        stages, d.layers, less_text(d.first_less, first), less_text(d.last_less, last),
+        d.chunks > 1 ? " in each of its chunks" : "", d.layers / d.chunks);
 }

@@ -97,6 +97,7 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
                        "plugin.files: the ranks have opened files with different bytes; is each node's copy the "
                        "same?");
     SH_TRY(sh_stages_agree(r));
+    SH_TRY(sh_stages_weigh(r, &r->stage_bytes));
     return sh_comm_create(r->mesh, &opt, &r->comm);
 }
 
@@ -227,6 +228,7 @@ static void announce(const struct sh_run *r)
                 mixed ? " reduction" : "", states, recompute, sh_pass_homes_text(&r->build, homes),
                 r->build.batch.balance.forced ? ", experts by turn, not by score" : "",
                 sh_str_bytes(r->p->arena_bytes, arena));
+    sh_stages_say(r);
 }
 
 /* Collective. Each phase is agreed before the next begins, so that a rank that cannot continue stops all of them at the
@@ -308,6 +310,7 @@ void sh_run_close(struct sh_run *r)
         sh_mesh_destroy(r->mesh);
     sh_program_destroy(r->p);
     free(r->folder);
+    free(r->stage_bytes);
     free(r->resumed_from);
     free(r->parameters_from);
     free(r->before);

@@ -1,9 +1,15 @@
 #include "src/run/stages.h"
 
+#include "src/base/log.h"
 #include "src/base/mem.h"
+#include "src/base/string/str.h"
+#include "src/pass/pipeline/deal.h"
 #include "src/pass/pipeline/links.h"
 #include "src/run/run.h"
 
+#include <xxhash.h>
+
+#include <stdio.h>
 #include <stdlib.h>
 
 static int stages_of(const struct sh_run *r)
@@ -94,9 +100,60 @@ static sh_rc check_links(const struct sh_run *r)
     return rc;
 }
 
+/* Each rank deals the blocks for itself, and borders have the same rows wherever they are. */
+static sh_rc check_deal(const struct sh_run *r)
+{
+    int *begin;
+    struct sh_pipe_deal d = sh_pipe_deal_of(&r->build, &begin);
+    bool same = sh_mesh_same(XXH3_64bits(begin, ((size_t)(d.stages * d.chunks) + 1) * sizeof *begin));
+
+    sh_pipe_deal_free(&d, begin);
+    return same ? SH_OK
+                : sh_fail(SH_E_BUG,
+                          "ranks have dealt other blocks to the stages; are all of them the same build with the same "
+                          "configuration?");
+}
+
 sh_rc sh_stages_agree(const struct sh_run *r)
 {
     sh_mesh_own_mpi();
     SH_TRY(sh_agree(check_hashes(r)));
-    return stages_of(r) == 1 ? SH_OK : sh_agree(check_links(r));
+    if (stages_of(r) == 1)
+        return SH_OK;
+    SH_TRY(sh_agree(check_deal(r)));
+    return sh_agree(check_links(r));
+}
+
+sh_rc sh_stages_weigh(const struct sh_run *r, double **bytes)
+{
+    *bytes = NULL;
+    if (stages_of(r) == 1)
+        return SH_OK;
+    *bytes = sh_calloc((size_t)stages_of(r), sizeof **bytes);
+    (*bytes)[place_of(r)] = (double)r->p->arena_bytes;
+    return sh_mesh_max(*bytes, stages_of(r));
+}
+
+void sh_stages_say(const struct sh_run *r)
+{
+    enum { ROOM = 1024 };
+    char blocks[ROOM] = "", arenas[ROOM] = "", one[SH_STR_SHORT];
+    size_t n = 0, m = 0;
+    int *begin;
+    struct sh_pipe_deal d;
+
+    if (!r->stage_bytes)
+        return;
+    d = sh_pipe_deal_of(&r->build, &begin);
+    for (int s = 0; s < d.stages && n < ROOM && m < ROOM; s++) {
+        int has = 0;
+
+        for (int c = s; c < d.stages * d.chunks; c += d.stages)
+            has += begin[c + 1] - begin[c];
+        n += (size_t)snprintf(blocks + n, ROOM - n, "%s%d", s ? ", " : "", has);
+        m += (size_t)snprintf(arenas + m, ROOM - m, "%s%s", s ? ", " : "",
+                              sh_str_bytes((int64_t)r->stage_bytes[s], one));
+    }
+    sh_log_info("stages of %s blocks, arenas %s", blocks, arenas);
+    sh_pipe_deal_free(&d, begin);
 }

@@ -1,4 +1,4 @@
-/* The stages of a pipeline when a run opens: whether their programs fit together. */
+/* The stages of a pipeline when a run opens: whether their programs fit together, and what each takes. */
 #ifndef SH_RUN_STAGES_H
 #define SH_RUN_STAGES_H
 
@@ -6,9 +6,16 @@
 
 struct sh_run;
 
-/* Check that the ranks of each stage have planned the same collectives, and that the messages of all stages meet and cannot
- * wait for each other for ever. Collective over the job, once r->mesh is open.
- * Errors: SH_E_BUG, with the stage, the micro-step and the operation of a message. */
+/* Check that the ranks of each stage have planned the same collectives, that all ranks have dealt the same blocks to the
+ * stages, and that the messages of all stages meet and cannot wait for each other for ever. Collective over the job, once
+ * r->mesh is open. Errors: SH_E_BUG, with the stage, the micro-step and the operation of a message. */
 sh_rc sh_stages_agree(const struct sh_run *r);
+
+/* The arena of the rank of each stage that takes most; NULL without stages. Collective over the job.
+ *   bytes  out  [stages] freed by the caller */
+sh_rc sh_stages_weigh(const struct sh_run *r, double **bytes);
+
+/* Log how many blocks each stage has, with those of its chunks added, and its arena. Local. */
+void sh_stages_say(const struct sh_run *r);
 
 #endif

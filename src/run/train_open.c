@@ -127,6 +127,8 @@ static sh_rc report_start(const struct sh_train *t)
                                  .threads = t->r->threads,
                                  .cores = t->cores,
                                  .device = t->r->device->gpu ? t->r->gpu.info.name : "cpu",
+                                 .stages = t->r->stage_bytes ? sh_group_size(&mesh->shape, mesh->shape.pipeline) : 0,
+                                 .stage_bytes = t->r->stage_bytes,
                                  .parameters = sh_model_params(&t->r->build.model),
                                  .hosts = t->hosts,
                                  .n_hosts = mesh->world,

@@ -26,8 +26,8 @@ HALVES = {'training.mixed_precision_param': 'bfloat16'}
 CONTEXT = {'parallelism.context_parallel_degree': 2, 'comm.shared_memory': 'off'}
 # The second stage takes more; it has two blocks of three, and the head.
 STAGES = {'parallelism.pipeline_parallel_degree': 2, 'parallelism.pipeline_parallel_schedule': 'ZBH1', 'model.tie_word_embeddings': False,
-          'parallelism.pipeline_parallel_first_stage_less_layers': 1, 'parallelism.sharding_strategy': 'shard_optim',
-          'training.global_batch_size': 2}
+          'parallelism.pipeline_parallel_first_stage_less_layers': 1, 'parallelism.pipeline_parallel_last_stage_less_layers': 0,
+          'parallelism.sharding_strategy': 'shard_optim', 'training.global_batch_size': 2}
 NVME = {'offload.activations': 'nvme', 'offload.nvme_path': '.'}
 RUNS = {
     'everything kept': (0, {}),

@@ -92,6 +92,7 @@ MESHES = {
         'llama, 4 heads', 8, 2, {TENSOR: 2, CONTEXT: 2, **BLOCKS, **GRADS, **SELECTIVE}),
     '2 stages, matrices over 2, in bfloat16': (
         'llama, 4 heads', 4, 2, {TENSOR: 2, **LATER, **BLOCKS, 'training.mixed_precision_param': 'bfloat16', **FULL}),
+    '3 stages, a head of two blocks': ('llama', 3, 3, {'model.vocab_size': 300, 'model.n_layers': 7, **LATER}),
     '2 stages, tiles': ('llama, tiles', 2, 2, LATER),
 }
 MESHES |= {
@@ -216,7 +217,7 @@ def of_answers(line):
 
 
 def train(name, changes, ranks, **env):
-    """Returns what must not differ: losses, norms, losses of validation and the bytes of the checkpoint; and the steps."""
+    """Returns what must not differ: losses, norms, losses of validation and the bytes of the checkpoint; the steps; and the start."""
     folder = job.prepare(name.replace(', ', '-').replace(' ', '-'), {'job.dump_folder': 'out', **changes})
     done = subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, env={**job.environment(ranks), **env},
                           capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=job.SECONDS, check=False)
@@ -229,7 +230,7 @@ def train(name, changes, ranks, **env):
     found += [number for line in lines if 'validation_loss' in line for number in (line['validation_loss'], *of_answers(line))]
     found.append(saved(folder).read_bytes())
     shutil.rmtree(folder)
-    return found, steps
+    return found, steps, lines[0]
 
 
 @functools.lru_cache(None)
@@ -253,9 +254,11 @@ def case_mesh(name):
     mesh = {key: value for key, value in changes.items() if not key.startswith(MOVES) and (key, value) not in GRADS.items()}
     expected, tensors = one_stage(kind, ranks // stages, tuple(mesh.items()))
     changes = config({**KINDS[kind], **changes, PP: stages})
-    found, steps = train('run ' + name, changes, ranks)
-    planned = test_memory.plan(changes, ranks)[test_memory.ARENA]
-    wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {planned}'] * (steps[-1]['arena_bytes'] != planned)
+    found, steps, begun = train('run ' + name, changes, ranks)
+    by_rank = [test_memory.plan(changes, ranks, rank)[test_memory.ARENA] for rank in range(ranks)]
+    planned = [max(by_rank[at:at + ranks // stages]) for at in range(0, ranks, ranks // stages)]
+    wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {by_rank[0]}'] * (steps[-1]['arena_bytes'] != by_rank[0])
+    wrong += [f'arenas {begun["stage_arena_bytes"]}, planned {planned}'] * (begun['stage_arena_bytes'] != planned)
     wrong += ['other tensors are saved'] * (tensors_in(found[-1]) != tensors)
     return wrong + job.differ('losses and norms', found[:-1], expected, 0)
 
@@ -384,6 +387,15 @@ def case_announced():
                     if int(row[3]) != test_memory.plan(changes, 4, rank)[test_memory.ARENA]]
 
 
+def case_dealt_apart():
+    """Ranks that deal blocks otherwise would train a model that lacks one: borders have the same rows wherever they are."""
+    folder = job.prepare('apart', {'job.dump_folder': 'out', **config({**LLAMA, PP: 2})})
+    words = [*job.command(1, ['train', 'c.yaml', f'--{FIRST}=1', f'--{LAST}=0']), ':', '-n', '1', *job.command(0, ['train', 'c.yaml'])]
+    done = subprocess.run(words, cwd=folder, env=job.environment(2), capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          timeout=job.SECONDS, check=False)
+    return [] if done.returncode == 70 and 'have dealt other blocks to the stages' in done.stderr else [f'exit {done.returncode}: {done.stderr}']
+
+
 def case_traced():
     """A trace shows messages with their micro-step, and their bytes."""
     changes = config({**LLAMA, PP: 2, 'training.steps': 2, 'profiling.trace': 'out/trace.json', 'profiling.trace_steps': 1})
@@ -471,7 +483,7 @@ def cases():
             + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
             + [('homes', case_homes), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
                ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
-               ('traced', case_traced), ('stalled', case_stalled)]
+               ('dealt apart', case_dealt_apart), ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])
 
 

@@ -270,6 +270,7 @@ static void a_checkpoint_is_a_line(void **state)
 static void events_are_lines(void **state)
 {
     static const char names[4][SH_METRICS_HOST] = {"node1", "node1", "node0", "node1"};
+    static const double arenas[] = {3e11, 7};
     struct sh_start_metrics fresh = {.ranks = 6,
                                      .replicate = 2,
                                      .shard = 3,
@@ -279,6 +280,8 @@ static void events_are_lines(void **state)
                                      .device = "cpu",
                                      .hosts = names[0],
                                      .n_hosts = 4,
+                                     .stages = 2,
+                                     .stage_bytes = arenas,
                                      .parameters = 1234,
                                      .config = "0123456789abcdef",
                                      .flops_causal = 1e9,
@@ -291,6 +294,7 @@ static void events_are_lines(void **state)
     (void)state;
     resumed.step = 7;
     resumed.peak_tflops = 0;
+    resumed.stages = 0;
     resumed.resumed_from = "a/step-00000007.h5";
     assert_int_equal(sh_metrics_open(path, &m), SH_OK);
     sh_metrics_start(m, &fresh);
@@ -308,6 +312,8 @@ static void events_are_lines(void **state)
     assert_number(o, "nodes", 2);
     assert_number(o, "threads", 4);
     assert_number(o, "cores", 12);
+    assert_int_equal(json_array_size(json_object_get(o, "stage_arena_bytes")), 2);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(o, "stage_arena_bytes"), 0)), 300000000000);
     assert_number(o, "parameters", 1234);
     assert_number(o, "peak_tflops", 0.5);
     assert_number(o, "flops_per_token_causal", 1e9);
@@ -322,6 +328,7 @@ static void events_are_lines(void **state)
     o = line(6);
     assert_number(o, "step", 7);
     assert_null(json_object_get(o, "peak_tflops"));
+    assert_null(json_object_get(o, "stage_arena_bytes"));
     assert_string_equal(json_string_value(json_object_get(o, "resumed_from")), "a/step-00000007.h5");
     assert_int_equal(strlen(json_string_value(json_object_get(o, "time"))), strlen("2000-01-01T00:00:00Z"));
     json_decref(o);

@@ -1,4 +1,6 @@
 /* Stages: their order of work, their blocks, and that messages which do not fit together are named. */
+#include "src/config/words.h"
+#include "src/pass/pipeline/deal.h"
 #include "src/pass/pipeline/links.h"
 #include "src/pass/pipeline/order.h"
 #include "tests/unit/tiny.h"
@@ -12,7 +14,7 @@
 
 #include <cmocka.h>
 
-enum { STAGES_MAX = 16, MICROS_MAX = 64, CHUNKS_MAX = 4 };
+enum { STAGES_MAX = 16, MICROS_MAX = 64, CHUNKS_MAX = 4, LAYERS_MAX = 32, AUTO = SH_LESS_AUTO };
 
 /* Each part of each chunk once, ascending, backwards after their forwards and weights after their backwards. No more
  * micro-steps of a chunk are kept than there are stages from this one on, or than there are stages. */
@@ -56,29 +58,180 @@ static void parts_come_in_order(void **state)
 static void blocks_are_shared(void **state)
 {
     static const struct {
-        int layers, stages, first_less, last_less, of[5];
-    } rows[] = {{8, 4, 0, 0, {2, 2, 2, 2}},    {10, 4, 0, 0, {3, 3, 2, 2}},
-                {8, 4, 1, 1, {2, 3, 2, 1}},    {32, 4, 2, 2, {7, 9, 9, 7}},
-                {5, 5, 0, 0, {1, 1, 1, 1, 1}}, {7, 2, 1, 0, {3, 4}},
-                {7, 2, 0, 1, {4, 3}},          {3, 1, 0, 0, {3}}};
+        struct sh_pipe_deal deal;
+        int of[5];
+    } rows[] = {{{8, 4, 1, 0, 0, NULL}, {2, 2, 2, 2}},    {{10, 4, 1, 0, 0, NULL}, {3, 3, 2, 2}},
+                {{8, 4, 1, 1, 1, NULL}, {2, 3, 2, 1}},    {{32, 4, 1, 2, 2, NULL}, {7, 9, 9, 7}},
+                {{5, 5, 1, 0, 0, NULL}, {1, 1, 1, 1, 1}}, {{7, 2, 1, 1, 0, NULL}, {3, 4}},
+                {{7, 2, 1, 0, 1, NULL}, {4, 3}},          {{3, 1, 1, 0, 0, NULL}, {3}},
+                {{9, 2, 2, 0, 1, NULL}, {3, 3, 2, 1}}};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int first = 0;
+        int begin[LAYERS_MAX + 1];
 
-        assert_true(sh_pipe_divides(rows[i].layers, rows[i].stages, rows[i].first_less, rows[i].last_less));
-        for (int s = 0; s < rows[i].stages; s++) {
-            struct sh_pipe_blocks b =
-                sh_pipe_blocks(rows[i].layers, rows[i].stages, s, rows[i].first_less, rows[i].last_less);
-
-            assert_int_equal(b.first, first);
-            assert_int_equal(b.last - b.first, rows[i].of[s]);
-            first = b.last;
-        }
-        assert_int_equal(first, rows[i].layers);
+        assert_true(sh_pipe_divides(&rows[i].deal));
+        sh_pipe_deal(&rows[i].deal, begin);
+        assert_int_equal(begin[0], 0);
+        for (int c = 0; c < rows[i].deal.stages * rows[i].deal.chunks; c++)
+            assert_int_equal(begin[c + 1] - begin[c], rows[i].of[c]);
     }
-    assert_false(sh_pipe_divides(3, 4, 0, 0));
-    assert_false(sh_pipe_divides(4, 4, 2, 0));
+    assert_false(sh_pipe_divides(&(struct sh_pipe_deal){3, 4, 1, 0, 0, NULL}));
+    assert_false(sh_pipe_divides(&(struct sh_pipe_deal){4, 4, 1, 2, 0, NULL}));
+    assert_false(sh_pipe_divides(&(struct sh_pipe_deal){4, 4, 1, 2, AUTO, NULL}));
+    assert_true(sh_pipe_divides(&(struct sh_pipe_deal){6, 4, 1, AUTO, 1, NULL}));
+    assert_false(sh_pipe_divides(&(struct sh_pipe_deal){7, 4, 2, AUTO, AUTO, NULL}));
+    assert_true(sh_pipe_divides(&(struct sh_pipe_deal){8, 4, 2, AUTO, AUTO, NULL}));
+}
+
+/* Ways to cut, tried one by one: the best is that with the least on the fullest stage, of these that with the least squares, of
+ * these that with the fewest blocks on the first stage, on the next, ... */
+struct tried {
+    const struct sh_pipe_deal *deal;
+    int begin[LAYERS_MAX + 1], best[LAYERS_MAX + 1];
+    int64_t most, squares;
+};
+
+static int64_t squares_of(const struct sh_pipe_deal *d, const int *begin)
+{
+    int64_t squares = 0;
+
+    for (int s = 0; s < d->stages; s++) {
+        int64_t work = d->sums[s == d->stages - 1 ? d->layers + 1 : begin[s + 1]] - d->sums[begin[s]];
+
+        squares += work * work;
+    }
+    return squares;
+}
+
+static void try_cuts(struct tried *t, int chunk)
+{
+    const struct sh_pipe_deal *d = t->deal;
+    int n = d->stages * d->chunks;
+
+    for (int end = t->begin[chunk - 1] + 1; chunk < n && end <= d->layers - (n - chunk); end++) {
+        t->begin[chunk] = end;
+        try_cuts(t, chunk + 1);
+    }
+    if (chunk == n) {
+        int64_t most, squares;
+
+        t->begin[n] = d->layers;
+        most = sh_pipe_most(d, t->begin);
+        squares = d->chunks == 1 ? squares_of(d, t->begin) : 0;
+        if (most < t->most || (most == t->most && squares < t->squares)) {
+            t->most = most;
+            t->squares = squares;
+            memcpy(t->best, t->begin, sizeof t->best);
+        }
+    }
+}
+
+static void draw(int64_t *sums, int layers, int kinds, uint64_t *seed)
+{
+    int64_t of[4], all = 0;
+
+    for (int k = 0; k < 4; k++)
+        of[k] = 1 + (int64_t)(*seed = *seed * 6364136223846793005u + 1442695040888963407u) / 3 % 1000000 + 1000000;
+    sums[0] = 0;
+    for (int i = 0; i < layers; i++)
+        sums[i + 1] = all += of[(i * 2654435761u >> 7) % (unsigned)kinds];
+    sums[layers + 1] = all + of[3] * (int64_t)(*seed >> 60);
+}
+
+/* Stages: as brute force deals them, but for equal shares where these are hardly worse. Chunks of equal blocks: no way has less on
+ * the fullest stage; others are at least no worse than equal shares. */
+static void blocks_are_dealt_by_work(void **state)
+{
+    int64_t sums[LAYERS_MAX + 2];
+    uint64_t seed = 7;
+    int dealt = 0;
+
+    (void)state;
+    for (int v = 0; v < 2000; v++) {
+        struct sh_pipe_deal d = {2 + v % 11, 1 + v / 3 % 5, v % 4 ? 1 : 2, AUTO, AUTO, sums};
+        struct sh_pipe_deal equal = {d.layers, d.stages, d.chunks, 0, 0, sums};
+        struct tried t = {.deal = &d, .most = INT64_MAX};
+        int begin[LAYERS_MAX + 1], shares[LAYERS_MAX + 1], n = d.stages * d.chunks;
+        int64_t most;
+
+        if (!sh_pipe_divides(&d))
+            continue;
+        draw(sums, d.layers, 1 + v % 3, &seed);
+        try_cuts(&t, 1);
+        sh_pipe_deal(&d, begin);
+        sh_pipe_deal(&equal, shares);
+        most = sh_pipe_most(&d, shares);
+        if (most - t.most < most / SH_PIPE_GAIN) {
+            assert_memory_equal(begin, shares, ((size_t)n + 1) * sizeof *begin);
+        } else if (d.chunks == 1) {
+            assert_memory_equal(begin, t.best, ((size_t)n + 1) * sizeof *begin);
+            dealt++;
+        } else if (v % 3 == 0) {
+            assert_int_equal(sh_pipe_most(&d, begin), t.most);
+        } else {
+            assert_true(sh_pipe_most(&d, begin) <= most);
+        }
+    }
+    assert_true(dealt > 100);
+}
+
+/* Eight blocks and a head of two and a half: a number that is given stays, and the other is chosen. */
+static void given_numbers_stay(void **state)
+{
+    static const int64_t sums[] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 21};
+    static const struct {
+        int first_less, last_less, of[4];
+    } rows[] = {{AUTO, AUTO, {2, 2, 3, 1}}, {AUTO, 0, {2, 2, 2, 2}}, {0, AUTO, {3, 2, 2, 1}},
+                {AUTO, 1, {3, 2, 2, 1}},    {1, AUTO, {2, 3, 2, 1}}, {0, 0, {2, 2, 2, 2}}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int begin[5];
+
+        sh_pipe_deal(&(struct sh_pipe_deal){8, 4, 1, rows[i].first_less, rows[i].last_less, sums}, begin);
+        for (int s = 0; s < 4; s++)
+            assert_int_equal(begin[s + 1] - begin[s], rows[i].of[s]);
+    }
+}
+
+/* How much of all the head is, in 2^-30. */
+static int64_t head_of(const struct sh_build *b)
+{
+    int *begin;
+    struct sh_pipe_deal d = sh_pipe_deal_of(b, &begin);
+    int64_t head = d.sums[d.layers + 1] - d.sums[d.layers];
+
+    assert_int_equal(begin[d.stages * d.chunks], d.layers);
+    assert_true(llabs(d.sums[d.layers + 1] - SH_PIPE_WORK) <= d.layers + 1);
+    sh_pipe_deal_free(&d, begin);
+    return head;
+}
+
+/* The work of a build: products and attention, longer sequences, and what is recomputed. */
+static void work_is_of_the_model(void **state)
+{
+    struct tiny_model m = tiny_models[0];
+    struct sh_build b;
+    double block, head;
+    int axes[SH_AXES] = {1, 1, 1, 1, 1, 1, 2};
+    struct sh_model_flops all;
+
+    (void)state;
+    m.model.n_layers = 4;
+    m.model.tie_word_embeddings = false;
+    b = tiny_build(&m, 1);
+    b.options.mesh = sh_mesh_shape_of(axes, 0);
+    all = sh_model_flops(&b.model, b.batch.seq);
+    head = 6.0 * m.model.dim * m.model.vocab_size;
+    block = (all.matmul + all.attention_causal - head) / 4;
+    assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (4 * block + head)) < 1e-8);
+    b.recompute.full = SH_ALL_BLOCKS;
+    assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (4 * block * 4 / 3 + head)) < 1e-8);
+    b.recompute.full = 0;
+    b.batch.seq *= 2;
+    all = sh_model_flops(&b.model, b.batch.seq);
+    assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (all.matmul + all.attention_causal)) < 1e-8);
 }
 
 static void expect_bubble(const struct sh_pipe *pipe, double expected)
@@ -247,9 +400,15 @@ static void hangs_are_named(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_come_in_order),        cmocka_unit_test(blocks_are_shared),
-        cmocka_unit_test(bubbles_have_closed_forms),  cmocka_unit_test(messages_meet),
-        cmocka_unit_test(swapped_messages_are_named), cmocka_unit_test(hangs_are_named),
+        cmocka_unit_test(parts_come_in_order),
+        cmocka_unit_test(blocks_are_shared),
+        cmocka_unit_test(blocks_are_dealt_by_work),
+        cmocka_unit_test(given_numbers_stay),
+        cmocka_unit_test(work_is_of_the_model),
+        cmocka_unit_test(bubbles_have_closed_forms),
+        cmocka_unit_test(messages_meet),
+        cmocka_unit_test(swapped_messages_are_named),
+        cmocka_unit_test(hangs_are_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

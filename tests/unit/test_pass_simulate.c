@@ -614,6 +614,10 @@ static void stages_change_no_bit(void **state)
             b.options.chunks = 2;
             b.options.first_less = b.options.last_less = 0;
         }
+        if (v % 8 == 0) { /* dealt by work: a head of several blocks */
+            b.options.first_less = b.options.last_less = SH_LESS_AUTO;
+            b.model.vocab_size = 400;
+        }
         one = run_stages(b, axis, 1, false);
         b.options.strategy.sync_last_only = v % 2; /* stages reduce once all the same */
         b.snapshot_on_host = true;

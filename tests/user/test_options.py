@@ -200,8 +200,11 @@ ROWS = {
     'parallelism.pipeline_parallel_layers_per_stage': Row(1, 'plan', needs={
         **STAGED, 'model.n_layers': 6, 'parallelism.pipeline_parallel_degree': 2,
         'parallelism.pipeline_parallel_schedule': 'Interleaved1F1B'}),
-    'parallelism.pipeline_parallel_first_stage_less_layers': Row(1, 'plan', needs={**STAGED, 'parallelism.pipeline_parallel_degree': 2}),
-    'parallelism.pipeline_parallel_last_stage_less_layers': Row(1, 'plan', needs={**STAGED, 'model.n_layers': 4, 'parallelism.pipeline_parallel_degree': 2}),
+    'parallelism.pipeline_parallel_first_stage_less_layers': Row(1, 'plan', needs={
+        **STAGED, 'parallelism.pipeline_parallel_degree': 2, 'parallelism.pipeline_parallel_last_stage_less_layers': 0}),
+    'parallelism.pipeline_parallel_last_stage_less_layers': Row(1, 'plan', needs={
+        **STAGED, 'model.n_layers': 4, 'parallelism.pipeline_parallel_degree': 2,
+        'parallelism.pipeline_parallel_first_stage_less_layers': 0}),
     'parallelism.context_parallel_method': Row('gather', 'plan', needs={'model.n_heads': 4, 'parallelism.context_parallel_degree': 2}),
     'parallelism.expert_parallel_degree': Row(2, 'plan', needs={**MOE, **SPREAD}),
     'parallelism.sharding_strategy': Row('shard_grad_op', 'plan'),

@@ -46,32 +46,6 @@ int sh_pipe_items(const struct sh_pipe *pipe, int place, struct sh_pipe_item *it
     return n;
 }
 
-/* With the blocks that the first and the last stage lack, all have an equal share. */
-static int blocks_of(int layers, int stages, int place, int first_less, int last_less)
-{
-    int all = layers + first_less + last_less, n = all / stages + (place < all % stages);
-
-    return n - (place == 0 ? first_less : 0) - (place == stages - 1 ? last_less : 0);
-}
-
-struct sh_pipe_blocks sh_pipe_blocks(int layers, int stages, int place, int first_less, int last_less)
-{
-    struct sh_pipe_blocks b = {0};
-
-    for (int i = 0; i < place; i++)
-        b.first += blocks_of(layers, stages, i, first_less, last_less);
-    b.last = b.first + blocks_of(layers, stages, place, first_less, last_less);
-    return b;
-}
-
-bool sh_pipe_divides(int layers, int stages, int first_less, int last_less)
-{
-    for (int i = 0; i < stages; i++)
-        if (blocks_of(layers, stages, i, first_less, last_less) < 1)
-            return false;
-    return true;
-}
-
 /* When each part of each micro-step ends in each chunk of all stages; an item begins once the stage is free and what it
  * needs is there. */
 struct clock {

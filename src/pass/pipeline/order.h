@@ -1,4 +1,4 @@
-/* What a stage of the pipeline does in which order, and which blocks it has. Local, pure: functions of a few numbers, so
+/* What a stage of the pipeline does in which order. Local, pure: functions of a few numbers, so
  * that every rank knows the work of all stages.
  *
  * 1F1B: a stage starts as many forwards as there are stages after it; then it alternates forward and backward, so that it
@@ -35,17 +35,6 @@ struct sh_pipe {
 /*   items  out  [SH_PIPE_PARTS micro_steps chunks]
  * Returns their number. */
 int sh_pipe_items(const struct sh_pipe *pipe, int place, struct sh_pipe_item *items);
-
-/* Blocks [first, last) of a stage; or, with the number of chunks of all stages, of a chunk. The first and the last have so
- * many less than an equal share would give them, to make up for the embedding and the head; what does not divide goes to
- * the first ones. */
-struct sh_pipe_blocks {
-    int first, last;
-};
-struct sh_pipe_blocks sh_pipe_blocks(int layers, int stages, int place, int first_less, int last_less);
-
-/* Whether each then has a block. */
-bool sh_pipe_divides(int layers, int stages, int first_less, int last_less);
 
 /* The share of a step in which a stage waits for others, if a forward, the gradients of rows and those of weights take one
  * unit of time each, and a message none: idle time over busy time. */

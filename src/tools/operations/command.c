@@ -102,8 +102,8 @@ static void prepare(struct sh_config *cfg)
     if (cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_INTERLEAVED)
         cfg->parallelism.pipeline_parallel_schedule = SH_SCHEDULE_1F1B;
     cfg->parallelism.pipeline_parallel_layers_per_stage = 0;
-    cfg->parallelism.pipeline_parallel_first_stage_less_layers = 0;
-    cfg->parallelism.pipeline_parallel_last_stage_less_layers = 0;
+    cfg->parallelism.pipeline_parallel_first_stage_less_layers = SH_LESS_AUTO;
+    cfg->parallelism.pipeline_parallel_last_stage_less_layers = SH_LESS_AUTO;
     cfg->offload.activations = SH_OFFLOAD_NONE; /* those of so few rows fill no page; moves are no operations */
     /* A dynamic scale has not come down yet; that of a single target would overflow inside of an operation. */
     if (cfg->training.loss_scale_init > LOSS_SCALE)

@@ -71,8 +71,6 @@ static const char *spread(const struct sh_search_found *f, char text[SPREAD_TEXT
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", %d stages%s", f->pipeline, schedules[f->schedule]);
     if (f->pipeline > 1 && f->schedule == SH_SCHEDULE_INTERLEAVED && f->chunk)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), " by %d blocks", f->chunk);
-    if (f->pipeline > 1 && f->last_less)
-        n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", the last %d less", f->last_less);
     if (f->context > 1)
         n += snprintf(text + n, (size_t)(SPREAD_TEXT - n), ", sequences over %d", f->context);
     if (f->expert > 1)
@@ -116,7 +114,7 @@ static void say_words(const struct sh_search_found *found, int n)
         {over_tensor, "matrices over N: parallelism.tensor_parallel_degree, ranks that share each matrix"},
         {exchanged_in_tiles, "exchanged in N tiles: parallelism.tensor_parallel_tiles, beside products"},
         {over_stages, "N stages: parallelism.pipeline_parallel_degree; by ZBH1, interleaved: _schedule; by K blocks:\n"
-                      "_layers_per_stage; the last K less: _last_stage_less_layers"},
+                      "_layers_per_stage"},
         {over_context, "sequences over N: parallelism.context_parallel_degree, ranks that share a sequence"},
     };
 

@@ -2,6 +2,7 @@
 #include "src/tools/predict/command.h"
 
 #include "src/base/string/str.h"
+#include "src/pass/pipeline/deal.h"
 #include "src/pass/pipeline/order.h"
 
 #include <stdio.h>
@@ -31,29 +32,23 @@ static void say_times(const struct sh_cost_step *step)
 }
 
 /* "layers.0 .. layers.1, layers.8 .. layers.9, embed" */
-static void name_stage(const struct sh_predict *l, int stage, char *text, size_t size)
+static void name_stage(const struct sh_pipe_deal *d, const int *begin, int stage, char *text, size_t size)
 {
-    const struct sh_pass_options *o = &l->build.options;
-    int stages = l->stages.n;
     size_t at = 0;
 
-    for (int c = 0; c < o->chunks && at < size; c++) {
-        struct sh_pipe_blocks blocks = sh_pipe_blocks(l->build.model.n_layers, stages * o->chunks, c * stages + stage,
-                                                      o->first_less, o->last_less);
-
-        at += (size_t)snprintf(text + at, size - at, "%slayers.%d .. layers.%d", c ? ", " : "", blocks.first,
-                               blocks.last - 1);
-    }
+    for (int c = stage; c < d->stages * d->chunks && at < size; c += d->stages)
+        at += (size_t)snprintf(text + at, size - at, "%slayers.%d .. layers.%d", c > stage ? ", " : "", begin[c],
+                               begin[c + 1] - 1);
     if (at < size)
-        snprintf(text + at, size - at, "%s%s", stage == 0 ? ", embed" : "", stage == stages - 1 ? ", head" : "");
+        snprintf(text + at, size - at, "%s%s", stage == 0 ? ", embed" : "", stage == d->stages - 1 ? ", head" : "");
 }
 
-static void say_stage(const struct sh_predict *l, int stage)
+static void say_stage(const struct sh_predict *l, const struct sh_pipe_deal *d, const int *begin, int stage)
 {
     const struct sh_program *p = l->stages.p[stage];
     char name[256], bytes[SH_STR_SHORT];
 
-    name_stage(l, stage, name, sizeof name);
+    name_stage(d, begin, stage, name, sizeof name);
     printf("  %d: %-37s %15lld %13s", stage, name, (long long)p->arena_bytes, sh_str_bytes(p->arena_bytes, bytes));
     if (l->each)
         say_times(&l->each[stage]);
@@ -87,13 +82,19 @@ void sh_predict_say_stages(const struct sh_predict *l)
     int n = l->stages.n;
     struct sh_pipe pipe = {n, o->micro_steps, o->chunks, o->weights_apart};
     char bytes[SH_STR_SHORT];
+    struct sh_pipe_deal d;
+    int *begin;
 
     if (n == 0)
         return;
+    d = sh_pipe_deal_of(&l->build, &begin);
     printf("\nstages                                       arena of a rank%s\n",
            l->each ? "                      busy      exposed  waits for other stages" : "");
     for (int s = 0; s < n; s++)
-        say_stage(l, s);
+        say_stage(l, &d, begin, s);
+    printf("  the stage with the most work has %.1f %% more operations than the mean\n",
+           100 * ((double)sh_pipe_most(&d, begin) * n / (double)d.sums[d.layers + 1] - 1));
+    sh_pipe_deal_free(&d, begin);
     printf("  waits for other stages, if all are equally fast: %.1f %% of the time that a stage works\n",
            100 * sh_pipe_bubble(&pipe));
     if (l->each)

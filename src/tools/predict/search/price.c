@@ -32,7 +32,6 @@ void sh_search_apply(const struct sh_search *s, const struct sh_search_found *f,
     out->parallelism.pipeline_parallel_degree = f->pipeline;
     if (f->pipeline > 1) {
         out->parallelism.pipeline_parallel_schedule = f->schedule;
-        out->parallelism.pipeline_parallel_last_stage_less_layers = f->last_less;
         out->parallelism.pipeline_parallel_layers_per_stage = f->schedule == SH_SCHEDULE_INTERLEAVED ? f->chunk : 0;
     }
     out->parallelism.sharding_strategy = f->strategy;
@@ -155,8 +154,8 @@ static sh_rc try_in_line(struct sh_search_state *st, bool alone, struct sh_searc
     return f->bytes <= st->s->limit_bytes ? SH_OK : SH_E_MEMORY;
 }
 
-/* Whether the list is full of faster ones. With 1F1B the first stage, which has the most blocks, works for a step, and waits
- * at least half as long as if all stages had as many. */
+/* Whether the list is full of faster ones. With 1F1B the first stage works for a step, and waits at least half as long as if
+ * all stages had as much to do. */
 static bool is_too_slow(const struct sh_search_state *st, const struct sh_search_found *alone)
 {
     struct sh_pipe pipe = {.stages = alone->pipeline, .micro_steps = alone->micro_steps, .chunks = 1};

@@ -4,7 +4,7 @@
 #include "src/cost/machine.h"
 
 /* FINE, PLAIN: how many results are refined, of all and of those that only shard. */
-enum { FINE = 6, PLAIN = 3, MOST_LESS = 2, MOST_TILES = 4 };
+enum { FINE = 6, PLAIN = 3, MOST_TILES = 4 };
 
 /* Try a finer neighbour of a result, and keep it if it fits and is faster. */
 static sh_rc refine(struct sh_search_state *st, struct sh_search_found f, double than)
@@ -63,17 +63,6 @@ static sh_rc cut_sequences(struct sh_search_state *st, struct sh_search_found f)
     return SH_OK;
 }
 
-/* Fewer layers for the stage with the head. */
-static sh_rc shift_layers(struct sh_search_state *st, struct sh_search_found f)
-{
-    double than = f.seconds;
-    int first = f.last_less;
-
-    for (f.last_less = first + 1; f.pipeline > 1 && f.last_less <= first + MOST_LESS; f.last_less++)
-        SH_TRY(refine(st, f, than));
-    return SH_OK;
-}
-
 /* Rows exchanged in more tiles, beside products. */
 static sh_rc cut_exchanges(struct sh_search_state *st, struct sh_search_found f)
 {
@@ -91,7 +80,6 @@ static sh_rc cut_chunks(struct sh_search_state *st, struct sh_search_found f)
     int layers = st->s->cfg->model.n_layers;
 
     f.schedule = SH_SCHEDULE_INTERLEAVED;
-    f.last_less = 0;
     for (int chunks = 2;
          f.pipeline > 1 && (chunks == 2 || layers % (f.pipeline * chunks) == 0) && chunks <= SH_SEARCH_CHUNKS;
          chunks *= 2)
@@ -158,7 +146,6 @@ static sh_rc refine_one(struct sh_search_state *st, struct sh_search_found f)
         SH_TRY(refine(st, other, f.seconds));
     SH_TRY(cut_sequences(st, f));
     SH_TRY(cut_exchanges(st, f));
-    SH_TRY(shift_layers(st, f));
     SH_TRY(change_schedule(st, f));
     return spread_experts(st, f);
 }

@@ -162,7 +162,6 @@ static sh_rc try_meshes(struct sh_search_state *st, struct sh_search_found degre
                                                ? s->cfg->parallelism.tensor_parallel_tiles
                                                : 1, /* those of a file mean nothing without a degree */
                                 .pipeline = degrees.pipeline,
-                                .last_less = degrees.last_less,
                                 .chunk = degrees.chunk,
                                 .reduce = s->cfg->training.mixed_precision_reduce,
                                 .forward_prefetch = s->cfg->parallelism.forward_prefetch,
@@ -202,7 +201,6 @@ static struct sh_search_found degrees_of(const struct sh_config *cfg)
                                     .pipeline = cfg->parallelism.pipeline_parallel_degree,
                                     .context = cfg->parallelism.context_parallel_degree,
                                     .schedule = cfg->parallelism.pipeline_parallel_schedule,
-                                    .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers,
                                     .chunk = cfg->parallelism.pipeline_parallel_layers_per_stage};
 }
 

@@ -22,12 +22,12 @@ struct sh_search {
 
 struct sh_search_found {
     int strategy, shard, replicate;
-    int expert;              /* parallelism.expert_parallel_degree */
-    int context;             /* parallelism.context_parallel_degree */
-    int tensor, stripes;     /* parallelism.tensor_parallel_degree, and _tiles */
-    int pipeline, last_less; /* parallelism.pipeline_parallel_degree, and _last_stage_less_layers */
-    int schedule, chunk;     /* parallelism.pipeline_parallel_schedule, and _layers_per_stage (0: half of a stage's) */
-    bool tiles;              /* training.tile_rows=auto */
+    int expert;          /* parallelism.expert_parallel_degree */
+    int context;         /* parallelism.context_parallel_degree */
+    int tensor, stripes; /* parallelism.tensor_parallel_degree, and _tiles */
+    int pipeline;        /* parallelism.pipeline_parallel_degree */
+    int schedule, chunk; /* parallelism.pipeline_parallel_schedule, and _layers_per_stage (0: half of a stage's) */
+    bool tiles;          /* training.tile_rows=auto */
     int inner, forward_prefetch, backward_prefetch;
     int local_batch, micro_steps;
     int reduce;          /* training.mixed_precision_reduce */
