@@ -34,7 +34,7 @@ CHAINS = {
         (4, {EXPERTS: 2, **HYBRID}),
         (2, {STAGES: 2, **OPTIM}), (4, {STAGES: 2, EXPERTS: 2, **GRADS}), (4, {TENSOR: 2, EXPERTS: 2}),
         (8, {TENSOR: 2, CONTEXT: 2, EXPERTS: 2}), (2, {TENSOR: 2, **FULL}), (8, {STAGES: 2, TENSOR: 2, EXPERTS: 2, **GRADS}),
-        (0, ONE)]),
+        (16, {STAGES: 2, TENSOR: 2, CONTEXT: 2, EXPERTS: 2, **OPTIM}), (0, ONE)]),
     'eight experts': ({**SPREAD, 'model.n_experts': 8}, [(4, {EXPERTS: 4}), (0, ONE), (2, {EXPERTS: 2})]),
 }
 

@@ -1291,6 +1291,32 @@ static void experts_beside_halves(void **state)
     }
 }
 
+/* Stages of eight ranks, two on each of three axes: matrices, sequences and experts. The bits of one stage. */
+static void experts_on_all_axes(void **state)
+{
+    static const int axes[SH_AXES] = {2, 2, 2, 1, 1, 1, 1};
+
+    (void)state;
+    for (int i = 0; i < SPREAD_MODELS; i += tiny_step(2)) {
+        struct sh_build b = spread_build(i, 1 + i % 2, false);
+        struct outcome one, all;
+
+        b.model.n_layers = 3;
+        b.model.n_heads = 4;
+        b.model.n_kv_heads = 2;
+        b.batch.batch = GLOBAL / 4;
+        b.options.micro_steps = 2;
+        b.options.weights_apart = i % 2;
+        b.options.strategy =
+            (struct sh_strategy){.params_resident = i % 2, .keep_after_forward = !(i % 2), .sync_last_only = true};
+        one = run_stages(b, axes, 1, false);
+        all = run_stages(b, axes, 2, i % 2);
+        assert_same_but_norm(&all, &one);
+        free(one.params);
+        free(all.params);
+    }
+}
+
 /* Eight groups of eight ranks, in each of which every rank has one expert: the bits of four ranks that have all of them. */
 static void experts_on_many_ranks(void **state)
 {
@@ -1697,6 +1723,7 @@ int main(void)
         cmocka_unit_test(experts_near),
         cmocka_unit_test(experts_beside_halves),
         cmocka_unit_test(experts_on_many_ranks),
+        cmocka_unit_test(experts_on_all_axes),
         cmocka_unit_test(bf16_is_sent),
         cmocka_unit_test(fused_kinds_change_no_bit),
         cmocka_unit_test(tiles_change_no_bit),
