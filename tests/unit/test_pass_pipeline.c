@@ -234,6 +234,44 @@ static void work_is_of_the_model(void **state)
     assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (all.matmul + all.attention_causal)) < 1e-8);
 }
 
+/* Two wide dense blocks, then four with experts: two stages have 2 and 4, but 3 and 3 where each asks for experts. */
+static void stages_have_experts(void **state)
+{
+    struct tiny_model m = {.model = {.family = SH_FAMILY_QWEN2_MOE,
+                                     .dim = 12,
+                                     .ffn_dim = 60,
+                                     .expert_ffn_dim = 5,
+                                     .shared_ffn_dim = 8,
+                                     .vocab_size = TINY_VOCAB,
+                                     .max_seq_len = TINY_SEQ,
+                                     .head_dim = 4,
+                                     .n_heads = 3,
+                                     .n_kv_heads = 1,
+                                     .norm_eps = 1e-5f,
+                                     .rope_theta = 100,
+                                     .n_layers = 6,
+                                     .n_experts = 8,
+                                     .n_experts_per_token = 2,
+                                     .first_dense_layers = 2}};
+    static const struct {
+        int ranks, adapters, first;
+    } rows[] = {{1, 0, 2}, {2, 0, 3}, {1, 2, 3}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int axes[SH_AXES] = {1, 1, rows[i].ranks, 1, 1, 1, 2}, *begin;
+        struct sh_build b = tiny_build(&m, 1);
+        struct sh_pipe_deal d;
+
+        b.options.mesh = sh_mesh_shape_of(axes, 0);
+        b.options.first_less = b.options.last_less = AUTO;
+        b.batch.adapters = (struct sh_adapters){.rank = rows[i].adapters, .scale = 1, .targets = ~0u};
+        d = sh_pipe_deal_of(&b, &begin);
+        assert_int_equal(begin[1], rows[i].first);
+        sh_pipe_deal_free(&d, begin);
+    }
+}
+
 static void expect_bubble(const struct sh_pipe *pipe, double expected)
 {
     double found = sh_pipe_bubble(pipe);
@@ -400,15 +438,11 @@ static void hangs_are_named(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_come_in_order),
-        cmocka_unit_test(blocks_are_shared),
-        cmocka_unit_test(blocks_are_dealt_by_work),
-        cmocka_unit_test(given_numbers_stay),
-        cmocka_unit_test(work_is_of_the_model),
-        cmocka_unit_test(bubbles_have_closed_forms),
-        cmocka_unit_test(messages_meet),
-        cmocka_unit_test(swapped_messages_are_named),
-        cmocka_unit_test(hangs_are_named),
+        cmocka_unit_test(parts_come_in_order),        cmocka_unit_test(blocks_are_shared),
+        cmocka_unit_test(blocks_are_dealt_by_work),   cmocka_unit_test(given_numbers_stay),
+        cmocka_unit_test(work_is_of_the_model),       cmocka_unit_test(stages_have_experts),
+        cmocka_unit_test(bubbles_have_closed_forms),  cmocka_unit_test(messages_meet),
+        cmocka_unit_test(swapped_messages_are_named), cmocka_unit_test(hangs_are_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
