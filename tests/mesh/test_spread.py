@@ -23,11 +23,13 @@ import tiny
 
 STEPS = 3
 LOSS_BOUND = 1e-5
-# An expert's matrices are whole blocks of 64, or the last bit of a norm may depend on where a unit begins (decision 0055).
+# An expert's matrices are whole blocks of 64; what lies before them in a block is not, so the last bit of a norm may depend on
+# where a unit begins (decision 0055).
 BASE = {**tiny.EXPERTS, 'model.expert_ffn_dim': 16, 'model.n_experts': 8, 'training.global_batch_size': 16, 'training.local_batch_size': 1,
         'training.reproducible': 'mesh', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS}
 EP, CAPACITY = 'parallelism.expert_parallel_degree', 'moe.capacity_factor'
 NUMBERS = 'loss', 'grad_norm', 'expert_load', 'aux_loss'
+LAST_BIT = 2 ** -52
 EVEN = {'debug.moe_force_load_balance': True}
 MACHINE = 'parallelism.', 'mesh.', 'comm.', 'activation_checkpoint.', 'memory.', 'offload.', CAPACITY
 MODES = {'kept': {}, 'selective': {'activation_checkpoint.mode': 'selective'},
@@ -96,7 +98,8 @@ if job.FEW:
     MESHES = dict(list(MESHES.items())[::6])
 
 
-# Without the two that spread tokens, the largest load of an expert is 1.5 times the mean.
+# Without the two that spread tokens, the largest load of an expert is 1.5 times the mean. Of the last steps the mean counts:
+# each of them was within 1.30 on one machine, but a step has few tokens, and which ones it has decides its load.
 LEARNS = {'training.global_batch_size': 64, 'training.local_batch_size': 16, 'training.steps': 90,
           'lr_scheduler.total_steps': 90, 'moe.aux_loss_coeff': 0.1, 'moe.load_balance_coeff': 0.005}
 LAST, LEARNT, MOST_LOAD = 20, 1.5, 1.3
@@ -128,11 +131,12 @@ def one_rank(changes):
 
 
 def numbers(steps):
-    return [step[key] for step in steps for key in NUMBERS if key in step]
+    return [(key, step[key]) for step in steps for key in NUMBERS if key in step]
 
 
 def unequal(found, expected):
-    return [f'{a}, expected {b}' for a, b in zip(found, expected) if a != b][:1]
+    return [f'{key}: {a}, expected {b}' for (key, a), (_, b) in zip(found, expected)
+            if a != b and not (key == 'grad_norm' and abs(a / b - 1) <= LAST_BIT)][:1]
 
 
 def arena(ranks, changes):
