@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """configure with fake installations built around the real MPI: the named installation is taken, or refused by name;
-never another one. Each run of configure ends after MPI and HDF5, at a BLAS that does not exist. Prints TAP."""
+never another one. Each run of configure ends after MPI and HDF5, at a BLAS that does not exist, or at CUDA. Prints TAP."""
 import os
 import pathlib
 import shutil
@@ -24,7 +24,7 @@ def script(path, *lines):
 
 def make_places():
     """own, cc: a whole installation in a folder; broken: a wrapper whose flags do not link; alien: wrappers of one MPI under
-    the names of the other; flags: HDF5's flags, which name the other MPI."""
+    the names of the other; flags: HDF5's flags, which name the other MPI; cuda: compiler and headers without a library."""
     # Like Intel MPI's wrapper: quotes, and a word that make would expand.
     quoted = f"""{WRAPPER} -show | sed 's/-I\\([^ ]*\\)/-I"\\1"/g; s/$/ -Wl,-rpath,$:$\\/../'"""
     script(HERE / 'own/bin/mpicc', quoted)
@@ -38,6 +38,10 @@ def make_places():
         f'Name: hdf5\nDescription: of another MPI\nVersion: 1\nCflags: {compile}\nLibs: {link}\n')
     script(HERE / 'cc/mpicc', f'exec {WRAPPER} "$@"')
     script(HERE / 'cc/mpirun', f'exec {LAUNCHER} "$@"')
+    script(HERE / 'cuda/bin/nvcc', 'case $* in *--version*) echo "release 13.0, V13.0.1" ;; *) : >conftest.o ;; esac')
+    (HERE / 'cuda/include').mkdir()
+    (HERE / 'cuda/include/cuda_runtime.h').write_text('enum { cudaSuccess };\n#define cudaDeviceSynchronize in_no_library\nint in_no_library(void);\n')
+    (HERE / 'cuda/include/cublasLt.h').write_text('enum { CUBLAS_STATUS_SUCCESS };\n')
     return bool(link)
 
 
@@ -74,11 +78,13 @@ def cases(two_mpis):
          '' if has_multiarch_hdf5() else 'no HDF5 in such folders'),
         ("HDF5's flags of another MPI", [f'--with-mpi={KIND}'], {'PKG_CONFIG_PATH': f'{HERE}/flags'},
          [f'(pkg-config hdf5-{KIND})... built for another MPI'], '' if two_mpis else 'no second MPI with HDF5'),
+        ('a CUDA without its library, which nothing is linked with', [f'--with-cuda={HERE}/cuda', '--with-blas=auto'], {},
+         [f'--with-cuda={HERE}/cuda: libcudart_static.a does not link', "cuda_LIBS=''"], ''),
     ]
 
 
 def configure(words, env):
-    """What configure prints, and whether it ended with an error."""
+    """What configure prints, with what it has noted to link CUDA with, and whether it ended with an error."""
     folder = HERE / 'build'
     folder.mkdir(exist_ok=True)
     # Checks that do not depend on MPI run once; another CC needs its own answers.
@@ -86,7 +92,9 @@ def configure(words, env):
     words = [TOP / 'configure', f'--cache-file={cache}', '--with-blas=/nowhere', *words]
     clean = {key: value for key, value in os.environ.items() if key not in ('CC', 'CFLAGS', 'MPIRUN', 'MAKEFLAGS')}
     done = subprocess.run(words, cwd=folder, env=dict(clean, **env), stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    return done.stdout + done.stderr, done.returncode != 0
+    log = folder / 'config.log'
+    noted = log.read_text(errors='replace').splitlines() if log.exists() else []
+    return done.stdout + done.stderr + ''.join(line for line in noted if line.startswith('cuda_LIBS=')), done.returncode != 0
 
 
 def main():
