@@ -3,6 +3,7 @@
 class: 10 steps from the same folder, the accuracy, and a folder that transformers opens without missing or unexpected
 keys. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
+import json
 import os
 import pathlib
 import random
@@ -24,6 +25,7 @@ import pairs
 
 LABELS, STEPS, BATCH, WORDS, LONGEST = 4, 10, 4, 97, 24
 LOSS_BOUND, LOGIT_BOUND = 1e-5, 2e-4  # logits of models that were trained for 10 steps, one of them in float32
+SCORE_BOUND = 1e-5                    # scores of one model, by Sherd in float32
 RUN = {
     'training.seq_len': LONGEST + 2, 'training.local_batch_size': BATCH, 'training.global_batch_size': BATCH,
     'training.steps': STEPS, 'training.mixed_precision_param': 'float32', 'training.max_norm': 0, 'training.threads': 1,
@@ -65,10 +67,11 @@ def draw_texts(seed, count):
     return [(text, text[0] % LABELS) for text in texts]
 
 
-def padded(batch):
+def padded(batch, left=False):
     longest = max(len(text) for text, _ in batch)
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text, _ in batch])
-    return dict(input_ids=ids, attention_mask=(ids != 0).long())
+    ids = torch.tensor([left * [0] * (longest - len(text)) + text + (not left) * [0] * (longest - len(text)) for text, _ in batch])
+    mask = (ids != 0).long()
+    return dict(input_ids=ids, attention_mask=mask, **(dict(position_ids=(mask.cumsum(1) - 1).clamp(min=0)) if left else {}))
 
 
 def precise(model):
@@ -163,7 +166,21 @@ def case_value(name, kind):
     wrong += [] if there.config.num_labels == 1 and there.config.problem_type == (None if pair else kind) else [f'{there.config}']
     with torch.no_grad():
         off = float((model(**padded(some)).logits - precise(there)(**padded(some)).logits).abs().max())
-    return wrong + ([] if off <= LOGIT_BOUND else [f'logits {off:.2g} off'])
+    wrong += [] if off <= LOGIT_BOUND else [f'logits {off:.2g} off']
+    return wrong + compare_scores(folder, there, some)
+
+
+def compare_scores(folder, there, some):
+    """`sherd eval` gives each text the logit of the exported model, which has the texts padded on either side."""
+    job.sherd('eval', '--checkpoint', 'run/out', '--data', 'texts.bin', '-o', 'scores.jsonl', folder=folder)
+    scores = torch.tensor([json.loads(line)['score'] for line in (folder / 'scores.jsonl').read_text().splitlines()])
+    wrong = []
+    for left in False, True:
+        with torch.no_grad():
+            off = float((there(**padded(some, left)).logits[:, 0] - scores).abs().max())
+        print(f'# {folder}, padded on the {"left" if left else "right"}: {off:.2g}')
+        wrong += [] if off <= SCORE_BOUND else [f'scores {off:.2g} off, {left=}']
+    return wrong
 
 
 def case_adapters(name, kind):

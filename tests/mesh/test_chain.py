@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One checkpoint through many meshes: each loads what the one before has saved, and saves the same tensors. Prints TAP.
 
-A matrix is so large that no loss is finite, so steps are skipped. At the end the checkpoint is exported: the bytes are
-those of an export of the first.
+A matrix is so large that no loss is finite, or with Muon the loss is scaled beyond float16, so steps are skipped. At the end the
+checkpoint is exported: the bytes are those of an export of the first.
 """
 import pathlib
 import shutil
@@ -23,6 +23,7 @@ COMMON = {'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS, 'comm.shar
 DENSE = {**tiny.MODELS['llama'], **COMMON, 'model.dim': 64, 'model.n_layers': 4, 'model.n_heads': 4, 'model.n_kv_heads': 4}
 SPREAD = {**tiny.EXPERTS, **COMMON, 'model.tie_word_embeddings': False, 'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2,
           'moe.load_balance_coeff': 0}
+OVERFLOWS = {'training.mixed_precision_param': 'float16', 'training.loss_scale': 2**40}
 # The model, and the meshes in turn: ranks and what is changed.
 CHAINS = {
     'a dense model': (DENSE, [
@@ -36,6 +37,7 @@ CHAINS = {
         (8, {TENSOR: 2, CONTEXT: 2, EXPERTS: 2}), (2, {TENSOR: 2, **FULL}), (8, {STAGES: 2, TENSOR: 2, EXPERTS: 2, **GRADS}),
         (16, {STAGES: 2, TENSOR: 2, CONTEXT: 2, EXPERTS: 2, **OPTIM}), (0, ONE)]),
     'eight experts': ({**SPREAD, 'model.n_experts': 8}, [(4, {EXPERTS: 4}), (0, ONE), (2, {EXPERTS: 2})]),
+    'Muon': ({**DENSE, 'optimizer.name': 'muon'}, [(4, FULL), (0, ONE), (3, FULL), (4, HYBRID), (2, OPTIM), (0, ONE)]),
 }
 
 
@@ -46,6 +48,12 @@ def saved(folder, step):
 def tensors(path):
     return {(state, name): values.tobytes() for state in checkpoint.STATES
             for name, values in checkpoint.read(path, state).items()}
+
+
+def listed(path):
+    """Names and shapes, by the tool."""
+    job.sherd('ckpt', 'verify', path)
+    return [line for line in job.sherd('ckpt', 'info', '--tensors', path).splitlines() if ' f32 [' in line]
 
 
 def exported(path, folder):
@@ -59,9 +67,12 @@ def case_chain(name):
     ranks, changes = meshes[0]
     job.train(name, {**base, **changes}, ranks)
     path = first = saved(name, step)
-    head = checkpoint.read(path)['lm_head.weight']
-    head[...] = 3e38
-    checkpoint.replace(path, {'lm_head.weight': head})
+    if 'optimizer.name' in model:
+        base |= OVERFLOWS
+    else:
+        head = checkpoint.read(path)['lm_head.weight']
+        head[...] = 3e38
+        checkpoint.replace(path, {'lm_head.weight': head})
     expected = tensors(path)
     for ranks, changes in meshes[1:] + meshes[:1]:
         step += 1
@@ -71,6 +82,7 @@ def case_chain(name):
         job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
         path = saved(folder, step)
         wrong += [f'{changes} on {ranks} ranks saves other tensors'] * (tensors(path) != expected)
+    wrong += ['another list of tensors'] * (len(listed(first)) != len(checkpoint.read(first)) or listed(path) != listed(first))
     return wrong + ['another export'] * (exported(path, f'{name}-last') != exported(first, f'{name}-first'))
 
 
