@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { T = 256, C = 768, F = 3072, V = 50257, DIM = 64, LONG = 1 << 25 };
+enum { T = 256, C = 768, F = 3072, V = 50257, DIM = 64, LONG = 1 << 25, SHORT = 1 << 14 };
 
 static int repeats = 7;
 static int64_t tokens = 1024;
@@ -44,6 +44,9 @@ static const struct {
     {SH_OP_ADAMW, "fL > bL fL fL sL"},
     {SH_OP_ADAMW_CODED, "fL > fL uKk uKk"},
     {SH_OP_ADAMW_CODED, "fL > bL uKk uKk sL"},
+    /* The same in a core's cache: what the arithmetic takes. */
+    {SH_OP_ADAMW, "fS > fS fS fS"},
+    {SH_OP_ADAMW_CODED, "fS > fS uJk uJk"},
 };
 
 static int64_t dim_of(char letter)
@@ -59,7 +62,9 @@ static int64_t dim_of(char letter)
     case 'V': return V;
     case 'D': return DIM;
     case 'L': return LONG;
+    case 'S': return SHORT;
     case 'K': return LONG / SH_CODE8_ELEMS;
+    case 'J': return SHORT / SH_CODE8_ELEMS;
     case 'k': return SH_CODE8_BLOCK_BYTES;
     case 'E': return SH_EXACT_ELEMS;
     default: return 1;
@@ -138,7 +143,7 @@ static double best_seconds(const struct sh_op_call *call)
 
 static void report(const char *what, const char *type, double bytes, double seconds)
 {
-    printf("%-16s %-5s %9.3f ms %7.1f GB/s %8.1f MB\n", what, type, seconds * 1e3, bytes / seconds * 1e-9,
+    printf("%-16s %-5s %9.4f ms %7.1f GB/s %8.2f MB\n", what, type, seconds * 1e3, bytes / seconds * 1e-9,
            bytes * 1e-6);
     fflush(stdout);
 }
@@ -154,7 +159,7 @@ static struct sh_op_attr attr_of(enum sh_op_kind kind)
 
 static void measure(enum sh_op_kind kind, const char *operands, enum sh_dtype act)
 {
-    const struct sh_decay_run run = {.end = LONG, .decay = true};
+    struct sh_decay_run run = {.decay = true};
     struct sh_op_attr attr = attr_of(kind);
     struct sh_op_scalars scalars = {.lr = 1e-4f,
                                     .beta1 = 0.9f,
@@ -167,6 +172,7 @@ static void measure(enum sh_op_kind kind, const char *operands, enum sh_dtype ac
     struct sh_op_call call = {.kind = kind, .attr = &attr, .scalars = &scalars, .runs = &run};
 
     make_all(&call, operands, act);
+    run.end = call.in[0].dim[0];
     call.work_bytes = sh_kernels_cpu.work_bytes(&call, omp_get_max_threads());
     call.work = filled(call.work_bytes);
     report(sh_op_info(kind)->name, strchr(operands, 'a') ? sh_dtype_name(act) : "", sh_op_cost(&call).bytes,
