@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """What is learned beside the next word, on emulated GPUs as on the CPU: labels, rewards, numbers, single answers, a
-teacher's words; and families whose positions turn neighbours, or whose logits have a cap. Prints TAP.
+teacher's words; what targets weigh and short sequences; and families whose positions turn neighbours, or whose logits have a cap. Prints TAP.
 
 Only in a build that was configured --with-cuda=emulated.
 """
 import pathlib
 import random
+import shutil
+import struct
 import sys
 
 from trains import CPU, as_on_cpu, job, run, tiny
@@ -36,6 +38,14 @@ def answered():
     return pairs.write_answers('answers.bin', pairs.draw_answers(4, 60, WORDS), WORDS)
 
 
+def weighed():
+    """The tokens, with weights from 0 to 3."""
+    shutil.copy('tokens.bin', 'weighed.bin')
+    count = pathlib.Path('weighed.bin').stat().st_size // 2
+    pathlib.Path('weighed.bin.weight').write_bytes(struct.pack(f'<{count}e', *(i * 7 % 13 / 4 for i in range(count))))
+    return str(pathlib.Path('weighed.bin').absolute())
+
+
 def taught():
     """The words that a model of the CPU finds likely, in a file."""
     run('teacher', 'llama', CPU)
@@ -61,6 +71,9 @@ def main():
             ('rewards', scored, 'llama', '1x2', 'float32', {**VALUES, 'objective.name': 'reward'}),
             ('numbers', numbered, 'gpt2', '1x1', 'bfloat16', {**VALUES, 'objective.name': 'regression', 'data.packing': 'bfd'}),
             ('single answers', answered, 'gpt2', '1x2', 'float32', kto),
+            ('weighed tokens', weighed, 'gpt2', '1x2', 'float32', {'data.token_weight': 'must'}),
+            ('weighed tokens and squares', weighed, 'llama', '1x1', 'bfloat16', {'data.token_weight': 'must', 'training.z_loss': 0.05}),
+            ('short sequences', None, 'llama', '1x2', 'float32', {'data.length_schedule': '0:4, 1:8'}),
             ('glm4', None, 'llama', '1x2', 'float32', {'model.family': 'glm4', 'model.rotary_dim': 2}),
             ('cohere', None, 'llama', '1x1', 'bfloat16', {'model.family': 'cohere', 'model.tie_word_embeddings': True}),
             ('capped scores', None, 'llama', '1x2', 'float32', {'model.attention_softcap': 0.1}),
