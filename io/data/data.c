@@ -264,7 +264,7 @@ sh_rc sh_data_weights(const struct sh_data *d, int64_t first, int64_t n, float *
     return rc;
 }
 
-static int64_t units_of(const float *weight, int64_t n)
+int64_t sh_data_weight_units(const float *weight, int64_t n)
 {
     int64_t units = 0;
 
@@ -276,14 +276,19 @@ static int64_t units_of(const float *weight, int64_t n)
 sh_rc sh_data_weigh(const struct sh_data *d, int64_t first, int64_t n, int64_t *units)
 {
     float *weight = sh_calloc((size_t)d->seq_len, sizeof *weight);
+    struct reader *r = open_reader(d);
     sh_rc rc = SH_OK;
 
     *units = 0;
     for (int64_t i = first; i < first + n && rc == SH_OK; i++) {
-        rc = sh_data_weights(d, i, 1, weight);
+        int64_t window;
+        const struct set *set = find_sample(d, r, i, &window);
+
+        rc = weigh_window(d, set, r, window, weight);
         if (rc == SH_OK)
-            *units += units_of(weight, d->seq_len);
+            *units += sh_data_weight_units(weight, d->seq_len);
     }
+    close_reader(r);
     free(weight);
     return rc;
 }
@@ -298,7 +303,7 @@ static sh_rc check_weights(const struct sh_data *d, const struct set *set, const
 
     for (int64_t w = 0; w < set->windows && !units && rc == SH_OK; w++) {
         rc = weigh_window(d, set, r, w, weight);
-        units = rc == SH_OK ? units_of(weight, d->seq_len) : 0;
+        units = rc == SH_OK ? sh_data_weight_units(weight, d->seq_len) : 0;
     }
     close_reader(r);
     free(weight);

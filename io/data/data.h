@@ -94,6 +94,7 @@ sh_rc sh_data_count(const struct sh_data *d, int64_t first, int64_t n, int64_t *
 enum { SH_DATA_MOST_WEIGHT = 1024, SH_DATA_WEIGHT_UNITS = 1 << 24 };
 sh_rc sh_data_weights(const struct sh_data *d, int64_t first, int64_t n, float *weight);
 sh_rc sh_data_weigh(const struct sh_data *d, int64_t first, int64_t n, int64_t *units);
+int64_t sh_data_weight_units(const float *weight, int64_t n);
 
 /* Find the largest id in a few windows, spread from the first to the last of the set. Errors: SH_E_DATA, as for
  * sh_data_read(). */

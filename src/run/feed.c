@@ -271,8 +271,10 @@ sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmaske
     SH_TRY(sh_data_read(f->data, first, n, f->tokens, f->targets, f->length ? NULL : f->docs, unmasked));
     cut_evenly(f, n);
     SH_TRY(check_labels(f, first, n));
-    if (f->weights)
+    if (f->weights) {
         SH_TRY(sh_data_weights(f->data, first, n, f->weights));
+        f->units += sh_data_weight_units(f->weights, n * sh_data_seq_len(f->data));
+    }
     if (f->reference)
         SH_TRY(sh_reference_place(f->reference, f->data, first, n));
     return f->teacher ? sh_teacher_read(f->teacher, f->data, first, n, f->tokens) : SH_OK;

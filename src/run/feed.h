@@ -15,6 +15,7 @@ struct sh_feed {
     struct sh_data *data;
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
     float *weights;                   /* of targets, [sequences, T]; NULL: the run has none */
+    int64_t units;                    /* their sum over what was read, as of sh_data_weigh() */
     struct sh_reference *reference;   /* of answers, else NULL */
     struct sh_teacher *teacher;       /* of a run that learns from one, else NULL */
     int32_t *part;     /* the rows of this rank, if it has a part of each sequence: [sequences, n], or so many

@@ -96,6 +96,9 @@ static sh_rc connect(struct sh_run *r, const struct sh_topology *at)
         return sh_fail(SH_E_DATA,
                        "plugin.files: the ranks have opened files with different bytes; is each node's copy the "
                        "same?");
+    if (!sh_mesh_same((unsigned long long)r->cfg.data.token_weight))
+        return sh_fail(SH_E_DATA, "data.token_weight=auto: only some ranks see weights beside the files of "
+                                  "training.dataset_path; is each node's copy the same?");
     SH_TRY(sh_stages_agree(r));
     SH_TRY(sh_stages_weigh(r, &r->stage_bytes));
     return sh_comm_create(r->mesh, &opt, &r->comm);

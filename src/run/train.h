@@ -40,6 +40,7 @@ struct sh_train {
     int64_t targets;           /* of the step over all ranks, only those that count */
     int64_t counted;           /* what the objective divides by: targets, pairs, or single answers; or what targets
                                            weigh, in units of 2^-24 */
+    int64_t own_units;         /* what this rank's targets weigh, likewise */
     int64_t own_targets, read_targets;  /* the same for this rank, as counted before the step and as read in it */
     double data_seconds, check_seconds; /* since the last step's metrics */
     int64_t last_step_ns;               /* when the last step ended; 0: none has */

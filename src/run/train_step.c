@@ -66,8 +66,10 @@ static sh_rc count_targets(struct sh_train *t)
 {
     int64_t first, share = own_sequences(t, &first), begin = sh_now_ns();
 
-    t->read_targets = 0;
+    t->read_targets = t->feed.units = 0;
     SH_TRY(sh_data_count(t->feed.data, first, share, &t->own_targets));
+    if (t->feed.weights)
+        SH_TRY(sh_data_weigh(t->feed.data, first, share, &t->own_units));
     t->data_seconds += sh_seconds_since(begin);
     return SH_OK;
 }
@@ -117,14 +119,13 @@ static sh_rc share_extremes(struct sh_run *r, struct sh_reference *ref)
 }
 
 /* This rank's part of the number by which the objective divides. */
-static sh_rc count(const struct sh_train *t, int64_t *n)
+static int64_t counted(const struct sh_train *t)
 {
     int64_t first, share = own_sequences(t, &first);
 
-    *n = t->own_targets;
     if (sh_objective_of(t->r->build.batch.objective)->counts == SH_COUNTS_ANSWERS)
-        *n = sh_data_count_answers(t->feed.data, first, share);
-    return t->feed.weights ? sh_data_weigh(t->feed.data, first, share, n) : SH_OK;
+        return sh_data_count_answers(t->feed.data, first, share);
+    return t->feed.weights ? t->own_units : t->own_targets;
 }
 
 static double divisor(const struct sh_train *t)
@@ -139,12 +140,10 @@ static sh_rc prepare(struct sh_train *t)
     enum { FAILED, TARGETS, COUNTED, KEPT, REQUESTS };
     double sums[REQUESTS + SH_STOPPING_REQUESTS];
     sh_rc rc = sh_metrics_result(t->metrics);
-    int64_t first, own = 0;
+    int64_t first;
 
     if (rc == SH_OK)
         rc = count_targets(t);
-    if (rc == SH_OK)
-        rc = count(t, &own);
     if (rc == SH_OK)
         rc = read_micro_step(t, 0, &first);
     if (rc == SH_OK)
@@ -152,7 +151,7 @@ static sh_rc prepare(struct sh_train *t)
     sums[FAILED] = rc != SH_OK;
     bool speaks = rc == SH_OK && sh_mesh_speaks(&t->r->mesh->shape);
     sums[TARGETS] = speaks ? (double)t->own_targets : 0;
-    sums[COUNTED] = speaks ? (double)own : 0;
+    sums[COUNTED] = speaks ? (double)counted(t) : 0;
     sums[KEPT] = sh_kept_share(t->r);
     sh_stopping_step(&t->stopping);
     sh_stopping_requests(&t->stopping, t->r, sums + REQUESTS);
@@ -289,8 +288,8 @@ static void micro_steps(struct sh_train *t)
         }
         sh_routers_add(&t->routers, r);
     }
-    if (t->read_targets != t->own_targets)
-        sh_stop(sh_fail(SH_E_DATA, "the masks of %s changed while they were read",
+    if (t->read_targets != t->own_targets || (t->feed.weights && t->feed.units != t->own_units))
+        sh_stop(sh_fail(SH_E_DATA, "the masks or weights of %s changed while they were read",
                         r->cfg.training.dataset_path[0] ? r->cfg.training.dataset_path : r->cfg.data.mix));
     if (!r->p->tree_sums)
         return;
@@ -404,7 +403,7 @@ static sh_rc overflow(struct sh_train *t, struct sh_step_metrics *m)
  * out. */
 static void leave_out(struct sh_train *t, struct sh_step_metrics *m)
 {
-    m->skipped = "no target counts";
+    m->skipped = t->targets ? "no target weighs anything" : "no target counts";
     if (sh_train_looks(t, t->r->step + 1))
         sh_exec_settle(t->r->exec);
 }
@@ -417,7 +416,7 @@ static bool hunts(const struct sh_train *t, const struct sh_step_metrics *m)
     return t->r->cfg.debug.find_nan && !scale && !(isfinite(m->loss) && isfinite(m->grad_norm));
 }
 
-/* Compute gradients and, if these are good, the update. A batch in which no target counts has neither loss nor
+/* Compute gradients and, if these are good, the update. A batch in which no target counts or weighs anything has neither loss nor
  * gradients: the state stays as it is, and the guard is not asked. */
 static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verdict *verdict)
 {

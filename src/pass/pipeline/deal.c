@@ -328,7 +328,7 @@ struct sh_pipe_deal sh_pipe_deal_of(const struct sh_build *b, int **begin)
     struct sh_pipe_deal equal = with(&d, 0, 0);
 
     *begin = sh_calloc((size_t)chunks_of(&d) + 1, sizeof **begin);
-    if (stages == 1) {
+    if (stages == 1 || d.layers < chunks_of(&d)) { /* the latter is refused: sh_pipe_divides() */
         deal_shares(&equal, *begin);
         return d;
     }

@@ -220,6 +220,8 @@ static void compare_config(struct sh_run *r, const char *path, const struct sh_c
         /* What an evaluation reads is its task, and no change of the run. */
         if (!r->build.options.training)
             memcpy(then->validation.dataset_path, r->cfg.validation.dataset_path, sizeof then->validation.dataset_path);
+        if (then->data.token_weight == SH_MASK_AUTO) /* a run settles it, and older builds had no weights */
+            then->data.token_weight = SH_MASK_OFF;
         if (sh_provenance_outside(meta))
             keep_known(&r->cfg, meta->updates > 0, then);
         sh_stored_diff(then, &r->cfg, sh_group_size(&r->mesh->shape, r->mesh->shape.data));

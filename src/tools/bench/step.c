@@ -70,6 +70,7 @@ static int steps_behind(const struct sh_config *cfg)
 static void prepare(struct sh_config *cfg, const struct sh_bench_options *options)
 {
     /* First steps to warm up, then one plain step per round, then as many with a trace, which makes them slower. */
+    cfg->data.token_weight = SH_MASK_OFF; /* its tokens have none */
     sh_bench_only_steps(cfg, files[TOKENS], WARM_UP + 2 * options->repeat + steps_behind(cfg));
     set_path(cfg->profiling.trace, cfg, TRACE);
     cfg->profiling.trace_first_step = WARM_UP + options->repeat + 1;

@@ -22,7 +22,7 @@ enum {
 
 /* Files in the folder, all of which are deleted. */
 enum { TOKENS_FILE, TEACHER_FILE };
-static const char *const files[] = {"tokens.bin",    "teacher.top", "reference.bin",
+static const char *const files[] = {"tokens.bin",    "teacher.top", "reference.bin", "tokens.bin.weight",
                                     "metrics.jsonl", "config.yaml", "progress.json"};
 
 /* The fewest blocks, of the first ones, that have all the kinds that the model has, and one on each stage. */
