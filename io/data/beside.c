@@ -59,7 +59,8 @@ static sh_rc find_beside(struct sh_data_files *set, struct sh_data_file *f, enum
     bool there = access(path, F_OK) == 0, first = f == set->file;
 
     if (!there && must)
-        return sh_fail(SH_E_DATA, "there is no %s, and %s=must; make one, or leave that out", path, rows[what].key);
+        return sh_fail(SH_E_DATA, "there is no %s, and %s=must; make one, or set %s=off", path, rows[what].key,
+                       rows[what].key);
     if (first)
         set->has[what] = there;
     if (there != set->has[what])
