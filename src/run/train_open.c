@@ -2,6 +2,7 @@
 #include "src/run/train.h"
 
 #include "src/base/file.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/run/feed.h"
 #include "src/run/kept/kept.h"
@@ -184,6 +185,9 @@ sh_rc sh_train_open_data(struct sh_train *t)
     if (t->r->mesh->rank == 0) {
         sh_feed_note_bytes(t->feed.data, mixed ? cfg->data.mix : cfg->training.dataset_path, cfg->model.vocab_size);
         sh_feed_note_rows(t->feed.data, (enum sh_cfg_excess)cfg->data.excess_length_strategy);
+        if (t->feed.weights)
+            sh_log_info("targets weigh what the .weight files beside %s say; data.token_weight=off ignores them",
+                        mixed ? cfg->data.mix : cfg->training.dataset_path);
     }
     if (cfg->validation.enable)
         SH_TRY(open_feed(t, "validation.dataset_path", cfg->validation.dataset_path, false, &t->validation));

@@ -66,6 +66,11 @@ def case_is_mask():
     off = train('off', heavy, 0, {'data.token_weight': 'off'})
     numbers = [[row[:2] for row in run[0]] for run in (masked, weighed, both)]
     wrong = [f'{found}, by a mask {numbers[0]}' for found in numbers[1:] if found != numbers[0]]
+    job.prepare('said', {'job.dump_folder': 'out', **CONFIG, 'training.dataset_path': heavy})
+    for words, says in (([], True), (['--data.token_weight=off'], False)):
+        said = job.launch('train', 'c.yaml', '--training.steps=1', *words, ranks=0, folder=pathlib.Path('said'))[1]
+        wrong += [said] * (('targets weigh what the .weight files beside' in said) != says)
+        shutil.rmtree('said/out')
     plain = train('plain', tokens, 0, {})
     return wrong + ['off does not ignore them'] * (off[0] != plain[0] or train('heavy', heavy, 0, {})[0] == plain[0])
 
