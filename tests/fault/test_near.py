@@ -599,8 +599,45 @@ def keeper_dies():
         wait_for_step(folder, run, 20)
         keeper.process.kill()
         status, said = finish(run)
-    said_so = said.count('no near checkpoints from here on')
+    said_so = said.count('no near checkpoints until one is there again')
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
+
+
+def keeper_comes_back():
+    """What takes the keeper's place holds what follows, copies too: the loss of the other node costs a step. One that has no
+    memory is asked once, and training goes on as its partner's node waits for copies."""
+    whole = job.prepare('whole-back', config(**COPIES) | {'checkpoint.near_interval': 0, 'checkpoint.near_copies': 1})
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    wrong = []
+    for room in True, False:
+        folder = job.prepare(f'back-{room}', config(**COPIES))
+        keepers = {node: Keeper(folder, node=node) for node in (0, 1)}
+        try:
+            run = begin(folder, 2 * EACH, **on_nodes())
+            wait_for_step(folder, run, 20)
+            keepers[1].__exit__()
+            wait_for_step(folder, run, newest(folder) + 3)
+            keepers[1] = Keeper(folder, *([] if room else ['--checkpoint.near_limit_bytes=4096']), node=1)
+            while room and run.poll() is None and kept(folder, SLURMD_NODENAME='node1') < 0:
+                time.sleep(0.01)
+            wait_for_step(folder, run, newest(folder) + 5)
+            if room:
+                lose_node(folder, run, keepers, 0)
+            status, said = finish(run)
+            before = newest(folder)
+            told = [said.count(words) for words in ('until one is there again', 'is there again: near', 'until the next start: ')]
+            wrong += [] if told == ([1, 1, 0] if room else [1, 0, EACH]) and (room or status == 0) else [f'{told}, exit {status}: {said}']
+            if room:
+                keepers[0].__exit__()
+                os.environ['SHERD_TEST_SHIFT'] = '1'  # the node that is left
+                status, said = finish(begin(folder, EACH, **on_nodes()))
+                wrong += [] if status == 0 and came_from_memory(BEGUN.search(said), said, before) else [f'step {before} was done, exit {status}: {said}']
+        finally:
+            os.environ.pop('SHERD_TEST_SHIFT', None)
+            for keeper in keepers.values():
+                keeper.__exit__()
+        wrong += differences(folder, whole)
+    return wrong + leftovers()
 
 
 def begun(folder):
@@ -735,5 +772,5 @@ if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        ('the keeper dies', keeper_dies), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        ('the keeper dies', keeper_dies), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

@@ -4,82 +4,14 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/number/mixsum.h"
-#include "src/base/thread.h"
 #include "src/base/time.h"
-#include "src/near/wire.h"
 #include "src/pass/pass.h"
-#include "src/plan/topology.h"
 #include "src/run/kept/parts.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
-
-static const double KEEPER_SECONDS = 20; /* it may start later than the ranks */
-
-/* ---- being present ---- */
-
-/* Ranks die at any time, and the others then wait in collectives: only a thread of its own can hear of it. */
-static void *listen_to_keeper(void *arg)
-{
-    struct sh_kept *k = arg;
-    int rank;
-
-    if (sh_keep_hear(k->presence, &rank))
-        sh_stop(
-            sh_fail(SH_E_COMM, "rank %d has ended without a word; the others end, to start again from memory", rank));
-    atomic_store(&k->gone, true);
-    return NULL;
-}
-
-/* A number that only this start has. */
-static sh_rc name_start(uint64_t *start)
-{
-    *start = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)time(NULL) << 32 ^ (uint64_t)getpid());
-    return sh_mesh_bcast(start, sizeof *start, 0);
-}
-
-static sh_rc reach_keeper(struct sh_run *r, const struct sh_topology *at, uint64_t *keeper)
-{
-    struct sh_kept *k = r->kept;
-
-    SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &k->presence));
-    SH_TRY(sh_keep_hello(k->presence, at->rank, at->world, k->start, keeper));
-    SH_TRY(sh_keep_connect(r->folder, 1, &k->socket));
-    return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
-}
-
-/* In containers with networks of their own there may be several. */
-static sh_rc check_one_keeper(const struct sh_topology *at, uint64_t keeper)
-{
-    int alike;
-
-    SH_TRY(sh_mesh_alike_on_node(keeper, &alike));
-    if (alike == at->node_size)
-        return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "the ranks of %s reach different keepers; start one keeper on each node, and containers with the "
-                   "network of their host",
-                   sh_wire_node());
-}
-
-sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at)
-{
-    uint64_t keeper = 0;
-
-    if (!r->cfg.checkpoint.near_interval)
-        return SH_OK;
-    r->kept = sh_calloc(1, sizeof *r->kept);
-    r->kept->presence = r->kept->socket = -1;
-    r->kept->loaded = r->kept->safe = r->kept->done = -1;
-    SH_TRY(name_start(&r->kept->start));
-    SH_TRY(sh_agree(reach_keeper(r, at, &keeper)));
-    return sh_agree(check_one_keeper(at, keeper));
-}
 
 /* Which elements of which saved tensors lie where: the collectives of a stage of one rank do not show its blocks. */
 static uint64_t hash_params(const struct sh_program *p)
@@ -134,34 +66,6 @@ sh_rc sh_kept_open(struct sh_run *r)
     return sh_agree(sh_kept_find_partner(r));
 }
 
-void sh_kept_close(struct sh_run *r)
-{
-    struct sh_kept *k = r->kept;
-
-    if (!k)
-        return;
-    if (k->presence >= 0) {
-        sh_keep_bye(k->presence);
-        shutdown(k->presence, SHUT_RDWR);
-    }
-    if (k->listener)
-        pthread_join(k->listener, NULL);
-    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
-        if (k->slot[i].head)
-            munmap(k->slot[i].head, (size_t)k->bytes);
-        if (k->copy[i].head)
-            munmap(k->copy[i].head, (size_t)k->copy_bytes);
-    }
-    if (k->presence >= 0)
-        close(k->presence);
-    if (k->socket >= 0)
-        close(k->socket);
-    sh_ckpt_meta_free(&k->meta);
-    free(k->unit);
-    free(k);
-    r->kept = NULL;
-}
-
 /* ---- slots ---- */
 
 static bool is_loaded(const struct sh_kept *k, const struct sh_near_slot *s)
@@ -202,15 +106,6 @@ static sh_rc clear_others(const struct sh_run *r)
     return rc;
 }
 
-static sh_rc take_own(struct sh_run *r)
-{
-    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
-        SH_TRY(sh_kept_map_own(r, i));
-        SH_TRY(sh_kept_map_copy(r, i));
-    }
-    return SH_OK;
-}
-
 /* The slot of the generation that was loaded is the same wherever a part or copy of it lies; a rank whose node is new
  * has neither, and must spare that slot all the same. Collective. */
 static sh_rc find_loaded_slot(struct sh_run *r)
@@ -234,7 +129,7 @@ sh_rc sh_kept_take(struct sh_run *r)
     if (!r->kept)
         return SH_OK;
     SH_TRY(clear_others(r));
-    SH_TRY(sh_agree(take_own(r)));
+    SH_TRY(sh_agree(sh_kept_take_slots(r)));
     return find_loaded_slot(r);
 }
 
@@ -343,18 +238,6 @@ static sh_rc describe(struct sh_run *r)
     return sh_run_describe(r, "", &k->meta);
 }
 
-/* Whether the copy is worth anything: what a keeper held is gone with it. */
-static bool is_kept(struct sh_run *r)
-{
-    struct sh_kept *k = r->kept;
-    bool gone = atomic_load(&k->gone);
-
-    if (gone && !k->said_gone && r->mesh->node_rank == 0)
-        sh_log_warn("the keeper on %s has ended: no near checkpoints from here on; training continues", r->mesh->host);
-    k->said_gone = gone;
-    return !gone;
-}
-
 static sh_rc fill(struct sh_run *r, const struct sh_near_slot *slot, const char *guard)
 {
     struct copy c = {.r = r, .slot = slot};
@@ -382,7 +265,7 @@ sh_rc sh_kept_write(struct sh_run *r, const char *guard)
     sh_rc rc;
 
     SH_TRY(describe(r));
-    if (!is_kept(r) && k->to == SH_NONE)
+    if (!sh_kept_has_keeper(r) && k->to == SH_NONE)
         return SH_OK; /* with a partner it goes on: that one waits for the copy */
     for (int i = 0; i < SH_NEAR_SLOTS; i++)
         step[i] = sh_near_state(&k->slot[i]) == SH_NEAR_DONE ? k->slot[i].head->mark.step : -1;

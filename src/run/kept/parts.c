@@ -81,7 +81,7 @@ static sh_rc take(const struct sh_run *r, int rank, int slot, int64_t bytes, voi
 }
 
 /* What arrives lays it out. */
-sh_rc sh_kept_map_copy(struct sh_run *r, int slot)
+static sh_rc map_copy(struct sh_run *r, int slot)
 {
     struct sh_kept *k = r->kept;
     void *memory;
@@ -93,7 +93,7 @@ sh_rc sh_kept_map_copy(struct sh_run *r, int slot)
     return SH_OK;
 }
 
-sh_rc sh_kept_map_own(struct sh_run *r, int slot)
+static sh_rc map_own(struct sh_run *r, int slot)
 {
     struct sh_kept *k = r->kept;
     void *memory;
@@ -101,5 +101,14 @@ sh_rc sh_kept_map_own(struct sh_run *r, int slot)
     SH_TRY(take(r, r->mesh->rank, slot, k->bytes, &memory));
     if (!sh_near_view(memory, k->bytes, &k->slot[slot]))
         sh_near_format(memory, r->p, &r->mesh->shape, k->layout, &k->slot[slot]);
+    return SH_OK;
+}
+
+sh_rc sh_kept_take_slots(struct sh_run *r)
+{
+    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
+        SH_TRY(map_own(r, i));
+        SH_TRY(map_copy(r, i));
+    }
     return SH_OK;
 }

@@ -11,6 +11,7 @@
 
 struct sh_kept {
     int presence, socket; /* connections to the keeper: one that is kept, one for asking */
+    int rank, world;      /* as the launcher counts */
     uint64_t layout, start;
     struct sh_near_slot slot[SH_NEAR_SLOTS]; /* NULL heads: not taken yet */
     struct sh_near_slot copy[SH_NEAR_SLOTS]; /* of another rank; only their heads count */
@@ -25,8 +26,8 @@ struct sh_kept {
     bool alone;     /* the keeper holds parts of this start only */
     bool described; /* meta is there */
     struct sh_ckpt_meta meta;
-    atomic_bool gone; /* the keeper */
-    bool said_gone;
+    atomic_bool gone;        /* the keeper */
+    bool said_gone, refused; /* refused: the one that came after it had no memory */
     pthread_t listener;
     double seconds;
     double down; /* from the end of the loaded generation to the load */
@@ -46,9 +47,12 @@ struct sh_kept_parts {
 sh_rc sh_kept_map(const struct sh_run *r, struct sh_kept_parts *out);
 void sh_kept_unmap(struct sh_kept_parts *p);
 
-/* Have the own part of one slot, and the one for a copy. Local. */
-sh_rc sh_kept_map_own(struct sh_run *r, int slot);
-sh_rc sh_kept_map_copy(struct sh_run *r, int slot);
+/* Have the own parts, and those for copies. Local. */
+sh_rc sh_kept_take_slots(struct sh_run *r);
+
+/* presence.c: whether this rank's copies are worth anything, since what a keeper held is gone with it. Joins a keeper that is
+ * there again; then all slots are EMPTY. Local. */
+bool sh_kept_has_keeper(struct sh_run *r);
 
 /* partner.c. Find: who holds whose copies (checkpoint.near_copies). Exchange: send the slot, and receive a copy.
  * Collective; errors of find, which are agreed on by the caller: SH_E_USAGE: nodes with different numbers of ranks. */

@@ -1,0 +1,191 @@
+/* Being present at the keeper of the node, and at one that takes its place. */
+#include "src/base/hash.h"
+#include "src/base/log.h"
+#include "src/base/mem.h"
+#include "src/base/thread.h"
+#include "src/base/time.h"
+#include "src/near/wire.h"
+#include "src/plan/topology.h"
+#include "src/run/kept/parts.h"
+#include "src/run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double KEEPER_SECONDS = 20; /* it may start later than the ranks */
+
+/* Ranks die at any time, and the others then wait in collectives: only a thread of its own can hear of it. */
+static void *listen_to_keeper(void *arg)
+{
+    struct sh_kept *k = arg;
+    int rank;
+
+    if (sh_keep_hear(k->presence, &rank))
+        sh_stop(
+            sh_fail(SH_E_COMM, "rank %d has ended without a word; the others end, to start again from memory", rank));
+    atomic_store(&k->gone, true);
+    return NULL;
+}
+
+/* A number that only this start has. */
+static sh_rc name_start(uint64_t *start)
+{
+    *start = sh_mix64((uint64_t)sh_now_ns() ^ (uint64_t)time(NULL) << 32 ^ (uint64_t)getpid());
+    return sh_mesh_bcast(start, sizeof *start, 0);
+}
+
+/* Over a presence that is connected. */
+static sh_rc greet(struct sh_run *r, uint64_t *keeper)
+{
+    struct sh_kept *k = r->kept;
+
+    SH_TRY(sh_keep_hello(k->presence, k->rank, k->world, k->start, keeper));
+    SH_TRY(sh_keep_connect(r->folder, 1, &k->socket));
+    atomic_store(&k->gone, false);
+    return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
+}
+
+static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
+{
+    SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &r->kept->presence));
+    return greet(r, keeper);
+}
+
+/* In containers with networks of their own there may be several. */
+static sh_rc check_one_keeper(const struct sh_topology *at, uint64_t keeper)
+{
+    int alike;
+
+    SH_TRY(sh_mesh_alike_on_node(keeper, &alike));
+    if (alike == at->node_size)
+        return SH_OK;
+    return sh_fail(SH_E_USAGE,
+                   "the ranks of %s reach different keepers; start one keeper on each node, and containers with the "
+                   "network of their host",
+                   sh_wire_node());
+}
+
+sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at)
+{
+    uint64_t keeper = 0;
+
+    if (!r->cfg.checkpoint.near_interval)
+        return SH_OK;
+    r->kept = sh_calloc(1, sizeof *r->kept);
+    r->kept->presence = r->kept->socket = -1;
+    r->kept->loaded = r->kept->safe = r->kept->done = -1;
+    r->kept->rank = at->rank;
+    r->kept->world = at->world;
+    SH_TRY(name_start(&r->kept->start));
+    SH_TRY(sh_agree(reach_keeper(r, &keeper)));
+    return sh_agree(check_one_keeper(at, keeper));
+}
+
+static void unmap(struct sh_near_slot slot[SH_NEAR_SLOTS], int64_t bytes)
+{
+    for (int i = 0; i < SH_NEAR_SLOTS; i++) {
+        if (slot[i].head)
+            munmap(slot[i].head, (size_t)bytes);
+        slot[i] = (struct sh_near_slot){0};
+    }
+}
+
+static void leave_keeper(struct sh_kept *k)
+{
+    if (k->listener)
+        pthread_join(k->listener, NULL);
+    k->listener = 0;
+    if (k->presence >= 0)
+        close(k->presence);
+    if (k->socket >= 0)
+        close(k->socket);
+    k->presence = k->socket = -1;
+}
+
+void sh_kept_close(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    if (!k)
+        return;
+    if (k->presence >= 0) {
+        sh_keep_bye(k->presence);
+        shutdown(k->presence, SHUT_RDWR);
+    }
+    leave_keeper(k);
+    unmap(k->slot, k->bytes);
+    unmap(k->copy, k->copy_bytes);
+    sh_ckpt_meta_free(&k->meta);
+    free(k->unit);
+    free(k);
+    r->kept = NULL;
+}
+
+/* Memory of the new keeper in the place of what the old one held. If it gives none, the old memory stays: a partner still
+ * waits for what is written there. */
+static sh_rc take_again(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+    struct sh_near_slot slot[SH_NEAR_SLOTS], copy[SH_NEAR_SLOTS];
+    sh_rc rc;
+
+    memcpy(slot, k->slot, sizeof slot);
+    memcpy(copy, k->copy, sizeof copy);
+    memset(k->slot, 0, sizeof k->slot);
+    memset(k->copy, 0, sizeof k->copy);
+    rc = sh_kept_take_slots(r);
+    unmap(rc == SH_OK ? slot : k->slot, k->bytes);
+    unmap(rc == SH_OK ? copy : k->copy, k->copy_bytes);
+    if (rc != SH_OK) {
+        memcpy(k->slot, slot, sizeof slot);
+        memcpy(k->copy, copy, sizeof copy);
+    }
+    return rc;
+}
+
+/* Whether a keeper is there again that this rank could join. One that refuses it is not asked again. */
+static bool join_again(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+    uint64_t keeper;
+    int presence;
+    sh_rc rc;
+
+    if (sh_keep_connect(r->folder, 0, &presence) != SH_OK) {
+        sh_error_clear();
+        return false;
+    }
+    leave_keeper(k);
+    k->presence = presence;
+    rc = greet(r, &keeper);
+    if (rc == SH_OK)
+        rc = take_again(r);
+    if (rc != SH_OK) {
+        sh_log_warn("no near checkpoints until the next start: %s", sh_error_text());
+        sh_error_clear();
+        atomic_store(&k->gone, true);
+        k->refused = true;
+        return false;
+    }
+    k->said_gone = false;
+    if (r->mesh->node_rank == 0)
+        sh_log_warn("a keeper on %s is there again: near checkpoints go on", r->mesh->host);
+    return true;
+}
+
+bool sh_kept_has_keeper(struct sh_run *r)
+{
+    struct sh_kept *k = r->kept;
+
+    if (!atomic_load(&k->gone))
+        return true;
+    if (!k->said_gone && r->mesh->node_rank == 0)
+        sh_log_warn("the keeper on %s has ended: no near checkpoints until one is there again; training continues",
+                    r->mesh->host);
+    k->said_gone = true;
+    return !k->refused && join_again(r);
+}
