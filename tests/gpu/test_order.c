@@ -2,6 +2,7 @@
  * kind of disorder ends the process with both accesses named. */
 #include "tests/gpu/emulated/order.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,6 +92,37 @@ static void freed(void)
     sh_order_access(b, memory, 50, 1, "gather");
 }
 
+static void *writes(void *arg)
+{
+    (void)arg;
+    sh_order_access(sh_order_actor(), memory, 1, 1, "copy");
+    return NULL;
+}
+
+static void wait_for_all(bool late)
+{
+    struct sh_order_clock event;
+    pthread_t thread;
+    int a = sh_order_actor();
+
+    sh_order_access(a, memory, 100, 1, "memset");
+    sh_order_mark(a, &event);
+    if (late)
+        sh_order_wait_for_all(&event);
+    assert_int_equal(pthread_create(&thread, NULL, writes, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+static void thread_begins_later(void)
+{
+    wait_for_all(true);
+}
+
+static void thread_knows_nothing(void)
+{
+    wait_for_all(false);
+}
+
 static void test_order(void **state)
 {
     static const struct {
@@ -101,6 +133,8 @@ static void test_order(void **state)
         {freed, {NULL}},
         {read_without_event, {"'gather' reads", "'gemm' writes"}},
         {old_event, {"'gather' reads", "'gemm' writes"}},
+        {thread_begins_later, {NULL}},
+        {thread_knows_nothing, {"'copy' writes", "'memset' writes"}},
         {write_after_read, {"'gather' writes", "'gemm' reads"}},
     };
     char said[512];

@@ -411,7 +411,7 @@ static void wait_for_mark(struct sh_mark *m)
     sh_emulated_count(SH_EMULATED_WAITS, sh_mark_wait(m));
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+static cudaError_t synchronize(cudaStream_t stream, void (*wait)(const struct sh_order_clock *event))
 {
     struct sh_mark *mark = sh_stream_mark(known(stream)->work);
     struct sh_order_clock now;
@@ -419,14 +419,19 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     sh_order_mark(known(stream)->actor, &now);
     wait_for_mark(mark);
     sh_mark_put(mark);
-    sh_order_wait(&now);
+    wait(&now);
     return status();
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    return synchronize(stream, sh_order_wait);
 }
 
 /* The host learns no more from this than from synchronising the default stream: that is all that Sherd uses it for. */
 cudaError_t cudaDeviceSynchronize(void)
 {
-    return cudaStreamSynchronize(NULL);
+    return synchronize(NULL, sh_order_wait_for_all);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)

@@ -21,6 +21,7 @@ struct stretch {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sh_order_clock clocks[SH_ORDER_ACTORS];
+static struct sh_order_clock known; /* what threads know when they begin */
 static bool in_use[SH_ORDER_ACTORS];
 static __thread int host = -1; /* the calling thread's actor */
 static pthread_key_t ending;   /* for threads that have an actor */
@@ -50,6 +51,12 @@ static void make_key(void)
         sh_stop(sh_fail(SH_E_BUG, "order: no key for threads"));
 }
 
+static void join(struct sh_order_clock *a, const struct sh_order_clock *b)
+{
+    for (int i = 0; i < SH_ORDER_ACTORS; i++)
+        a->at[i] = a->at[i] > b->at[i] ? a->at[i] : b->at[i];
+}
+
 static int this_thread(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -57,15 +64,10 @@ static int this_thread(void)
     pthread_once(&once, make_key);
     if (host < 0) {
         host = new_actor();
+        join(&clocks[host], &known);
         pthread_setspecific(ending, (void *)(intptr_t)(host + 1));
     }
     return host;
-}
-
-static void join(struct sh_order_clock *a, const struct sh_order_clock *b)
-{
-    for (int i = 0; i < SH_ORDER_ACTORS; i++)
-        a->at[i] = a->at[i] > b->at[i] ? a->at[i] : b->at[i];
 }
 
 static void step(int actor)
@@ -110,6 +112,14 @@ void sh_order_wait(const struct sh_order_clock *event)
 {
     pthread_mutex_lock(&lock);
     join(&clocks[this_thread()], event);
+    pthread_mutex_unlock(&lock);
+}
+
+void sh_order_wait_for_all(const struct sh_order_clock *event)
+{
+    sh_order_wait(event);
+    pthread_mutex_lock(&lock);
+    join(&known, event);
     pthread_mutex_unlock(&lock);
 }
 

@@ -25,6 +25,7 @@ void sh_order_actor_end(int actor); /* its number may be reused: it must have be
 void sh_order_mark(int actor, struct sh_order_clock *event);
 void sh_order_after(int actor, const struct sh_order_clock *event); /* the stream waits for an event */
 void sh_order_wait(const struct sh_order_clock *event);             /* the calling thread waits for an event */
+void sh_order_wait_for_all(const struct sh_order_clock *event);     /* and so do threads that have done nothing yet */
 
 /* Work of a stream; label: for the message, must stay valid. */
 void sh_order_access(int actor, const void *at, int64_t bytes, int write, const char *label);
