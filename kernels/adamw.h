@@ -1,15 +1,16 @@
-/* AdamW's factors that are the same for all elements of a run, computed once, in double, on the host; and where its
- * parameters are. Valid C and C++. */
+/* AdamW: the factors that are the same for all elements of a run, computed once, in double, on the host; the update rule;
+ * and where the parameters are. Valid C, C++ and CUDA. */
 #ifndef SH_KERNELS_ADAMW_H
 #define SH_KERNELS_ADAMW_H
 
 #include "kernels/op.h"
 
+#include <math.h>
+
 struct sh_adamw_factors {
     float grad_scale, beta1, beta2, grad1, grad2, keep, step, root, eps;
 };
 
-/*   g *= grad_scale, m = beta1 m + grad1 g, v = beta2 v + grad2 g g, p = keep p - step m / (sqrt(root v) + eps) */
 static inline struct sh_adamw_factors sh_adamw_factors_of(const struct sh_op_scalars *s, bool decay)
 {
     struct sh_adamw_factors f;
@@ -23,6 +24,17 @@ static inline struct sh_adamw_factors sh_adamw_factors_of(const struct sh_op_sca
     f.root = (float)(1 / (1 - s->beta2_pow));
     f.eps = s->adam_eps;
     return f;
+}
+
+/*   g *= grad_scale, m = beta1 m + grad1 g, v = beta2 v + grad2 g g, p = keep p - step m / (sqrt(root v) + eps)
+ *
+ * keep is an argument so that a GPU has one set of the other factors for runs of both kinds. */
+SH_FLOATS void sh_adamw_elem(float *p, float *m, float *v, float grad, const struct sh_adamw_factors *f, float keep)
+{
+    float g = grad * f->grad_scale;
+    *m = f->beta1 * *m + f->grad1 * g;
+    *v = f->beta2 * *v + f->grad2 * g * g;
+    *p = *p * keep - f->step * *m / (sqrtf(*v * f->root) + f->eps);
 }
 
 static inline struct sh_floats sh_adamw_params(const struct sh_op_call *call)

@@ -240,7 +240,7 @@ extern "C" {
     KERNEL(TO_PIECES, to_pieces)            /* back */                                                                \
     KERNEL(ATTENTION_ROWS, attention_rows)  /* as ATTENTION, for runs of queries; see above */                          \
     KERNEL(ATTENTION_ROWS_BWD, attention_rows_bwd)                                                                    \
-    KERNEL(ADAMW_CODED, adamw_coded)        /* as ADAMW, with states in blocks of 64 codes (code8.h). CPUs only */       \
+    KERNEL(ADAMW_CODED, adamw_coded)        /* as ADAMW, with states in blocks of 64 codes (code8.h) */                  \
     KERNEL(LION_CODED, lion_coded)                                                                                    \
     KERNEL(SCORE_REST, score_rest)          /* from the parts of all ranks; as HEAD_SCORE */                               \
     OTHER(SEND, send)                       /* a message to a neighbour on the axis; its RECEIVE meets it */           \
@@ -593,13 +593,18 @@ struct sh_kernel_table {
     /* Initial values, outside the program: runs of sh_rng_fill_normal(key, std), end to end, the same bits on every
      * device.   out  out  [elements of the runs], on the device; written after what is already in the queue */
     sh_rc (*fill_normal)(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
-    /* Outside the program: the sums (mixsum.h) of n floats in parts of SH_MIXSUM_PART, the last one shorter.
+    /* Outside the program: the sums (mixsum.h) of floats [first, first + n) in parts of SH_MIXSUM_PART, the last one shorter;
+     * `first` may lie within a block of codes.
      *   sums  out  [parts], in device or pinned memory; written after what is already in the queue
      * NULL: the data is in host memory and sh_mixsum() does it. */
-    sh_rc (*mixsum)(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+    sh_rc (*mixsum)(struct sh_floats data, int64_t first, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+    /* Outside the program: n floats from codes of the device, whose blocks start at multiples of 4 bytes.
+     *   to  out  [n], in device or pinned memory; written after what is already in the queue
+     * NULL: the codes are in host memory. */
+    sh_rc (*widen)(struct sh_floats coded, int64_t n, float *to, void *queue);
     /* Look for damage, outside the program and after what is already in the queue. The device keeps SH_DAMAGE_SLOTS
      * numbers, initially zero. count_bad adds the number of the [n] elements that are not finite to a slot; sum_words
-     * adds up all words of the memory (8-byte aligned), each mixed with its place. take_slots copies the first n
+     * adds up all words of the memory (4-byte aligned), each mixed with its place. take_slots copies the first n
      * slots to pinned memory and sets them to zero. NULL if the host can look itself. */
     sh_rc (*count_bad)(struct sh_floats x, int64_t n, int slot, void *queue);
     sh_rc (*sum_words)(const void *x, int64_t bytes, int slot, void *queue);

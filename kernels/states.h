@@ -54,7 +54,7 @@ SH_FLOATS sh_bf16 sh_random_round(float x, uint32_t word, int k)
 }
 
 /* How state k is coded if states have eight bits: a mean of gradients, or one of squares. */
-static inline enum sh_code8_law sh_state_law(int k)
+SH_FLOATS enum sh_code8_law sh_state_law(int k)
 {
     return k ? SH_CODE8_FOURTH : SH_CODE8_LINEAR;
 }

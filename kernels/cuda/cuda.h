@@ -57,7 +57,11 @@ sh_rc sh_cuda_scale_into(const float *a, float by, int64_t n, enum sh_dtype type
 sh_rc sh_cuda_fill_normal(uint64_t key, const struct sh_rng_runs *runs, float std, struct sh_floats out, void *queue);
 
 /* mixsum.cu: mixsum of the table */
-sh_rc sh_cuda_mixsum(struct sh_floats data, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+sh_rc sh_cuda_mixsum(struct sh_floats data, int64_t first, int64_t n, uint64_t place, uint64_t *sums, void *queue);
+
+/* coded.cu: widen of the table */
+sh_rc sh_cuda_widen(struct sh_floats coded, int64_t n, float *to, void *queue);
+
 /* damage.cu: one kernel, as the runtime knows it: a GPU for which the build has this one can run all */
 const void *sh_cuda_any_kernel(void);
 

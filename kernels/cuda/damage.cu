@@ -31,11 +31,11 @@ template <int N> __global__ void __launch_bounds__(THREADS) count_bad(struct sh_
     for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < n; i += step) {
         float v[N];
         if (i + N <= n)
-            sh_floats_load(v, x, i);
+            sh_cuda_load_any(v, x, i);
         for (int k = 0; k < N && i + k < n; k++) {
             float one[1] = {v[k]};
             if (i + N > n)
-                sh_floats_load(one, x, i + k);
+                sh_cuda_load_any(one, x, i + k);
             bad += (__float_as_uint(one[0]) & 0x7f800000u) == 0x7f800000u;
         }
     }
@@ -50,14 +50,21 @@ __device__ __forceinline__ word mix(word x)
     return x ^ (x >> 31);
 }
 
-/* Each word with its place mixed in; the bytes after the last whole word count as one more word. */
-__global__ void __launch_bounds__(THREADS) sum_words(const uint64_t *x, int64_t bytes, int slot)
+/* Each word with its place mixed in; the bytes after the last whole word count as one more word. PIECE: what a load may take
+ * of a word; blocks of codes start at multiples of 4 bytes. */
+template <class PIECE> __global__ void __launch_bounds__(THREADS) sum_words(const PIECE *x, int64_t bytes, int slot)
 {
     int64_t n = bytes / 8, step = (int64_t)gridDim.x * THREADS, first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     word sum = 0;
 
-    for (int64_t i = first; i < n; i += step)
-        sum += mix(x[i] ^ mix((word)i + 1));
+    for (int64_t i = first; i < n; i += step) {
+        PIECE piece[8 / sizeof(PIECE)];
+        word one;
+        for (int k = 0; k < (int)(8 / sizeof(PIECE)); k++)
+            piece[k] = x[i * (int)(8 / sizeof(PIECE)) + k];
+        memcpy(&one, piece, sizeof one);
+        sum += mix(one ^ mix((word)i + 1));
+    }
     if (first == 0 && bytes % 8) {
         word rest = 0;
         for (int64_t b = n * 8; b < bytes; b++)
@@ -103,9 +110,14 @@ sh_rc sh_cuda_count_bad(struct sh_floats x, int64_t n, int slot, void *queue)
 
 sh_rc sh_cuda_sum_words(const void *x, int64_t bytes, int slot, void *queue)
 {
-    SH_REQUIRE(slot < SH_DAMAGE_SLOTS && (uintptr_t)x % 8 == 0);
-    return SH_LAUNCH(sum_words, dim3(blocks_for(bytes / 8)), dim3(THREADS), 0, queue, static_cast<const uint64_t *>(x),
-                     bytes, slot);
+    dim3 grid(blocks_for(bytes / 8));
+
+    SH_REQUIRE(slot < SH_DAMAGE_SLOTS && (uintptr_t)x % 4 == 0);
+    if ((uintptr_t)x % 8)
+        return SH_LAUNCH((sum_words<uint32_t>), grid, dim3(THREADS), 0, queue, static_cast<const uint32_t *>(x), bytes,
+                         slot);
+    return SH_LAUNCH((sum_words<uint64_t>), grid, dim3(THREADS), 0, queue, static_cast<const uint64_t *>(x), bytes,
+                     slot);
 }
 
 sh_rc sh_cuda_take_slots(uint64_t *out, int n, void *queue)

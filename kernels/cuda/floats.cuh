@@ -4,6 +4,7 @@
 #define SH_KERNELS_CUDA_FLOATS_CUH
 
 #include "kernels/cuda/launch.cuh"
+#include "src/base/number/code8_law.h"
 
 template <int N> __device__ __forceinline__ void sh_floats_load(float (&v)[N], const struct sh_floats &f, int64_t at)
 {
@@ -41,6 +42,41 @@ __device__ __forceinline__ void sh_cuda_store_floats(const struct sh_floats &f, 
 template <int N> static inline bool sh_floats_aligned(const struct sh_floats &f)
 {
     return sh_aligned<N>(f.whole, 0) && sh_aligned<N>(f.high, 0) && sh_aligned<N>(f.low, 0);
+}
+
+/* ---- codes of eight bits (src/base/number/code8.h), whose blocks start at multiples of 4 bytes ---- */
+
+__device__ __forceinline__ float sh_cuda_code_widen(unsigned char code, enum sh_code8_law law, float scale)
+{
+    return law == SH_CODE8_LINEAR ? sh_code8_linear(code, scale) : sh_code8_fourth(code, scale);
+}
+
+__device__ __forceinline__ float *sh_cuda_code_scale(unsigned char *block)
+{
+    return reinterpret_cast<float *>(block + SH_CODE8_ELEMS);
+}
+
+/* N neighbours of one block, starting at a multiple of N. */
+template <int N>
+__device__ __forceinline__ void sh_cuda_load_codes(float (&v)[N], unsigned char *coded, enum sh_code8_law law,
+                                                   int64_t at)
+{
+    unsigned char *block = coded + at / SH_CODE8_ELEMS * SH_CODE8_BLOCK_BYTES, code[N];
+    float scale[1];
+
+    sh_load_raw(code, block + at % SH_CODE8_ELEMS);
+    sh_load_raw(scale, sh_cuda_code_scale(block));
+    for (int k = 0; k < N; k++)
+        v[k] = sh_cuda_code_widen(code[k], law, scale[0]);
+}
+
+/* As sh_floats_load(), also of floats in codes. */
+template <int N> __device__ __forceinline__ void sh_cuda_load_any(float (&v)[N], const struct sh_floats &f, int64_t at)
+{
+    if (f.coded)
+        sh_cuda_load_codes(v, f.coded, f.law, at);
+    else
+        sh_floats_load(v, f, at);
 }
 
 #endif

@@ -82,6 +82,24 @@ template <class UPDATE> struct sh_by_runs {
     }
 };
 
+static inline sh_runs sh_runs_of(const struct sh_op_call *call, int first, int n)
+{
+    sh_runs r = {};
+
+    r.n = n;
+    r.update = call->scalars->update;
+    for (int i = 0; i < n; i++) {
+        const struct sh_decay_run *from = &call->runs[first + i];
+
+        r.begin[i] = from->begin;
+        r.end[i] = from->end;
+        r.decay[i] = from->decay;
+        r.key[i] = sh_random_of(call, from).key;
+        r.origin[i] = from->origin;
+    }
+    return r;
+}
+
 /* vectors: whether four neighbours can be read at once from all operands. */
 template <class UPDATE>
 static inline sh_rc sh_update_by_runs(const char *name, const struct sh_op_call *call, UPDATE update, bool vectors)
@@ -90,19 +108,10 @@ static inline sh_rc sh_update_by_runs(const char *name, const struct sh_op_call 
 
     for (int done = 0; done < call->attr->runs.count; done += SH_RUNS) {
         const struct sh_decay_run *from = call->runs + done;
-        int left = call->attr->runs.count - done;
-        sh_by_runs<UPDATE> f = {update, from[0].begin / N * N, {}};
+        int left = call->attr->runs.count - done, n = left < SH_RUNS ? left : SH_RUNS;
+        sh_by_runs<UPDATE> f = {update, from[0].begin / N * N, sh_runs_of(call, done, n)};
 
-        f.r.n = left < SH_RUNS ? left : SH_RUNS;
-        f.r.update = call->scalars->update;
-        for (int i = 0; i < f.r.n; i++) {
-            f.r.begin[i] = from[i].begin;
-            f.r.end[i] = from[i].end;
-            f.r.decay[i] = from[i].decay;
-            f.r.key[i] = sh_random_of(call, &from[i]).key;
-            f.r.origin[i] = from[i].origin;
-        }
-        SH_TRY(sh_map<N>(name, f, from[f.r.n - 1].end - f.first, vectors, call->queue));
+        SH_TRY(sh_map<N>(name, f, from[n - 1].end - f.first, vectors, call->queue));
     }
     return SH_OK;
 }

@@ -128,6 +128,7 @@ const struct sh_kernel_table sh_kernels_cuda = {
 #ifdef HAVE_CUDA
     .fill_normal = sh_cuda_fill_normal,
     .mixsum = sh_cuda_mixsum,
+    .widen = sh_cuda_widen,
     .count_bad = sh_cuda_count_bad,
     .sum_words = sh_cuda_sum_words,
     .take_slots = sh_cuda_take_slots,

@@ -626,10 +626,19 @@ void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t byt
     e->device->copy(e->copies, host, device, bytes);
 }
 
-/* On the queue of copies: it reads the same state as they do and must end before the update. */
-void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint64_t place, uint64_t *sums)
+void sh_exec_widen(struct sh_exec *e, float *host, struct sh_floats device, int64_t n)
 {
-    sh_rc rc = e->device->kernels->mixsum(device, n, place, sums, e->copies);
+    sh_rc rc = e->device->kernels->widen(device, n, host, e->copies);
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+}
+
+/* On the queue of copies: it reads the same state as they do and must end before the update. */
+void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t first, int64_t n, uint64_t place,
+                    uint64_t *sums)
+{
+    sh_rc rc = e->device->kernels->mixsum(device, first, n, place, sums, e->copies);
 
     if (rc != SH_OK)
         sh_stop(rc);

@@ -88,9 +88,12 @@ void sh_exec_copies_begin(struct sh_exec *e);
 void sh_exec_copy(struct sh_exec *e, void *host, const void *device, int64_t bytes);
 void sh_exec_copies_end(struct sh_exec *e);
 
-/* Among the copies: sum parts of the device's memory before it travels, as the kernel table's mixsum does, into sums
- * [parts], which sh_exec_host() lent. Only if the device has memory of its own. Stops the job if a GPU fails. */
-void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t n, uint64_t place, uint64_t *sums);
+/* Among the copies, only if the device has memory of its own: copy n floats in codes to float32 in the host arena; and sum
+ * parts of the device's memory before it travels, as the kernel table's mixsum does, into sums [parts], which sh_exec_host()
+ * lent. Both stop the job if a GPU fails. */
+void sh_exec_widen(struct sh_exec *e, float *host, struct sh_floats device, int64_t n);
+void sh_exec_mixsum(struct sh_exec *e, struct sh_floats device, int64_t first, int64_t n, uint64_t place,
+                    uint64_t *sums);
 
 /* Separate pinned host memory for those sums, kept until the end: at least `bytes`, whose contents are lost when it
  * grows. Stops the job with SH_E_MEMORY if it cannot be allocated. */

@@ -51,16 +51,6 @@ const struct sh_kernel_table *sh_request_kernels(const struct sh_config *cfg, bo
     return gpu ? &sh_kernels_cuda : sh_request_device(cfg, false)->kernels;
 }
 
-/* Parts of the update have kernels for CPUs only. */
-static sh_rc check_updates_of_gpus(const struct sh_config *cfg)
-{
-    if (cfg->optimizer.state_dtype == SH_PRECISION_INT8)
-        return sh_fail(SH_E_USAGE,
-                       "optimizer.state_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; give "
-                       "bfloat16, or training.device=cpu");
-    return SH_OK;
-}
-
 /* Generation has a kernel of its own, which takes any size. */
 sh_rc sh_request_check_heads(const struct sh_config *cfg)
 {
@@ -80,7 +70,7 @@ sh_rc sh_request_check_heads(const struct sh_config *cfg)
 }
 
 /* Refuse what does not work with float16, or not yet on GPUs. */
-sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topology *at, bool train)
+sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topology *at)
 {
     const struct {
         bool there;
@@ -89,15 +79,14 @@ sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topol
         {at->gpu, "its kernels are for CPUs, but the job runs on GPUs; give bfloat16, or training.device=cpu"},
         {cfg->lora.rank > 0, "adapters (lora.rank) need a base in bfloat16 or float32; give one of these"},
     };
-    const bool gpu = at->gpu;
 
-    if (gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
+    if (at->gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
         return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
                                    "give compute, or training.device=cpu");
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
-    return gpu && train ? check_updates_of_gpus(cfg) : SH_OK;
+    return SH_OK;
 }
 
 /* A share of n, rounded up; 0.28 of 25 is 7, though the product of the two doubles is more. */

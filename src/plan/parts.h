@@ -15,7 +15,7 @@ int sh_request_segment(const struct sh_config *cfg, const struct sh_topology *at
 
 /* device.c. Each check refuses what the device cannot do, with SH_E_USAGE; offload also fills *out, for training. */
 const struct sh_kernel_table *sh_request_kernels(const struct sh_config *cfg, bool gpu);
-sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topology *at, bool train);
+sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topology *at);
 sh_rc sh_request_check_heads(const struct sh_config *cfg);
 sh_rc sh_request_offload(const struct sh_config *cfg, bool gpu, struct sh_offload *out);
 

@@ -296,7 +296,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     int parts = sh_group_size(mesh, mesh->data);
     struct sh_pass_options steps = {.micro_steps = 1};
 
-    SH_TRY(sh_request_check_device(cfg, at, purpose == SH_TO_TRAIN));
+    SH_TRY(sh_request_check_device(cfg, at));
     SH_TRY(check_purpose(cfg, purpose, gpu));
     if (gpu && !generate)
         SH_TRY(sh_request_check_heads(cfg));

@@ -84,6 +84,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_ADAMW] = sh_cuda_adamw,
         [SH_OP_SGD] = sh_cuda_sgd,
         [SH_OP_LION] = sh_cuda_lion,
+        [SH_OP_ADAMW_CODED] = sh_cuda_adamw_coded,
+        [SH_OP_LION_CODED] = sh_cuda_lion_coded,
         [SH_OP_EMA] = sh_cuda_ema,
         [SH_OP_UNPACK] = sh_cuda_unpack,
         [SH_OP_KV_PUT] = sh_cuda_kv_put,
@@ -292,7 +294,7 @@ static void check_mixsum(int64_t n, int shift, bool halves)
         memcpy(&memory[i], &(uint32_t){i * 2654435761u}, sizeof *memory);
     device_put(device, memory, (size_t)n * sizeof *memory);
     device_put(sums, found, sizeof found);
-    assert_int_equal(sh_cuda_mixsum(sh_floats_in(device, n, halves), n, place, sums, NULL), SH_OK);
+    assert_int_equal(sh_cuda_mixsum(sh_floats_in(device, n, halves), 0, n, place, sums, NULL), SH_OK);
     device_get(found, sums, sizeof found);
     device_free(device);
     device_free(sums);
@@ -314,6 +316,50 @@ static void mixsum(void **state)
             check_mixsum(counts[i], shift, false);
             check_mixsum(counts[i], shift, true);
         }
+}
+
+/* Codes, and a part of them that may begin and end within a block: their sum; and as float32, of which the last block may be
+ * incomplete. Nothing around it is written. */
+static void check_codes(enum sh_code8_law law, int64_t first, int64_t n, size_t blocks_before)
+{
+    enum { BLOCKS = 1030, ELEMS = BLOCKS * SH_CODE8_ELEMS, BYTES = BLOCKS * SH_CODE8_BLOCK_BYTES };
+    static float wide[ELEMS], found[ELEMS + 1];
+    static unsigned char codes[BYTES];
+    const uint64_t place = sh_mix64((uint64_t)n);
+    unsigned char *device = device_alloc(BYTES, blocks_before * SH_CODE8_BLOCK_BYTES);
+    uint64_t *sums = device_alloc(2 * sizeof *sums, 0), sum[2] = {1, 1};
+    float *to = device_alloc(sizeof found, 4 * (blocks_before % 4));
+    struct sh_floats from = {.coded = device, .law = law};
+
+    for (int i = 0; i < ELEMS; i++)
+        wide[i] = (float)(law == SH_CODE8_LINEAR ? optest_int(-99, 99) : optest_int(0, 99)) / 64;
+    sh_code8_put(codes, law, ELEMS, wide);
+    sh_code8_get(codes, law, ELEMS, wide);
+    memset(found, 0x11, sizeof found);
+    device_put(device, codes, BYTES);
+    device_put(sums, sum, sizeof sum);
+    device_put(to, found, sizeof found);
+    assert_int_equal(sh_cuda_mixsum(from, first, n, place, sums, NULL), SH_OK);
+    assert_int_equal(sh_cuda_widen(from, n, to, NULL), SH_OK);
+    device_get(sum, sums, sizeof sum);
+    device_get(found, to, sizeof found);
+    assert_true(sum[0] == sh_mixsum((struct sh_floats){.whole = wide + first}, n, place) && sum[1] == 1);
+    assert_memory_equal(found, wide, (size_t)n * sizeof *found);
+    assert_true(found[n] == sh_floats_join(0x1111, 0x1111));
+    device_free(to);
+    device_free(sums);
+    device_free(device);
+}
+
+static void codes(void **state)
+{
+    static const int64_t cuts[][2] = {{0, 64}, {0, 1}, {1, 63}, {4, 128}, {63, 66}, {100, 5000}, {384, SH_MIXSUM_PART}};
+    (void)state;
+    optest_seed(12);
+    for (size_t i = 0; i < (elem.few ? 5 : sizeof cuts / sizeof *cuts); i++)
+        for (int law = 0; law < SH_CODE8_LAWS; law++)
+            for (size_t blocks = 0; blocks < 2; blocks++)
+                check_codes((enum sh_code8_law)law, cuts[i][0], cuts[i][1], blocks);
 }
 
 static uint64_t take_slot(uint64_t *slots)
@@ -358,6 +404,34 @@ static void check_damage(int64_t n, bool halves, size_t shift)
     free(room);
 }
 
+/* Blocks of codes: of one that holds an infinity, all numbers but those whose code is 0 count, and of a NaN all; not behind n. */
+static void damage_in_codes(void **state)
+{
+    enum { BLOCKS = 40, ELEMS = BLOCKS * SH_CODE8_ELEMS, BYTES = BLOCKS * SH_CODE8_BLOCK_BYTES };
+    static unsigned char codes[BYTES];
+    static float wide[ELEMS];
+    unsigned char *device = device_alloc(BYTES, SH_CODE8_BLOCK_BYTES);
+    uint64_t *slots = device_alloc(2 * sizeof *slots, 0), bad = 0;
+    int64_t n = ELEMS - 37;
+
+    (void)state;
+    for (int law = 0; law < SH_CODE8_LAWS; law++) {
+        for (int i = 0; i < ELEMS; i++)
+            wide[i] = i % 640 == 70 ? INFINITY : i % 640 == 130 ? NAN : (float)(i % 7);
+        sh_code8_put(codes, (enum sh_code8_law)law, ELEMS, wide);
+        sh_code8_get(codes, (enum sh_code8_law)law, ELEMS, wide);
+        bad = 0;
+        for (int64_t i = 0; i < n; i++)
+            bad += !isfinite(wide[i]);
+        device_put(device, codes, BYTES);
+        assert_int_equal(
+            sh_cuda_count_bad((struct sh_floats){.coded = device, .law = (enum sh_code8_law)law}, n, 1, NULL), SH_OK);
+        assert_true(bad > 64 && take_slot(slots) == bad);
+    }
+    device_free(slots);
+    device_free(device);
+}
+
 /* As the kernel's comment describes it. */
 static uint64_t sum_words(const unsigned char *x, int64_t bytes)
 {
@@ -374,10 +448,10 @@ static uint64_t sum_words(const unsigned char *x, int64_t bytes)
     return sum;
 }
 
-static void check_sum(int64_t bytes)
+static void check_sum(int64_t bytes, size_t shift)
 {
     unsigned char *host = sh_calloc((size_t)bytes + 1, 1);
-    void *device = device_alloc((size_t)bytes, 0);
+    void *device = device_alloc((size_t)bytes, shift);
     uint64_t *slots = device_alloc(2 * sizeof *slots, 0);
 
     for (int64_t i = 0; i < bytes; i++)
@@ -434,8 +508,9 @@ static void damage(void **state)
         check_damage(n[i], false, 0);
         check_damage(n[i], true, 0);
         check_damage(n[i], false, 4);
-        check_sum(n[i]);
-        check_sum(8 * n[i] + 2);
+        check_sum(n[i], 0);
+        check_sum(8 * n[i] + 2, 0);
+        check_sum(8 * n[i] + 4, 4);
     }
 }
 
@@ -443,15 +518,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ELEM_TESTS,
+        cmocka_unit_test(elem_update_of_codes),
         cmocka_unit_test(norm_refuses),
         cmocka_unit_test(embed_outside),
         cmocka_unit_test(damage),
+        cmocka_unit_test(damage_in_codes),
         cmocka_unit_test(average),
         cmocka_unit_test(exact),
         cmocka_unit_test(exact_rounds),
         cmocka_unit_test(update_has_many_runs),
         cmocka_unit_test(initial_values),
         cmocka_unit_test(mixsum),
+        cmocka_unit_test(codes),
     };
     bool few = getenv("SHERD_FEW_SHAPES") != NULL;
 
@@ -463,6 +541,7 @@ int main(void)
                          .n_lengths = few ? 3 : 6,
                          .matrices = matrices,
                          .n_matrices = few ? 3 : 6,
+                         .exact_codes = true,
                          .few = few};
     return cmocka_run_group_tests_name("cuda_elem", tests, NULL, NULL);
 }

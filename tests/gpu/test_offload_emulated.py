@@ -23,6 +23,7 @@ HOST = {'offload.optimizer': 'cpu'}
 NUMBERS = ('loss', 'grad_norm', 'lr')
 BF16 = {'training.mixed_precision_param': 'bfloat16'}
 SMALL = {'optimizer.state_dtype': 'bfloat16'}
+CODED = {'optimizer.state_dtype': 'int8'}
 ASYNC = {'checkpoint.async_mode': 'async', 'checkpoint.async_busy': 'wait'}
 # Several slices per unit; no unit is a whole number of slices.
 LARGE = {'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.ffn_dim': 200,
@@ -126,6 +127,12 @@ MATRIX += [
     (2, {**BF16, **SMALL, **LATE, 'optimizer.name': 'muon', 'parallelism.sharding_strategy': 'full_shard'}, {}),
     (1, {**LARGE, 'optimizer.name': 'normuon'}, {'offload.optimizer_ratio': 0.5}),
     (4, {**LARGE, **BF16, 'optimizer.name': 'normuon', 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, {}),
+]
+# States in codes leave but for those of vectors.
+MATRIX += [
+    (1, {**LARGE, **CODED}, {'offload.optimizer_ratio': 0.6}),
+    (2, {**LARGE, **BF16, **CODED, **LATE, 'parallelism.sharding_strategy': 'full_shard', **ASYNC}, {}),
+    (4, {**LARGE, **CODED, 'optimizer.name': 'lion', 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'optimizer.ema_decay': 0.7}, {}),
 ]
 # Chunks that gathers fetch, and, on one rank, the fetch that takes the place of the gather.
 PARAMS = {'offload.parameters': 'cpu'}
@@ -434,9 +441,12 @@ def main():
     cases += [(f'resumed {name}', resumes, *way, BF16) for name, *way in (
         ('GPU to host', {}, HOST), ('GPU to host, all', {}, {**HOST, **ALL}), ('host to GPU, all', {**HOST, **ALL}, {}), ('host to GPU', HOST, {}),
         ('host to host', {**HOST, 'offload.optimizer_ratio': 0.3}, HOST))]
+    cases += [(f'resumed {name}, states in codes', resumes, *way, {**LARGE, **BF16, **CODED}) for name, *way in (
+        ('GPU to GPU, saved behind', {}, ASYNC), ('GPU to host', ASYNC, HOST), ('host to GPU', HOST, {}))]
     cases += [('rolled back', goes_back, AT_ONCE), ('rolled back with an update pending', goes_back, {}), ('from and to a folder of transformers', hugging_face),
               ('in any order on 1 GPU', in_any_order, 1, range(20 if LONG else 3), {**LARGE, **BF16, **LATE}),
               ('in any order on 2 GPUs, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ASYNC}),
+              ('states in codes in any order, saved behind', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **CODED, **ASYNC}),
               ('activations in any order', in_any_order, 1, range(20 if LONG else 2), {**DEEP, **BF16, **ACT}),
               ('all and activations in any order', in_any_order, 2, range(20 if LONG else 2),
                {**DEEP, **BF16, **ALL, **ACT, **LATE, 'training.local_batch_size': 1}),
@@ -450,7 +460,7 @@ def main():
                {**LARGE, **BF16, **ALL, **LATE, 'training.local_batch_size': 1}),
               ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned),
               ('more than the node has', more_than_the_node), ('a copy fails', copy_fails),
-              ('traced', traced), ('benchmark of checkpoints', benched, {}),
+              ('traced', traced), ('benchmark of checkpoints', benched, {}), ('benchmark of checkpoints, states in codes', benched, {**HOST, **CODED}),
               ('benchmark of checkpoints, all away', benched, {**HOST, **ALL})]
     cases += [(f'refused: {more}', ends, 'refused', 1, status, says, more) for more, status, says in REFUSED]
     return job.run_cases(cases)

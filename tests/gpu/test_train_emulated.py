@@ -21,6 +21,9 @@ AVERAGE = {'optimizer.ema_decay': 0.7, 'validation.ema': True, 'optimizer.lr': 0
 # Larger rates than AdamW's, from the first step on, so that a wrong step shows in the second loss.
 MUON = {'optimizer.name': 'muon', 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
 NORMUON = {**MUON, 'optimizer.name': 'normuon', 'optimizer.muon_beta2': 0.8}
+# Codes are read from the second step on.
+CODED = {'optimizer.state_dtype': 'int8', 'optimizer.lr': 0.02, 'lr_scheduler.warmup_steps': 0}
+INT8 = {**CODED, 'training.steps': 4, 'lr_scheduler.total_steps': 4}
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 
@@ -365,6 +368,9 @@ def main():
               ('gemma4', '1x2', 'bfloat16', {'model.global_head_dim': 512, 'training.steps': 1}), ('sharing', '1x1', 'float32', {'model.n_layers': 6}),
               ('sharing', '1x2', 'bfloat16', {'model.n_layers': 6, 'activation_checkpoint.mode': 'full'}), ('latent', '1x1', 'float32', {}),
               ('latent', '1x2', 'bfloat16', {}), ('llama', '1x1', 'float32', MUON), ('gpt2', '1x2', 'float32', MUON), ('llama', '2x2', 'bfloat16', MUON),
+              ('llama', '1x1', 'float32', INT8), ('llama', '1x2', 'float32', INT8), ('gpt2', '2x2', 'bfloat16', INT8),
+              ('llama', '1x2', 'float32', {**INT8, **mpi, 'optimizer.name': 'lion', 'optimizer.lr': 1e-3}), ('experts', '2x2', 'float32', INT8),
+              ('llama', 'two stages of matrices', 'float32', {**CUT_DEEP, **INT8}),
               ('llama', '1x1', 'bfloat16', NORMUON), ('llama', '1x4', 'float32', MUON), ('gpt2', '1x2', 'float32', {**NORMUON, 'optimizer.muon_split': 'heads'}),
               ('llama', '1x2', 'float32', {**NORMUON, **mpi, 'optimizer.groups': 'pattern=down optimizer=adamw'}),
               ('experts', '2x2', 'float32', NORMUON),
@@ -392,6 +398,10 @@ def main():
         *[(f'{name}, with rows on their owners and an average', functools.partial(checkpoints, steps=4, **NORMUON, **mean), *way, 'async')
           for mean in [{**validation(), 'optimizer.ema_decay': 0.7, 'validation.ema': True}] for name, *way in (
               ('from GPUs to the CPU', (CUDA, '2x2'), (CPU, '1x1')), ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x2')))],
+        *[(f'{name}, with states in codes, {mode}', functools.partial(checkpoints, steps=4, **CODED, **mean), *way, mode)
+          for mean in [{**validation(), 'optimizer.ema_decay': 0.7, 'validation.ema': True}] for name, *way, mode in (
+              ('from GPUs to the CPU', (CUDA, '2x2'), (CPU, '1x1'), 'async'), ('from GPUs to the CPU', (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
+              ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '1x2'), 'async'), ('from the CPU to GPUs', (CPU, '1x1'), (CUDA, '2x1'), 'disabled'))],
         *[(f'a checkpoint of {first[1]} goes on on {second[1]}', functools.partial(checkpoints, **DEEP, **validation()), first, second, 'async')
           for first, second in (((CUDA, 'two stages, each two ranks'), (CPU, '1x1')), ((CPU, '1x1'), (CUDA, 'two late stages')))],
         ('a bit of a copy that changes on the host fails its save', flipped),
@@ -403,6 +413,8 @@ def main():
             counted, '1x2', 2, 64, **{'data.document_mask': True, 'data.document_separator': 0})),
         ('replicas are compared where they lie', functools.partial(
             counted, '2x1', 4, 64, **{'fault.replica_check_every': 1})),
+        ('replicas are compared where they lie, with states in codes', functools.partial(
+            counted, '2x1', 4, 64, **{**INT8, 'fault.replica_check_every': 1})),
         ('a save brings the state over once', functools.partial(
             counted, '2x1', 8, state_bytes(), **{'checkpoint.enable': True, 'checkpoint.interval': 1})),
         ('adapters upon a model of the CPU, on two GPUs', adapted, '1x2', 'float32'),
@@ -428,6 +440,8 @@ def main():
         ('memory as planned, on one GPU', planned, '1x1'),
         ('memory as planned, in a stage', functools.partial(planned, 'two stages', **DEEP)),
         ('memory as planned, with matrices at their owners', functools.partial(planned, '1x2', **NORMUON)),
+        ('memory as planned, with states in codes', functools.partial(
+            planned, '1x2', **INT8, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('memory as planned, with checkpoints in the background', functools.partial(
             planned, '2x2', **rounded, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),
         ('room is kept for libraries and NCCL', margin),

@@ -51,7 +51,7 @@ static void run_variant(const struct optest *before, const struct optest *one, e
 
 /* Runs with few shapes look for races between threads, which show in any thread order, so they skip the variants of
  * thread order. */
-static void all_variants(const struct optest *before, const struct optest *one)
+void elem_variants(const struct optest *before, const struct optest *one)
 {
     for (int v = elem.few ? SHIFTED : 0; v < VARIANTS; v++)
         run_variant(before, one, (enum variant)v);
@@ -74,7 +74,7 @@ void elem_check(struct optest *before, const double terms[SH_OP_MAX_OUT])
         else
             optest_close(&ref, &one, o, terms[o]);
     }
-    all_variants(before, &one);
+    elem_variants(before, &one);
     optest_end(&ref);
     optest_end(&one);
     optest_end(before);
@@ -837,7 +837,7 @@ static void check_pair(struct optest *first, struct optest *second, struct optes
         if (fused->call.out[o].data)
             optest_same(&pair, &one, o);
     }
-    all_variants(fused, &one);
+    elem_variants(fused, &one);
     optest_end(&one);
     optest_end(first);
     optest_end(second);

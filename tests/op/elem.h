@@ -17,8 +17,9 @@ struct elem {
     const int64_t *lengths; /* of vectors */
     const int64_t (*matrices)[2];
     int n_lengths, n_matrices;
-    bool half; /* the other activation type is f16 rather than bf16, in tests that have activations */
-    bool few;  /* only the first shapes of the other tests too: a sanitizer makes them slow */
+    bool half;        /* the other activation type is f16 rather than bf16, in tests that have activations */
+    bool exact_codes; /* an update rounds to codes as the reference does: products and sums are rounded one by one */
+    bool few;         /* only the first shapes of the other tests too: a sanitizer makes them slow */
 };
 extern struct elem elem;
 
@@ -44,6 +45,16 @@ void elem_narrow_states(struct optest *t);
  * bf16. */
 void elem_make_exact(struct optest *t);
 
+/* elem_coded.c: an update of n elements, a multiple of 64, with states in codes, in two runs, the second of which begins within
+ * a block; some are in none. Numbers of which all devices round the same sums to codes. Compare with the reference, of whose
+ * codes `most` may be off by one, and free `before`. */
+void elem_begin_coded(struct optest *t, enum sh_op_kind kind, int64_t n);
+void elem_make_exact_coded(struct optest *t);
+void elem_check_coded(struct optest *before, int64_t most);
+
+/* Run `before` in the ways that are left, which must give the bits of `one`. */
+void elem_variants(const struct optest *before, const struct optest *one);
+
 void elem_norm(void **state);
 void elem_qk_norm(void **state);
 void elem_regroup(void **state);
@@ -60,6 +71,7 @@ void elem_vector(void **state);
 void elem_update(void **state);
 void elem_update_in_halves(void **state);
 void elem_update_of_bf16_states(void **state);
+void elem_update_of_codes(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 void elem_unpack(void **state);

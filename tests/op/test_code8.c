@@ -1,5 +1,4 @@
 /* Numbers in codes of eight bits, and updates whose states are in them. */
-#include "kernels/states.h"
 #include "src/base/number/code8_law.h"
 #include "tests/op/elem.h"
 
@@ -115,56 +114,6 @@ static void the_ends(void **state)
     assert_true(y[4] == 5 && y[5] == 0 && y[63] == 0);
 }
 
-/* An update of n elements in two runs, the second of which begins within a block; some are in none. */
-static void begin_update(struct optest *t, enum sh_op_kind kind, int64_t n)
-{
-    optest_begin(t, kind);
-    t->scalars = (struct sh_op_scalars){.lr = 1e-2f,
-                                        .beta1 = 0.9f,
-                                        .beta2 = 0.95f,
-                                        .adam_eps = 1e-8f,
-                                        .weight_decay = 0.1f,
-                                        .beta1_pow = 0.81,
-                                        .beta2_pow = 0.9025,
-                                        .grad_scale = 0.5f,
-                                        .seed = 3,
-                                        .update = 9};
-    optest_in(t, 0, SH_F32, 1, (const int64_t[]){n});
-    optest_out(t, 0, SH_F32, 1, (const int64_t[]){n});
-    optest_add_to(t, 0);
-    for (int o = 1; o < sh_op_info(kind)->n_out - 1; o++) {
-        optest_out(t, o, SH_U8, 2, (const int64_t[]){n / ELEMS, BLOCK});
-        for (int64_t i = 0; i < n; i += ELEMS) {
-            float x[ELEMS];
-
-            for (int k = 0; k < ELEMS; k++)
-                x[k] = (float)(o == 1 ? optest_int(-99, 99) : optest_int(1, 99)) / 64;
-            sh_code8_put((unsigned char *)t->call.out[o].data + sh_code8_bytes(i), sh_state_law(o - 1), ELEMS, x);
-        }
-    }
-    t->attr.runs.count = 2;
-    t->runs[0] = (struct sh_decay_run){.end = n / 2 - 7, .decay = true, .tensor = 1, .origin = -3};
-    t->runs[1] = (struct sh_decay_run){.begin = n / 2 - 7, .end = n - 20, .tensor = 2, .origin = n / 2 - 7};
-}
-
-/* Numbers of a state that differ by more than a step of its codes, and those that differ at all. */
-static void compare(const struct optest *a, const struct optest *b, int o, int *far, int *off)
-{
-    int64_t n = a->call.out[0].dim[0];
-
-    for (int64_t i = 0; i < n; i += ELEMS) {
-        const unsigned char *x = (unsigned char *)a->call.out[o].data + sh_code8_bytes(i);
-        const unsigned char *y = (unsigned char *)b->call.out[o].data + sh_code8_bytes(i);
-
-        for (int k = 0; k < ELEMS; k++) {
-            int d = o == 1 ? abs((signed char)x[k] - (signed char)y[k]) : abs(x[k] - y[k]);
-
-            *far += d > 1;
-            *off += d > 0;
-        }
-    }
-}
-
 /* Parameters to codes and back: the reference's bits, and what has been decoded has the same codes again. */
 static void to_codes_and_back(void **state)
 {
@@ -206,33 +155,6 @@ static void to_codes_and_back(void **state)
     }
 }
 
-static void as_the_reference(void **state)
-{
-    static const enum sh_op_kind kinds[] = {SH_OP_ADAMW_CODED, SH_OP_LION_CODED};
-    static const int64_t lengths[] = {64, 128, 192, 1024, 2048 + 64};
-
-    (void)state;
-    optest_seed(17);
-    for (int i = 0; i < 10; i++) {
-        struct optest t, right;
-        int far = 0, off = 0;
-        int64_t n = lengths[i / 2];
-
-        begin_update(&t, kinds[i % 2], n);
-        optest_copy(&right, &t);
-        assert_int_equal(sh_kernels_cpu.run[kinds[i % 2]](&t.call), SH_OK);
-        assert_int_equal(sh_kernels_ref.run[kinds[i % 2]](&right.call), SH_OK);
-        for (int64_t k = 0; k < n; k++)
-            assert_true(fabs(optest_get(&t.call.out[0], k) - optest_get(&right.call.out[0], k)) <= 1e-5);
-        for (int o = 1; o < sh_op_info(kinds[i % 2])->n_out - 1; o++)
-            compare(&t, &right, o, &far, &off);
-        assert_int_equal(far, 0);
-        assert_true(off <= 2 + n / 100);
-        optest_end(&t);
-        optest_end(&right);
-    }
-}
-
 static double seconds_of(struct optest *t)
 {
     struct timespec from, to;
@@ -252,7 +174,7 @@ static void how_long_it_takes(void **state)
 
     (void)state;
     elem_begin_update(&wide, SH_OP_ADAMW, N);
-    begin_update(&coded, SH_OP_ADAMW_CODED, N);
+    elem_begin_coded(&coded, SH_OP_ADAMW_CODED, N);
     wide.attr.runs.count = coded.attr.runs.count = 1;
     wide.runs[0].end = coded.runs[0].end = N;
     for (int i = 0; i < TIMES; i++) {
@@ -267,6 +189,11 @@ static void how_long_it_takes(void **state)
     optest_end(&coded);
 }
 
+static void run(struct optest *t, const struct sh_kernel_table *table, int way)
+{
+    optest_run(t, table, way + 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,9 +203,10 @@ int main(void)
         cmocka_unit_test(no_number_has_the_last_code),
         cmocka_unit_test(the_ends),
         cmocka_unit_test(to_codes_and_back),
-        cmocka_unit_test(as_the_reference),
+        cmocka_unit_test(elem_update_of_codes),
         cmocka_unit_test(how_long_it_takes),
     };
 
+    elem = (struct elem){.table = &sh_kernels_cpu, .run = run};
     return cmocka_run_group_tests_name("code8", tests, NULL, NULL);
 }

@@ -13,12 +13,8 @@ SH_CLONES static void update(float *p, float *const *state, const float *grad, i
     float *m = state[0], *v = state[1];
 
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float g = grad[i] * f.grad_scale;
-        m[i] = f.beta1 * m[i] + f.grad1 * g;
-        v[i] = f.beta2 * v[i] + f.grad2 * g * g;
-        p[i] = p[i] * f.keep - f.step * m[i] / (sqrtf(v[i] * f.root) + f.eps);
-    }
+    for (int64_t i = 0; i < n; i++)
+        sh_adamw_elem(&p[i], &m[i], &v[i], grad[i], &f, f.keep);
 }
 
 /* The factors depend on the step, so they are computed once rather than per element. */

@@ -22,12 +22,8 @@ struct adamw {
         sh_floats_load(m1, m, at);
         sh_floats_load(v1, v, at);
         sh_floats_load(p1, p, at);
-        for (int k = 0; k < N; k++) {
-            float scaled = grad[k] * plain.grad_scale;
-            m1[k] = plain.beta1 * m1[k] + plain.grad1 * scaled;
-            v1[k] = plain.beta2 * v1[k] + plain.grad2 * scaled * scaled;
-            p1[k] = p1[k] * kept - plain.step * m1[k] / (sqrtf(v1[k] * plain.root) + plain.eps);
-        }
+        for (int k = 0; k < N; k++)
+            sh_adamw_elem(&p1[k], &m1[k], &v1[k], grad[k], &plain, kept);
         if (m.high)
             sh_cuda_random(r, run, at, word);
         sh_cuda_store_state(m, at, m1, word, 0);

@@ -1,4 +1,4 @@
-/* What has no kernel for GPUs yet: states in codes, norms of heads on several ranks.
+/* What has no kernel for GPUs yet: gathers in codes, norms of heads on several ranks.
  * src/plan/request.c refuses a run that would need one. */
 #include "kernels/cuda/cuda.h"
 
@@ -7,8 +7,6 @@
     {                                                                                                \
         return sh_fail(SH_E_USAGE, "%s: there is no kernel for GPUs", sh_op_info(call->kind)->name); \
     }
-ON_CPUS(adamw_coded)
-ON_CPUS(lion_coded)
 ON_CPUS(encode)
 ON_CPUS(decode)
 ON_CPUS(qk_means)

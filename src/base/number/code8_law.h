@@ -6,6 +6,21 @@
 #include "src/base/number/code8.h"
 #include "src/base/number/dtype.h"
 
+/* sh_f32_to_bits() and back, on GPUs too. */
+SH_DTYPE uint32_t sh_code8_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+SH_DTYPE float sh_code8_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 SH_DTYPE float sh_code8_linear(unsigned char code, float scale)
 {
     return scale * ((float)(signed char)code * (1.0f / 127.0f));
@@ -33,16 +48,16 @@ SH_DTYPE float sh_code8_per_fourth(float scale)
  * floats would keep compilers from vectorising. */
 SH_DTYPE float sh_code8_at_most(float y, float most)
 {
-    int32_t bits = (int32_t)(sh_f32_to_bits(y) & 0x7fffffffu), bound = (int32_t)sh_f32_to_bits(most);
+    int32_t bits = (int32_t)(sh_code8_bits(y) & 0x7fffffffu), bound = (int32_t)sh_code8_bits(most);
 
-    return sh_bits_to_f32((uint32_t)(bits < bound ? bits : bound));
+    return sh_code8_float((uint32_t)(bits < bound ? bits : bound));
 }
 
 /* The code of x, |x| <= scale, and scale > 0. Of a block with an infinity or a NaN, these have the last code. */
 SH_DTYPE unsigned char sh_code8_to_linear(float x, float per_linear, uint32_t bits)
 {
-    int32_t sign = (int32_t)sh_f32_to_bits(x) >> 31;
-    float size = sh_bits_to_f32(sh_f32_to_bits(x) & 0x7fffffffu);
+    int32_t sign = (int32_t)sh_code8_bits(x) >> 31;
+    float size = sh_code8_float(sh_code8_bits(x) & 0x7fffffffu);
     int32_t code = (int32_t)sh_code8_at_most(size * per_linear + (float)(int32_t)bits * SH_CODE8_STEP, 127);
 
     return (unsigned char)((code ^ sign) - sign);
@@ -52,7 +67,7 @@ SH_DTYPE unsigned char sh_code8_to_linear(float x, float per_linear, uint32_t bi
  * 0.75 and 0.95, and a polynomial is its power of -3/4. */
 SH_DTYPE float sh_code8_root(float r)
 {
-    float w = sh_bits_to_f32(0x4f500000u - (sh_f32_to_bits(r) >> 2)), cube = r * w * (w * w), p = cube * w;
+    float w = sh_code8_float(0x4f500000u - (sh_code8_bits(r) >> 2)), cube = r * w * (w * w), p = cube * w;
 
     return cube * (871.335423f + p * (-1325.28313f + p * (995.381459f + p * -286.515458f)));
 }
@@ -62,13 +77,13 @@ SH_DTYPE float sh_code8_root(float r)
 SH_DTYPE unsigned char sh_code8_to_fourth(float x, float per_fourth, uint32_t bits)
 {
     float r = x * per_fourth;
-    int32_t code = (int32_t)sh_code8_at_most(sh_code8_root(r), 255), some = (int32_t)sh_f32_to_bits(x);
+    int32_t code = (int32_t)sh_code8_at_most(sh_code8_root(r), 255), some = (int32_t)sh_code8_bits(x);
     float c = (float)code, below = c * c, above = (c + 1.0f) * (c + 1.0f), share;
 
     below *= below;
     above *= above;
     share = (float)(int32_t)bits * SH_CODE8_STEP * (above - below) - (r * SH_CODE8_FOURTHS - below);
-    code += (int32_t)(sh_f32_to_bits(share) >> 31); /* below 0: the upper one */
+    code += (int32_t)(sh_code8_bits(share) >> 31); /* below 0: the upper one */
     some = some > 1 ? 1 : some;
     code = code < some ? some : code;
     code = code > 255 ? 255 : code;

@@ -68,6 +68,13 @@ struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at
     return (struct sh_range){begin, begin + n};
 }
 
+struct sh_range sh_shards_whole(const struct sh_shards *p, int piece, struct sh_range range)
+{
+    int64_t owned = p->r->map->unit[sh_shards_param(p, piece)->unit].owned.begin;
+
+    return (struct sh_range){range.begin - (range.begin - owned) % SH_CODE8_ELEMS, range.end};
+}
+
 /* ---- states in the host's memory that do not lie there ---- */
 
 /* Bytes that a unit has there. On a GPU, n_host states, of 4 bytes an element unless packed; on a CPU, where the file
@@ -124,7 +131,7 @@ static void copy_host(const struct sh_map_stretch *t, void *arg)
     struct sh_exec *exec = c->s->r->exec;
 
     for (int k = 0; k < c->s->n_host && k < c->s->r->map->unit[t->unit].n_states; k++)
-        for (int i = 0; i < SH_FLOATS_ARRAYS; i++) {
+        for (int i = 0; i < SH_FLOATS_ARRAYS && !sh_map_coded(c->s->r->p, k); i++) { /* these are staged */
             void *host = sh_floats_array(in_host(c->s, t->unit, k, t->range.begin), i);
             void *home = sh_floats_array(t->state[k], i);
             int64_t bytes = sh_floats_bytes(t->state[k], t->range.end - t->range.begin);
@@ -169,7 +176,8 @@ static void put_staged(const struct sh_map_stretch *t, void *arg)
     const struct sh_shards *s = arg;
 
     for (int k = 1; k <= s->r->p->n_optim_states; k++)
-        sh_floats_put(t->state[k], t->range.end - t->range.begin, staged(s, t->unit, k, t->range.begin));
+        sh_exec_put_floats(s->r->exec, t->state[k], staged(s, t->unit, k, t->range.begin),
+                           t->range.end - t->range.begin);
 }
 
 static sh_rc visit_staged(const struct sh_shards *s)
@@ -240,16 +248,21 @@ struct far_copy {
 /* The range of the caller may begin within a block, but that of the visit does not. */
 static void get_coded(const struct sh_map_stretch *t, const struct far_copy *c)
 {
+    enum { PIECE = 1 << 15 };
     struct sh_range here = sh_layout_intersect(t->range, (struct sh_range){c->begin, c->end});
-    float room[SH_CODE8_ELEMS];
+    float *room = sh_calloc(PIECE, sizeof *room);
 
-    for (int64_t at = t->range.begin; at < here.end; at += SH_CODE8_ELEMS) {
-        struct sh_range of = sh_layout_intersect(
-            here, (struct sh_range){at, at + SH_CODE8_ELEMS < here.end ? at + SH_CODE8_ELEMS : here.end});
+    for (int64_t at = t->range.begin; at < here.end; at += PIECE) {
+        struct sh_range of =
+            sh_layout_intersect(here, (struct sh_range){at, at + PIECE < here.end ? at + PIECE : here.end});
 
-        sh_floats_get(sh_floats_at(t->state[c->k], at - t->range.begin), of.end - at, room);
+        if (c->r->device->gpu)
+            sh_exec_get_floats(c->r->exec, room, sh_floats_at(t->state[c->k], at - t->range.begin), of.end - at);
+        else
+            sh_floats_get(sh_floats_at(t->state[c->k], at - t->range.begin), of.end - at, room);
         memcpy(c->to + (of.begin - c->begin), room + (of.begin - at), (size_t)(of.end - of.begin) * sizeof *room);
     }
+    free(room);
 }
 
 static void copy_far(const struct sh_map_stretch *t, void *arg)
@@ -302,7 +315,7 @@ static sh_rc visit_far(struct sh_shards *s, int piece, int64_t at, int64_t n, st
     c.k = sh_map_state_at(s->r->p, sh_shards_param(s, piece)->unit, c.k);
     SH_REQUIRE(c.k >= 0);
     if (sh_map_coded(s->r->p, c.k))
-        range.begin -= (range.begin - s->r->map->unit[sh_shards_param(s, piece)->unit].owned.begin) % SH_CODE8_ELEMS;
+        range = sh_shards_whole(s, piece, range);
     if (gpu) {
         pthread_mutex_lock(&turn);
         s->r->device->attach();

@@ -63,6 +63,9 @@ const char *sh_shards_name(const struct sh_shards *p, int piece);
 bool sh_shards_has(const struct sh_shards *p, int piece, int k);
 struct sh_range sh_shards_range(const struct sh_shards *p, int piece, int64_t at, int64_t n);
 
+/* The range of a piece's unit that begins with a whole block of codes and so may be visited (map.h). */
+struct sh_range sh_shards_whole(const struct sh_shards *p, int piece, struct sh_range range);
+
 /* After a load or save that failed with `rc`: the failure of a home to give or take state, if there was one on any rank;
  * *home then says that the checkpoint is not at fault. Its text begins with `where`. Collective, agreed. Errors:
  * SH_E_DATA of the scratch file; else rc. */

@@ -99,7 +99,9 @@ static void copy_by_queue(const struct sh_map_stretch *s, void *arg)
     for (int k = 0; k < r->map->n_states; k++) {
         struct sh_floats from = s->state[k], to = sh_floats_at(m->copy[k], s->range.begin - m->written.begin);
 
-        for (int i = 0; i < SH_FLOATS_ARRAYS && sh_floats_array(from, i); i++)
+        if (from.coded)
+            sh_exec_widen(r->exec, to.whole, from, s->range.end - s->range.begin);
+        for (int i = 0; i < SH_FLOATS_ARRAYS && !from.coded && sh_floats_array(from, i); i++)
             sh_exec_copy(r->exec, sh_floats_array(to, i), sh_floats_array(from, i),
                          sh_floats_bytes(from, s->range.end - s->range.begin));
     }
@@ -113,14 +115,15 @@ struct piece_sums {
 
 static void sum_state(const struct sh_map_stretch *s, int k, struct sh_shards *p, int piece)
 {
-    int64_t skip = s->range.begin - sh_shards_range(p, piece, 0, 0).begin, block, n;
+    struct sh_range all = sh_shards_range(p, piece, 0, p->pieces[piece].elems), of = sh_layout_intersect(all, s->range);
     int own = sh_map_state_at(p->r->p, s->unit, k);
+    int64_t block, n;
     uint64_t place;
 
-    for (int64_t at = 0; sh_shards_has(p, piece, k) && at < s->range.end - s->range.begin; at += n) {
-        n = sh_ckpt_piece_cut(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, skip + at,
-                              s->range.end - s->range.begin - at, &block, &place);
-        sh_exec_mixsum(p->r->exec, sh_floats_at(s->state[own], at), n, place, p->parts + p->n_parts);
+    for (int64_t at = of.begin; sh_shards_has(p, piece, k) && at < of.end; at += n) {
+        n = sh_ckpt_piece_cut(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, at - all.begin, of.end - at,
+                              &block, &place);
+        sh_exec_mixsum(p->r->exec, s->state[own], at - s->range.begin, n, place, p->parts + p->n_parts);
         for (int64_t i = 0; i < parts_of(n); i++)
             p->part_of[p->n_parts++] = &p->pieces[piece].early[k][block];
     }
@@ -155,8 +158,9 @@ static void queue_all(struct sh_shards *p)
     p->part_of = sh_calloc((size_t)most, sizeof *p->part_of);
     for (int i = 0; i < p->set.n_pieces; i++) {
         struct piece_sums c = {.shards = p, .piece = i};
+        struct sh_range range = sh_shards_range(p, i, 0, p->pieces[i].elems);
 
-        visit(r, sh_shards_param(p, i)->unit, sh_shards_range(p, i, 0, p->pieces[i].elems), sum_stretch, &c);
+        visit(r, sh_shards_param(p, i)->unit, sh_shards_whole(p, i, range), sum_stretch, &c);
     }
     for (int i = 0; i < r->p->n_units; i++)
         if (r->p->units[i].trainable)
