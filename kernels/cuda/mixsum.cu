@@ -1,6 +1,7 @@
 /* Sums of the data that a checkpoint copies (src/base/number/mixsum.h), in parts of SH_MIXSUM_PART elements, one block each.
  * Bytes: 4 per element, read once, or 2 or 1 of states; some 25 integer operations each, most of them in two 64-bit
- * products. A GPU of 3 TB/s is therefore bound by this arithmetic, but the copy to the host, which follows, takes ten times as long. */
+ * products. A GPU of 3 TB/s is therefore bound by this arithmetic, but the copy to the host, which follows, takes ten times
+ * as long. */
 #include "src/base/number/mixsum.h"
 
 #include "kernels/cuda/cuda.h"

@@ -26,7 +26,7 @@ KERNELS = BUILD / 'kernels/cuda'
 PROGRAMS = {
     'attention': ('attention', 'attention_any'),
     'delta': ('conv', 'gate', 'rule', 'rule_bwd', 'scan_bwd', 'heads', 'vector'),
-    'elem': ('act', 'adamw', 'bias', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
+    'elem': ('act', 'adamw', 'bias', 'coded', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
              'sink', 'unpack', 'vector', 'softmax', 'pairs', 'forms'),
     'head': ('softmax', 'product', 'exact', 'vector', 'forms'),
     'linear': ('product', 'vector'),
