@@ -243,6 +243,11 @@ MODELS = {
 }
 
 
+# One loss of all blocks together has other gradients than one for each.
+ONE_BLOCK = {'mixtral': {'num_hidden_layers': 1}, 'qwen2_moe': {'mlp_only_layers': [0, 1]}, 'qwen3_moe': {'mlp_only_layers': [0, 1]},
+             'olmoe': {'num_hidden_layers': 1}, 'granitemoe': {'num_hidden_layers': 1}}
+
+
 def draw(model):
     plus_one = model.config.model_type.startswith(('gemma', 'qwen3_5')) and model.config.model_type != 'gemma4_text'  # the identity is then at 0
     with torch.no_grad():
@@ -263,10 +268,10 @@ def draw(model):
                 b.uniform_(0.5, 1.5)
 
 
-def make(name, dtype, folder, **options):
+def make(name, dtype, folder, changes=(), **options):
     torch.manual_seed(20)
     kind, values = MODELS[name]
-    model = transformers.AutoModelForCausalLM.from_config(kind(**values))
+    model = transformers.AutoModelForCausalLM.from_config(kind(**{**values, **dict(changes)}))
     draw(model)
     model = model.to(dtype)
     shutil.rmtree(folder, ignore_errors=True)
@@ -361,6 +366,10 @@ def case_gradients(name):
     stream = make_tokens(model.config.vocab_size)
     loss_of(model, stream, 0).backward()
     job.train(folder, {**SLOPE, 'model.hf_assets_path': f'../{folder}-hf'})
+    return compare_gradients(folder, model)
+
+
+def compare_gradients(folder, model):
     after = exported(f'{folder}/out/checkpoint/hf-{1:08}')
     wrong = []
     for name, p in model.named_parameters():
@@ -368,6 +377,21 @@ def case_gradients(name):
         off = ((found - p.grad).norm() / p.grad.norm()).item()
         wrong += [f'{name}: its gradient is {off:.2g} off, bound {GRADIENT_BOUND:g}'] if not off <= GRADIENT_BOUND else []
     return wrong
+
+
+def case_balance(name, changes):
+    """transformers' own loss that balances experts, in a model with one block of them: its part of the gradients, and what
+    a step reports, with moe.aux_loss_coeff as doc/from-others.md converts it."""
+    folder, weight = f'{slug(name)}-balance', 0.5
+    make(name, torch.float32, f'{folder}-hf', changes)
+    model = load(f'{folder}-hf')
+    stream = make_tokens(model.config.vocab_size)
+    rows = torch.tensor(stream[:BATCH * SEQ]).view(BATCH, SEQ)
+    aux = weight * model(rows, use_cache=False, output_router_logits=True).aux_loss
+    (loss_of(model, stream, 0) + aux).backward()
+    steps = job.train(folder, {**SLOPE, 'model.hf_assets_path': f'../{folder}-hf',
+                               'moe.aux_loss_coeff': weight * model.config.num_experts_per_tok})
+    return job.differ('aux_loss', [steps[0]['aux_loss']], [aux.item()], LOSS_BOUND) + compare_gradients(folder, model)
 
 
 def case_export(name):
@@ -743,6 +767,7 @@ if __name__ == '__main__':
     sys.exit(job.run_cases(
         [(f'{name}, {dtype}: {STEPS} steps', case_train, name, dtype) for name in MODELS for dtype in types[name]]
         + [(f'{name}: gradients', case_gradients, name) for name in MODELS]
+        + [(f'{name}: loss of balance', case_balance, name, changes) for name, changes in ONE_BLOCK.items()]
         + [(f'{name}: export', case_export, name) for name in MODELS]
         + [(f'{name}: config.json, {spelling.__name__}', case_config, name, spelling)
            for name in MODELS for spelling in (dict, older)]
