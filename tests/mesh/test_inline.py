@@ -29,7 +29,7 @@ def config(ranks):
             'training.local_batch_size': tiny.GLOBAL_BATCH // ranks}
 
 
-def train(name, ranks, changes, shim):
+def train(name, ranks, changes, shim, words=('train', 'c.yaml')):
     """The program with a single-threaded MPI library, or the system's own."""
     folder = job.prepare(name, {'job.dump_folder': 'out', **config(ranks), **changes})
     env = job.environment(ranks)
@@ -37,7 +37,7 @@ def train(name, ranks, changes, shim):
         raise job.Failed(f'{SHIM} is not built')
     if shim:
         env['LD_PRELOAD'] = job.launcher.preload(SHIM)
-    return subprocess.run(job.command(ranks, ['train', 'c.yaml']), cwd=folder, env=env, capture_output=True, text=True,
+    return subprocess.run(job.command(ranks, [*words]), cwd=folder, env=env, capture_output=True, text=True,
                           stdin=subprocess.DEVNULL, timeout=job.SECONDS, check=False)
 
 
@@ -59,9 +59,16 @@ def refused(name, changes, shim, status, says):
         f'exit {run.returncode}, expected {status} with "{says}": {run.stderr}']
 
 
+def bench():
+    """`bench comm` measures the way that training takes."""
+    words = 'bench', 'comm', 'c.yaml', '--repeat=1', '--max-bytes=4KiB'
+    runs = [train(f'bench-{i}', 2, changes, True, words) for i, changes in enumerate((INLINE, IN_MPI))]
+    return [f'exit {run.returncode}: {run.stderr}' for run in runs if run.returncode]
+
+
 if __name__ == '__main__':
     job.need_launcher()
     tiny.write_tokens('tokens.bin')
     cases = [(f'the same bits on {ranks} ranks, {changes}', same, i, ranks, changes) for i, (ranks, changes) in enumerate(WAYS)]
-    cases += [('a thread where there may be none', refused, 'thread', {}, True, 5, 'comm.progress=inline')]
+    cases += [('a thread where there may be none', refused, 'thread', {}, True, 5, 'comm.progress=inline'), ('bench comm', bench)]
     sys.exit(job.run_cases(cases))

@@ -157,6 +157,7 @@ static sh_rc open_comm(struct bench *b)
                                   .device = r->device,
                                   .backend = !strcmp(name, "self") ? NULL : name,
                                   .share_gpu = r->gpu.sharing > 1,
+                                  .inline_progress = r->cfg.comm.progress == SH_PROGRESS_INLINE,
                                   .ranks_per_node = b->ranks_per_node,
                                   .nccl_max_ctas = r->cfg.comm.nccl_max_ctas};
 
