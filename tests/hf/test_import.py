@@ -241,10 +241,21 @@ class Evil:
 
 
 EVIL = pickle.dumps(Evil())
+# By getattr() early Pythons 3.11 pickle members of enumerations, so it is allowed for those.
+REACH = b'cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\nMetadata\nX\x08\0\0\0__init__tR.'
 
 
 def evil_torch(path):
     torch.save({'model': Evil(), 'optimizer': {}, 'model_args': {}, 'iter_num': 1}, path)
+
+
+class Reach:
+    def __reduce__(self):
+        return getattr, (torch.Tensor, '__init__')
+
+
+def evil_reach(path):
+    torch.save({'optimizer_state_dict': Reach()}, path)
 
 
 def rewrite_metadata(change):
@@ -323,6 +334,7 @@ OPTIM = [f'global_step{trainers.STEPS}/zero_pp_rank_{rank}_mp_rank_00_optim_stat
 # what, in which checkpoint, which file of it ('': the whole), what is done to it, text of the error
 BAD = [
     ('evil .metadata', DCP, '.metadata', lambda p: p.write_bytes(EVIL), 'system, which no description of tensors needs'),
+    ('evil attribute in .metadata', DCP, '.metadata', lambda p: p.write_bytes(REACH), 'reads __init__ of an object'),
     ('evil piece', DCP, '__0_0.distcp', lambda p: p.write_bytes(EVIL * (p.stat().st_size // len(EVIL) + 1)), '__0_0.distcp, at byte'),
     ('evil full state', FULL, '', evil_torch, 'nothing of which was run'),
     ('evil full state, a bare pickle', FULL, '', lambda p: p.write_bytes(EVIL), 'nothing of which was run'),
@@ -331,6 +343,7 @@ BAD = [
      'nothing of which was run'),
     ('evil ckpt.pt', NANO, 'ckpt.pt', evil_torch, 'nothing of which was run'),
     ('evil states of ZeRO', 'ZeRO-2', OPTIM[0], evil_torch, 'nothing of which was run'),
+    ('evil attribute in states of ZeRO', 'ZeRO-2', OPTIM[0], evil_reach, 'nothing of which was run. Unsupported: the attribute __init__'),
     ('evil model states of ZeRO', 'ZeRO-2', f'global_step{trainers.STEPS}/mp_rank_00_model_states.pt', evil_torch, 'nothing of which was run'),
     ('evil universal', 'universal', 'zero/model.norm.weight/exp_avg.pt', evil_torch, 'nothing of which was run'),
     ('no states of the last rank', 'ZeRO-2', OPTIM[1], pathlib.Path.unlink, 'and there are states of 1'),

@@ -1,5 +1,6 @@
 """Distributed checkpoints of torch (DCP). torch's own reader runs any code that is in .metadata; here that file may name
 only the classes that describe tensors, and each piece is read with weights_only."""
+import enum
 import io
 import os
 import pathlib
@@ -20,9 +21,18 @@ DAMAGE = (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueErro
           ImportError, RecursionError, MemoryError, UnicodeDecodeError, AssertionError)
 
 
+def _member(of, name):
+    """Stands for getattr(), by which the first Pythons 3.11 (Debian 12's too) pickle a member of an enumeration."""
+    if not isinstance(of, enum.EnumMeta) or name not in of.__members__:
+        raise Refused(f'it reads {shown(name)} of an object, which no description of tensors needs: nothing of it was run')
+    return of.__members__[name]
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module, name):
         import torch
+        if module in ('builtins', '__builtin__') and name == 'getattr':
+            return _member
         if name == 'PosixPath' and (module, name) in NAMES:
             return pathlib.PurePosixPath  # its module differs between versions of Python
         if (module, name) in NAMES:

@@ -1,6 +1,7 @@
 """DeepSpeed: ZeRO-1, 2 and 3, and universal checkpoints. Weights are the float32 masters of its optimizer."""
 import math
 import os
+import pickle
 import re
 
 from . import entries, torchfile
@@ -37,6 +38,18 @@ class _Inert:
 ALLOWED = [type(name.rsplit('.', 1)[1], (_Inert,), {'__module__': name.rsplit('.', 1)[0]}) for name in (
     'deepspeed.runtime.fp16.loss_scaler.LossScaler', 'deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler',
     'deepspeed.runtime.zero.config.ZeroStageEnum', 'deepspeed.utils.tensor_fragment.fragment_address')]
+STAGES = 'disabled', 'optimizer_states', 'gradients', 'weights'
+
+
+def _member(of, name):
+    """Stands for getattr(), by which the first Pythons 3.11 (Debian 12's too) pickle a member of an enumeration."""
+    if of is not ALLOWED[2]:
+        raise pickle.UnpicklingError(f'Unsupported: the attribute {shown(name)} of an object')
+    return of(STAGES.index(name))
+
+
+_member.__module__, _member.__name__, _member.__qualname__ = 'builtins', 'getattr', 'getattr'
+ALLOWED.append(_member)
 
 
 def _load(folder, name):
