@@ -2,7 +2,7 @@
 """Checkpoints that torch makes in the manner of other trainers (trainers.py): sherd-import finds weights and moments to
 the bit, a run goes on with the losses of the other one, sherd-export leads back, and what is wrong, damaged or evil is
 one line with nothing run and nothing left behind. Prints TAP. Needs the virtual environment that tests/hf/venv makes;
-SHERD_HF_VENV names it.
+SHERD_HF_VENV names it. SHERD_TEST_FEW=1 leaves out memory and options: they start Python with torch five times.
 """
 import contextlib
 import io
@@ -552,8 +552,8 @@ def case_muon(family):
 
 cases = [(f'import: {name}', case_import, name) for name in MADE]
 cases += [('round trip over DCP', case_round_trip, DCP, 'dcp'), ('round trip over Trainer', case_round_trip, TRAINER, 'trainer'),
-          ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('options', case_words), ('stopped', case_stopped),
-          ('memory', case_memory)]
+          ('torch loads the DCP', case_dcp_loads), ('Trainer resumes from the folder', case_trainer_loads), ('stopped', case_stopped)]
+cases += [] if job.FEW else [('options', case_words), ('memory', case_memory)]
 cases += [(f'refused: {what}', case_refused, *row) for what, *row in BAD]
 if hasattr(torch.optim, 'Muon'):  # from torch 2.9 on
     cases += [(f'torch.optim.Muon, {family}', case_muon, family) for family in ('llama', 'gpt2', 'phi3')]
