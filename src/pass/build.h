@@ -59,8 +59,8 @@ struct sh_build {
 /* If b->fit: set b->recompute to the least recomputation whose arena is at most limit_bytes; if there is none, to the
  * one with the smallest arena, which sh_pass_build() then refuses. Searches a ladder of levels (fit.c). With b->fit_tiles,
  * b->tile_rows is set too, if that saves recomputing whole blocks, or makes it fit at all.
- *   level  in: the first that may be chosen, 0 at first; out: the one chosen. Ranks whose answers differ all ask again
- *          from the highest of them.
+ *   level  in: the first that may be chosen, 0 at first; out: the one chosen. Ranks of a stage whose answers differ
+ *          all ask again from the highest of them.
  * Cost: about log2(blocks) + 2 plans, twice that with tiles; before a refusal about three times that. Errors: those of the passes. */
 sh_rc sh_pass_fit(struct sh_build *b, int *level);
 
@@ -72,10 +72,13 @@ struct sh_recompute sh_pass_fit_level(int blocks, int level);
 enum { SH_HOMES_TEXT = 120 };
 const char *sh_pass_homes_text(const struct sh_build *b, char text[SH_HOMES_TEXT]);
 
+/* b->recompute in words; of stages that each fit a budget, that they do. */
+const char *sh_pass_recompute_text(const struct sh_build *b, char text[SH_RECOMPUTE_TEXT]);
+
 /* If b->widen, after sh_pass_fit(): set b->batch.chunk_rows to 8192 or 4096 if there are that many rows and the arena
  * still takes at most limit_bytes. Each chunk reads and writes the gradient of the output matrix once more.
  *   most  in: the most that may be chosen; out: what was chosen. Ranks whose answers differ all ask again with the
- *         least of them.
+ *         least of them. Without a head, on stages before the last, nothing is chosen, and *most stays.
  * Cost: up to two plans. Errors: those of the passes. */
 sh_rc sh_pass_widen(struct sh_build *b, int64_t *most);
 

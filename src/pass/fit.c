@@ -8,7 +8,10 @@
  * So each level takes no more than the one before it, up to the level that takes least; if the last block sets the
  * peak, the topmost levels gain nothing, and may lose a little: from there on each takes no less
  * (tests/unit/test_pass_fit.c). If this did not hold somewhere, the answer would still fit, only with a level right
- * below it that does not. */
+ * below it that does not.
+ *
+ * A stage of a pipeline has some of the blocks: levels that change only those of others take the same, and the lowest is
+ * chosen. */
 #include "kernels/rows.h"
 #include "src/base/mem.h"
 #include "src/pass/build.h"
@@ -188,11 +191,21 @@ sh_rc sh_pass_fit(struct sh_build *b, int *level)
     return SH_OK;
 }
 
+const char *sh_pass_recompute_text(const struct sh_build *b, char text[SH_RECOMPUTE_TEXT])
+{
+    if (!b->fit || sh_group_size(&b->options.mesh, b->options.mesh.pipeline) == 1)
+        return sh_recompute_text(&b->recompute, b->model.n_layers, text);
+    return "what each stage needs";
+}
+
 sh_rc sh_pass_widen(struct sh_build *b, int64_t *most)
 {
     static const int64_t wider[] = {8192, 4096};
+    const struct sh_mesh_shape *mesh = &b->options.mesh;
     int64_t all = rows_of(b), before = b->batch.chunk_rows;
 
+    if (sh_group_index(mesh, mesh->pipeline) < sh_group_size(mesh, mesh->pipeline) - 1)
+        return SH_OK;
     for (size_t i = 0; b->widen && i < sizeof wider / sizeof *wider; i++) {
         struct sh_build trial = *b;
         struct sh_program *p;

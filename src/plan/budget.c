@@ -57,19 +57,37 @@ static sh_rc agree(const struct budget *g, sh_rc rc, double *most)
     return g->agree ? g->agree(rc, most) : rc;
 }
 
-/* Choose one level of recomputation for all ranks, because they gather the same units for it. If arenas differ because
- * nodes have different numbers of threads, it is the level of the rank that needs most. */
+/* *most, which is not negative, becomes the largest value of all ranks of this rank's stage. */
+static sh_rc most_of_stage(const struct budget *g, double *most)
+{
+    const struct sh_mesh_shape *mesh = &g->b->options.mesh;
+    int own = sh_group_index(mesh, mesh->pipeline);
+
+    for (int s = 0; s < sh_group_size(mesh, mesh->pipeline); s++) {
+        double of = s == own ? *most : 0;
+
+        SH_TRY(agree(g, SH_OK, &of));
+        *most = s == own ? of : *most;
+    }
+    return SH_OK;
+}
+
+/* Choose one level of recomputation for all ranks of a stage, because they gather the same units for it. If arenas differ
+ * because nodes have different numbers of threads, it is the level of the rank that needs most. Stages gather apart, and
+ * what they send each other does not depend on it. */
 static sh_rc fit_level(const struct budget *g, int *level)
 {
-    double from, most = *level;
+    double most = *level, more;
 
     do {
         *level = (int)most;
-        from = most;
         SH_TRY(agree(g, sh_pass_fit(g->b, level), NULL));
+        more = -most;
         most = *level;
-        SH_TRY(agree(g, SH_OK, &most));
-    } while (g->agree && most > from);
+        SH_TRY(most_of_stage(g, &most));
+        more += most;
+        SH_TRY(agree(g, SH_OK, &more));
+    } while (g->agree && more > 0);
     return SH_OK;
 }
 

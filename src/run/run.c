@@ -218,8 +218,7 @@ static void announce(const struct sh_run *r)
     bool mixed = r->p->act != r->build.options.reduce || r->p->act != SH_F32;
 
     if (r->build.options.training && r->cfg.activation_checkpoint.mode != SH_RECOMPUTE_NONE)
-        snprintf(recompute, sizeof recompute, ", recompute %s",
-                 sh_recompute_text(&r->build.recompute, r->build.model.n_layers, words));
+        snprintf(recompute, sizeof recompute, ", recompute %s", sh_pass_recompute_text(&r->build, words));
     if (r->build.batch.cache)
         snprintf(recompute, sizeof recompute, ", %s, cache %d x %d positions",
                  r->build.options.strategy.params_resident ? "resident" : "gathered for each token",

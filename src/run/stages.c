@@ -4,6 +4,7 @@
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
 #include "src/pass/pipeline/deal.h"
+#include "src/pass/pipeline/stages.h"
 #include "src/pass/pipeline/links.h"
 #include "src/run/run.h"
 
@@ -129,15 +130,34 @@ sh_rc sh_stages_weigh(const struct sh_run *r, double **bytes)
     *bytes = NULL;
     if (stages_of(r) == 1)
         return SH_OK;
-    *bytes = sh_calloc((size_t)stages_of(r), sizeof **bytes);
+    *bytes = sh_calloc(3 * (size_t)stages_of(r), sizeof **bytes);
     (*bytes)[place_of(r)] = (double)r->p->arena_bytes;
-    return sh_mesh_max(*bytes, stages_of(r));
+    (*bytes)[stages_of(r) + place_of(r)] = r->build.recompute.full;
+    (*bytes)[2 * stages_of(r) + place_of(r)] = r->build.recompute.selective;
+    return sh_mesh_max(*bytes, 3 * stages_of(r));
+}
+
+enum { ROOM = 1024 };
+
+/* ", recompute none; selective in 3 of 4 blocks": of a budget, which each stage fits for itself. */
+static void say_fitted(const struct sh_run *r, const struct sh_pipe_deal *d, const int *begin, char text[ROOM])
+{
+    const double *full = r->stage_bytes + d->stages, *selective = full + d->stages;
+    char one[SH_RECOMPUTE_TEXT];
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (int s = 0; r->build.fit && s < d->stages && n < ROOM; s++) {
+        struct sh_recompute of = {.full = (int)full[s], .selective = (int)selective[s]};
+
+        n += (size_t)snprintf(text + n, ROOM - n, "%s%s", s ? "; " : ", recompute ",
+                              sh_pipe_recompute_text(d, begin, s, &of, one));
+    }
 }
 
 void sh_stages_say(const struct sh_run *r)
 {
-    enum { ROOM = 1024 };
-    char blocks[ROOM] = "", arenas[ROOM] = "", one[SH_STR_SHORT];
+    char blocks[ROOM] = "", arenas[ROOM] = "", fitted[ROOM], one[SH_STR_SHORT];
     size_t n = 0, m = 0;
     int *begin;
     struct sh_pipe_deal d;
@@ -154,6 +174,7 @@ void sh_stages_say(const struct sh_run *r)
         m += (size_t)snprintf(arenas + m, ROOM - m, "%s%s", s ? ", " : "",
                               sh_str_bytes((int64_t)r->stage_bytes[s], one));
     }
-    sh_log_info("stages of %s blocks, arenas %s", blocks, arenas);
+    say_fitted(r, &d, begin, fitted);
+    sh_log_info("stages of %s blocks, arenas %s%s", blocks, arenas, fitted);
     sh_pipe_deal_free(&d, begin);
 }

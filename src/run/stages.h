@@ -11,11 +11,12 @@ struct sh_run;
  * r->mesh is open. Errors: SH_E_BUG, with the stage, the micro-step and the operation of a message. */
 sh_rc sh_stages_agree(const struct sh_run *r);
 
-/* The arena of the rank of each stage that takes most; NULL without stages. Collective over the job.
- *   bytes  out  [stages] freed by the caller */
+/* The arena of the rank of each stage that takes most, and what each recomputes; NULL without stages. Collective over the job.
+ *   bytes  out  [3][stages] bytes, blocks in full, selective ones; freed by the caller */
 sh_rc sh_stages_weigh(const struct sh_run *r, double **bytes);
 
-/* Log how many blocks each stage has, with those of its chunks added, and its arena. Local. */
+/* Log how many blocks each stage has, with those of its chunks added, its arena, and what it recomputes to fit a
+ * budget. Local. */
 void sh_stages_say(const struct sh_run *r);
 
 #endif

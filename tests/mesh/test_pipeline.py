@@ -64,9 +64,10 @@ KINDS |= {kind: {**LLAMA, **changes, **({} if kind == 'a teacher' else {'trainin
           for kind, changes in OBJECTIVES.items()}
 FULL = {'activation_checkpoint.mode': 'full'}
 SELECTIVE = {'activation_checkpoint.mode': 'selective'}
+BUDGET = {'activation_checkpoint.mode': 'memory_budget'}  # with the limit of limited()
 TREE = {'training.reproducible': 'mesh', 'training.local_batch_size': 1, 'training.global_batch_size': 16}
 # Neither of them nor GRADS changes a bit of one stage, so rows share what it computes.
-MOVES = ('parallelism.pipeline', 'parallelism.resident', 'activation_checkpoint.', 'offload.')
+MOVES = ('parallelism.pipeline', 'parallelism.resident', 'activation_checkpoint.', 'offload.', 'memory.')
 GRADS, HYBRID = {STRATEGY: 'shard_grad_op'}, {STRATEGY: 'hybrid_shard_zero2', 'mesh.shard': 1}
 STATES = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64}
 ROWS = {'offload.activations': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64, 'training.seq_len': 16}  # of whole pages
@@ -129,6 +130,11 @@ MESHES |= {
     '4 stages of chunks, activations and states in a file': ('llama', 4, 4, {**ROWS, **STATES, **RING, **FULL, 'model.n_layers': 9,
                                                                           'training.local_batch_size': 6}),
 }
+MESHES |= {
+    '2 stages, a budget': ('llama', 4, 2, {**BUDGET, **GRADS, **LATER}),
+    '3 stages of chunks, a budget': ('gpt2, documents', 3, 3, {**BUDGET, **RING, 'model.n_layers': 7}),
+    '2 stages, matrices over 2, a budget': ('llama, 4 heads', 4, 2, {**BUDGET, TENSOR: 2, **BLOCKS}),
+}
 if job.FEW:
     MESHES = dict(list(MESHES.items())[::4])
 # What stages cannot be combined with, and a word of what is given instead.
@@ -143,8 +149,7 @@ REFUSED = {
                                   'lora.rank': 2, 'lora.target_modules': '', 'lora.target_parameters': 'down_proj'}, 'no block before the first border between stages has an adapter'),
     'leaves of rows': ({'training.reproducible': 'mesh', 'training.global_batch_size': 16, 'training.row_leaves': 2}, 'leave out training.row_leaves'),
     'sync': ({'parallelism.gradient_sync': 'every_micro_step'}, 'leave out parallelism.gradient_sync'),
-    'budget': ({'activation_checkpoint.mode': 'memory_budget', 'memory.limit_bytes': 1 << 30}, 'full, selective or none'),
-    'homes by a budget': ({'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}, 'choose homes by offload.optimizer'),
+    'homes by a budget': ({'offload.mode': 'memory_budget', 'offload.nvme_path': '.', 'memory.limit_bytes': 1 << 30}, 'choose them by offload.optimizer'),
     'gradients': ({'offload.gradients': 'nvme', 'offload.nvme_path': '.'}, 'leave out offload.gradients'),
     'scores': ({}, 'for training and validation only', 'eval', '--checkpoint', '../evaluated/out/checkpoint/step-00000003.h5',
                '--choices', '../examples.bin', '-o', 'scores.jsonl', f'--{PP}=2', f'--{STRATEGY}=shard_optim'),
@@ -249,17 +254,25 @@ def tensors_in(data):
     return {(state, name): values.tobytes() for state in states for name, values in checkpoint.read(path, state).items()}
 
 
+def limited(changes, ranks):
+    """With the limit of a budget: a byte less than the first stage takes if it recomputes nothing."""
+    if changes.get('activation_checkpoint.mode') != 'memory_budget':
+        return changes
+    return {**changes, 'memory.limit_bytes': test_memory.plan({**changes, 'activation_checkpoint.mode': 'none'}, ranks)[test_memory.ARENA] - 1}
+
+
 def case_mesh(name):
     kind, ranks, stages, changes = MESHES[name]
     mesh = {key: value for key, value in changes.items() if not key.startswith(MOVES) and (key, value) not in GRADS.items()}
     expected, tensors = one_stage(kind, ranks // stages, tuple(mesh.items()))
-    changes = config({**KINDS[kind], **changes, PP: stages})
+    changes = limited(config({**KINDS[kind], **changes, PP: stages}), ranks)
     found, steps, begun = train('run ' + name, changes, ranks)
     by_rank = [test_memory.plan(changes, ranks, rank)[test_memory.ARENA] for rank in range(ranks)]
     planned = [max(by_rank[at:at + ranks // stages]) for at in range(0, ranks, ranks // stages)]
     wrong = [f'arena of {steps[-1]["arena_bytes"]} bytes, planned {by_rank[0]}'] * (steps[-1]['arena_bytes'] != by_rank[0])
     wrong += [f'arenas {begun["stage_arena_bytes"]}, planned {planned}'] * (begun['stage_arena_bytes'] != planned)
     wrong += ['other tensors are saved'] * (tensors_in(found[-1]) != tensors)
+    wrong += [f'{planned} are over the limit'] * (max(planned) > changes.get('memory.limit_bytes', max(planned)))
     return wrong + job.differ('losses and norms', found[:-1], expected, 0)
 
 
@@ -271,6 +284,22 @@ def case_homes():
     return [f'{a}, and in memory {b}' for a, b in zip(away, here)
             if a[test_memory.ARENA] > b[test_memory.ARENA] - b['optimizer state'] / 2] + [
         f'activations in a file {moved}, and in memory {here}'] * (moved[0][test_memory.ARENA] > 0.9 * here[0][test_memory.ARENA])
+
+
+def case_budget():
+    """Each stage recomputes what the limit asks of it, the first most, and as the plan says; blocks are dealt as if nothing were
+    recomputed. One that cannot fit is named."""
+    changes = limited(config({**LLAMA, **BUDGET, PP: 4, 'model.n_layers': 8, 'training.steps': 1, 'validation.enable': False}), 4)
+    folder = job.prepare('fitted', {'job.dump_folder': 'out', **changes})
+    planned = job.sherd('plan', 'c.yaml', '--ranks', 4, folder=folder)
+    said = job.launch('train', 'c.yaml', ranks=4, folder=folder)[1]
+    words = re.findall(r'^  \d: layers.* recompute (.*)$', planned, re.M)
+    wrong = [planned] * (len(words) != 4 or words[0] == 'none' or words[3] != 'none' or 'recompute what each stage needs, to fit' not in planned)
+    wrong += [said] * (f'recompute {"; ".join(words)}' not in said)
+    try:
+        return wrong + [job.sherd('plan', 'c.yaml', '--ranks', 4, '--memory.limit_bytes=8KiB', folder=folder)]
+    except job.Failed as refusal:
+        return wrong + [str(refusal)] * ('at least, whatever is recomputed, more than memory.limit_bytes' not in str(refusal))
 
 
 def case_late():
@@ -481,7 +510,7 @@ def case_printed(name):
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
-            + [('homes', case_homes), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
+            + [('homes', case_homes), ('a budget', case_budget), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
                ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('dealt apart', case_dealt_apart), ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])

@@ -3,6 +3,7 @@
 #include "src/pass/pipeline/deal.h"
 #include "src/pass/pipeline/links.h"
 #include "src/pass/pipeline/order.h"
+#include "src/pass/pipeline/stages.h"
 #include "tests/unit/tiny.h"
 
 #include <math.h>
@@ -195,6 +196,115 @@ static void given_numbers_stay(void **state)
     }
 }
 
+enum { FITTED = 7 };
+
+static struct sh_build to_fit(int chunks, bool apart)
+{
+    static struct tiny_model m;
+    struct sh_build b;
+    int axes[SH_AXES] = {1, 1, 1, 1, 1, 1, 2};
+
+    m = tiny_models[0];
+    m.model.n_layers = FITTED;
+    m.model.tie_word_embeddings = false;
+    b = tiny_build(&m, 2);
+    b.options.micro_steps = 4;
+    b.options.chunks = chunks;
+    b.options.weights_apart = apart;
+    b.options.strategy.keep_after_forward = true;
+    b.options.mesh = sh_mesh_shape_of(axes, 0);
+    b.fit = true;
+    return b;
+}
+
+/* The arenas of one stage at all levels, with the blocks as a budget deals them. */
+static void weigh_levels(struct sh_build b, int stage, int64_t bytes[2 * FITTED + 1])
+{
+    b.options.mesh.rank = stage;
+    for (int level = 0; level <= 2 * FITTED; level++) {
+        struct sh_program *p;
+
+        b.recompute = sh_pass_fit_level(FITTED, level);
+        assert_int_equal(sh_pass_weigh(&b, &p), SH_OK);
+        bytes[level] = p->arena_bytes;
+        sh_program_destroy(p);
+    }
+}
+
+/* The lowest level that fits, of each stage alone; in words, of the blocks that it has. */
+static void expect_fitted(const struct sh_build *from, const int64_t bytes[2][2 * FITTED + 1], int64_t limit)
+{
+    struct sh_build b = *from;
+    struct sh_pipe_stages all;
+    int own = 0;
+
+    b.limit_bytes = limit;
+    assert_int_equal(sh_pass_fit(&b, &own), SH_OK);
+    assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &all), SH_OK);
+    for (int s = 0; s < 2; s++) {
+        int least = 0;
+        struct sh_recompute of;
+
+        while (bytes[s][least] > limit)
+            least++;
+        of = sh_pass_fit_level(FITTED, least);
+        assert_memory_equal(&all.recompute[s], &of, sizeof of);
+        assert_int_equal(all.p[s]->arena_bytes, bytes[s][least]);
+    }
+    sh_pipe_stages_free(&all);
+}
+
+static void each_stage_fits_a_budget(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        struct sh_build b = to_fit(1 + (kind == 1), kind == 2);
+        int64_t bytes[2][2 * FITTED + 1], least = 0;
+        struct sh_pipe_stages all;
+        int own = 0;
+
+        for (int s = 0; s < 2; s++) {
+            weigh_levels(b, s, bytes[s]);
+            least = bytes[s][2 * FITTED] > least ? bytes[s][2 * FITTED] : least;
+        }
+        assert_true(bytes[1][1] == bytes[1][0] && bytes[1][FITTED] < bytes[1][0]); /* of its own blocks alone */
+        for (int s = 0; s < 2; s++)
+            for (int i = 0; i <= 2 * FITTED; i += tiny_step(3))
+                if (bytes[s][i] >= least)
+                    expect_fitted(&b, bytes, bytes[s][i]);
+        b.limit_bytes = least - 1; /* of the stage that needs most */
+        assert_int_equal(sh_pass_fit(&b, &own), SH_OK);
+        assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &all), SH_E_MEMORY);
+        assert_non_null(strstr(sh_error_text(),
+                               bytes[0][2 * FITTED] == least ? "stage 0: the plan needs" : "stage 1: the plan needs"));
+        sh_error_clear();
+        sh_pipe_stages_free(&all);
+    }
+}
+
+/* "2 of 4 blocks": those of others do not count. */
+static void words_are_of_a_stage(void **state)
+{
+    const int begin[] = {0, 2, 4, 6, 7};
+    const struct sh_pipe_deal d = {.layers = 7, .stages = 2, .chunks = 2};
+    const struct {
+        int stage;
+        struct sh_recompute of;
+        const char *text;
+    } rows[] = {{0, {0}, "none"},
+                {0, {.selective = 4}, "selective in 2 of 4 blocks"},
+                {1, {.selective = 4}, "selective in 2 of 3 blocks"},
+                {1, {.selective = 2}, "none"},
+                {0, {.full = 5, .selective = 7}, "selective in 1, full in 3 of 4 blocks"},
+                {1, {.full = 6, .selective = 7}, "selective in 1, full in 2 of 3 blocks"},
+                {1, {.full = 7, .selective = 7}, "full"}};
+    char text[SH_RECOMPUTE_TEXT];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        assert_string_equal(sh_pipe_recompute_text(&d, begin, rows[i].stage, &rows[i].of, text), rows[i].text);
+}
+
 /* How much of all the head is, in 2^-30. */
 static int64_t head_of(const struct sh_build *b)
 {
@@ -228,6 +338,8 @@ static void work_is_of_the_model(void **state)
     assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (4 * block + head)) < 1e-8);
     b.recompute.full = SH_ALL_BLOCKS;
     assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (4 * block * 4 / 3 + head)) < 1e-8);
+    b.fit = true;
+    assert_true(fabs((double)head_of(&b) / SH_PIPE_WORK - head / (4 * block + head)) < 1e-8);
     b.recompute.full = 0;
     b.batch.seq *= 2;
     all = sh_model_flops(&b.model, b.batch.seq);
@@ -443,6 +555,7 @@ int main(void)
         cmocka_unit_test(work_is_of_the_model),       cmocka_unit_test(stages_have_experts),
         cmocka_unit_test(bubbles_have_closed_forms),  cmocka_unit_test(messages_meet),
         cmocka_unit_test(swapped_messages_are_named), cmocka_unit_test(hangs_are_named),
+        cmocka_unit_test(each_stage_fits_a_budget),   cmocka_unit_test(words_are_of_a_stage),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

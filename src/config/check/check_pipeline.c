@@ -62,11 +62,9 @@ static const char *bar_of(const struct sh_config *c)
          "parallelism.context_parallel_degree training.reproducible too"},
         {c->parallelism.gradient_sync == SH_GRAD_SYNC_EVERY,
          "stages reduce gradients once, after the last micro-step; leave out parallelism.gradient_sync"},
-        {c->activation_checkpoint.mode == SH_RECOMPUTE_MEMORY_BUDGET,
-         "stages need unequal memory, and no search of a budget knows all of them; give activation_checkpoint.mode=full, "
-         "selective or none"},
         {c->offload.mode == SH_OFFLOAD_BUDGET,
-         "stages need unequal memory, and no search of a budget knows all of them; choose homes by offload.optimizer"},
+         "stages wait for each other, so the seconds of one stage do not choose its homes; choose them by "
+         "offload.optimizer"},
         {c->offload.gradients != SH_OFFLOAD_NONE,
          "stages add up whole gradients in memory and reduce them once, so these would leave it for the update only; leave "
          "out offload.gradients"},

@@ -286,7 +286,7 @@ static int64_t *sums_of(const struct sh_build *b)
     sh_model_flops_of_blocks(&b->model, &batch, of);
     for (int i = 0; i < n; i++) {
         of[i].matmul += of[i].attention_causal;
-        if (i < n - 1 && sh_pass_recomputes_all(&b->recompute, i))
+        if (i < n - 1 && !b->fit && sh_pass_recomputes_all(&b->recompute, i))
             of[i].matmul += of[i].forward;
         all += of[i].matmul;
     }

@@ -34,7 +34,8 @@ void sh_pipe_deal(const struct sh_pipe_deal *d, int *begin);
 /* The most that a stage has. */
 int64_t sh_pipe_most(const struct sh_pipe_deal *d, const int *begin);
 
-/* The deal of a build. Work: the operations of products and of attention, forward, backward and recomputed. Shares stay equal if
+/* The deal of a build. Work: the operations of products and of attention, forward, backward and recomputed; what a budget
+ * recomputes does not count, since each stage finds that for the blocks that it was dealt. Shares stay equal if
  * otherwise a stage would lack what some builds ask of each: a block with experts. The caller frees both arrays.
  *   begin  out  [stages chunks + 1]; without stages 1 of each */
 struct sh_pipe_deal sh_pipe_deal_of(const struct sh_build *b, int **begin);

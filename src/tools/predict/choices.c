@@ -62,8 +62,7 @@ static sh_rc build_and_price(const struct sh_predict *l, struct other *o)
         rc = sh_cost_step(&r, &step);
     o->seconds = rc == SH_OK ? step.seconds : 0;
     o->bytes = rc == SH_OK ? sh_predict_bytes(&plan) : 0;
-    snprintf(o->recompute, sizeof o->recompute, "%s",
-             sh_recompute_text(&plan.build.recompute, plan.build.model.n_layers, text));
+    snprintf(o->recompute, sizeof o->recompute, "%s", sh_pass_recompute_text(&plan.build, text));
     sh_pipe_stages_free(&plan.stages);
     sh_program_destroy(plan.p);
     return rc;
@@ -146,7 +145,7 @@ static sh_rc say_recompute(const struct sh_predict *l)
     bool fits = !l->at.gpu || spare >= 0;
     char own[SH_RECOMPUTE_TEXT], bytes[SH_STR_SHORT];
     char rest[SH_STR_SHORT + 64] = "", cure[SH_RECOMPUTE_TEXT + 160] = "";
-    const char *text = sh_recompute_text(&l->build.recompute, l->build.model.n_layers, own);
+    const char *text = sh_pass_recompute_text(&l->build, own);
 
     if (fits && !strcmp(text, "none"))
         return SH_OK;

@@ -176,8 +176,8 @@ static void say_strategy(const struct sh_predict *l)
         snprintf(fits, sizeof fits, ", to fit %s", sh_str_bytes(l->build.limit_bytes, limit));
     sh_str_say(stdout, "strategy", "%s%s; %s%s%s; recompute %s%s%s",
                sh_request_strategy_text(&l->cfg, &l->mesh, strategy), over, precision_name(l), states_name(l),
-               gathers_name(l), sh_recompute_text(&l->build.recompute, l->build.model.n_layers, recompute),
-               sh_pass_homes_text(&l->build, homes), fits);
+               gathers_name(l), sh_pass_recompute_text(&l->build, recompute), sh_pass_homes_text(&l->build, homes),
+               fits);
 }
 
 /* sequences = ranks x micro-steps x sequences per micro-step. A configuration gives some of these; the rest follow. */

@@ -46,12 +46,14 @@ static void name_stage(const struct sh_pipe_deal *d, const int *begin, int stage
 static void say_stage(const struct sh_predict *l, const struct sh_pipe_deal *d, const int *begin, int stage)
 {
     const struct sh_program *p = l->stages.p[stage];
-    char name[256], bytes[SH_STR_SHORT];
+    char name[256], bytes[SH_STR_SHORT], recompute[SH_RECOMPUTE_TEXT];
 
     name_stage(d, begin, stage, name, sizeof name);
     printf("  %d: %-37s %15lld %13s", stage, name, (long long)p->arena_bytes, sh_str_bytes(p->arena_bytes, bytes));
     if (l->each)
         say_times(&l->each[stage]);
+    if (l->build.fit)
+        printf("  recompute %s", sh_pipe_recompute_text(d, begin, stage, &l->stages.recompute[stage], recompute));
     putchar('\n');
 }
 

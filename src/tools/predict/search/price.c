@@ -79,7 +79,7 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
     if (rc == SH_OK) {
         f->seconds = step.seconds;
         f->tokens_per_second = (double)tokens / step.seconds;
-        snprintf(f->recompute, sizeof f->recompute, "%s%s", sh_recompute_text(&b->recompute, b->model.n_layers, text),
+        snprintf(f->recompute, sizeof f->recompute, "%s%s", sh_pass_recompute_text(b, text),
                  sh_pass_homes_text(b, homes));
     }
     if (!stages.n)
