@@ -363,7 +363,7 @@ static sh_rc loop(struct sh_train *t)
     SH_TRY(catch_up(t));
     while (r->step < cfg->training.steps && !t->stopping.asked) {
         sh_tracing_before_step(&t->tracing, r);
-        SH_TRY(sh_fingerprint_before_step(&t->fingerprint, r));
+        SH_TRY(sh_fingerprint_before_step(&t->fingerprint, r, sh_batches_of(&t->batches, r->step)));
         SH_TRY(sh_train_step(t));
         if (t->stopping.asked)
             break;

@@ -18,7 +18,7 @@ PROGRAM = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / 'tests
 STEPS = 4
 BASE = {'training.steps': STEPS, 'training.global_batch_size': 8, 'training.local_batch_size': 2, 'lr_scheduler.total_steps': 10,
         'checkpoint.enable': False, 'comm.shared_memory': 'off', 'training.reproducible': 'mesh'}
-PRINTS = {'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': f'1-{STEPS}'}
+PRINTS = {'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_leaves': True, 'debug.fingerprint_steps': f'1-{STEPS}'}
 # Ranks, strategy, recomputation, threads.
 EQUAL = [(ranks, strategy, recompute, 1 + number % 2)
          for number, (strategy, recompute, ranks) in enumerate((s, m, n) for s in ('full_shard', 'shard_grad_op', 'shard_optim', 'no_shard')
@@ -79,8 +79,11 @@ def first_difference():
     return json.loads(done.stdout)
 
 
-def named(label, step, found):
-    """Whether the record is that of the operation "backward layers.0 linear_bwd_x", or of the first thing made of it."""
+def named(label, step, found, rank):
+    """Whether the record is that of the operation "backward layers.0 linear_bwd_x", or of the first thing made of it; and whether the
+    rank is named, if micro-steps made it."""
+    if 'ranks' in found and rank != 'all' and found['ranks'][1] != rank:
+        return False
     phase, *block, kind = label.split()
     for later, kinds in LATER.items():
         if kind.endswith(kinds):
@@ -92,20 +95,22 @@ def case_mutants(ranks, model):
     config = {**model, **BASE, **PRINTS}
     calls = count_calls(ranks, config)
     run('right', ranks, config)
-    draw, tried, missed = random.Random(ranks + 17), 0, []
+    draw, tried, missed, micro_steps = random.Random(ranks + 17), 0, [], 0
     while tried < MUTANTS:
         call, how = draw.randrange(calls[1], calls[STEPS]), WAYS[tried % len(WAYS)]
         step = max(i for i in range(1, STEPS) if calls[i] <= call)
-        text = run('wrong', ranks, config, CALL=call, HOW=how, RANK=ranks // 2 if tried % 4 else 'all')
+        rank = ranks // 2 if tried % 4 else 'all'
+        text = run('wrong', ranks, config, CALL=call, HOW=how, RANK=rank)
         label, change = re.search(r'^wrong: (.*): (\w+)$', text, re.M).groups()
         found = first_difference()
         if change == 'nothing' or (how == 'skip' and found['equal']):
             continue
         tried += 1
-        if found['equal'] or not named(label, step, found):
+        micro_steps += 'ranks' in found
+        if found['equal'] or not named(label, step, found, rank):
             missed.append(f'{how}, call {call} in step {step}, {label}: {found}')
-    print(f'# {tried - len(missed)} of {tried} named')
-    return missed if tried - len(missed) < NAMED * tried else []
+    print(f'# {tried - len(missed)} of {tried} named, {micro_steps} with their micro-step')
+    return missed if tried - len(missed) < NAMED * tried else [] if micro_steps else ['no micro-step was named']
 
 
 def of_unit(label):

@@ -3,6 +3,7 @@
 homes of tensors if the step is; where it is not, the first tensor that differs is named. So are metrics.norms, and they
 are what the records say. Prints TAP."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -25,6 +26,7 @@ FORWARD = 'forward layers.0.'
 # each is compared with.
 SAME = {
     'full_shard over 2': (2, {}, {}),
+    'full_shard over 8, two threads': (8, {'training.local_batch_size': 1}, {'training.threads': 2}),
     'no_shard over 4, recomputed': (4, {}, {'parallelism.sharding_strategy': 'no_shard', 'activation_checkpoint.mode': 'full'}),
     'hybrid_shard 2 x 2': (4, {}, {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2}),
     'shard_optim in shared memory': (2, {}, {'parallelism.sharding_strategy': 'shard_optim', 'comm.shared_memory': 'auto'}),
@@ -164,6 +166,7 @@ def case_tiles():
         status, said, error = diff(a, b)
         return [f'exit {status}: {said}{error}'] * (status != wanted or text not in said + error)
 
+    wrong += expect(0, 'numbers of ranks differ (1, 2)', run('one', {key: value for key, value in shared.items() if 'parallel' not in key}), whole)
     wrong += expect(0, 'parallelism.tensor_parallel_tiles differ (1, 2), which changes last bits, first those of step 1, ', whole, other)
     wrong += expect(0, 'equal to the last bit', other, same)
     wrong += expect(3, 'beyond rounding: forward layers.0.', whole, run('wrong', {**tiles, 'model.norm_eps': 1e-3}, 2))
@@ -183,6 +186,37 @@ def case_tiles():
     older = pathlib.Path('older.jsonl')
     older.write_text('\n'.join([json.dumps({key: value for key, value in json.loads(head).items() if key != 'tiles'}), *lines, '']))
     return wrong + expect(3, 'first difference: gradient ', other, older) + expect(3, 'first difference: gradient ', older, other)
+
+
+def case_leaves():
+    """What micro-steps add up to is the sum of a record, the same on any mesh; a token that is another one is found in its
+    sequences, with the ranks that read it."""
+    apart, wrong = {'debug.fingerprint_leaves': True, 'data.shuffle': False}, []
+    one, many = run('one', apart), run('many', {**apart, 'training.threads': 2}, 4)
+    for a, b in zip(records(one), records(many)):
+        ours, theirs = ([leaf[0] for leaf in record.get('leaves', [])] for record in (a, b))
+        if ours != theirs or (ours and f'{sum(int(leaf, 16) for leaf in ours) % 2 ** 64:016x}' != a['sum']) or \
+                len(ours) != 4 * a['name'].startswith(('tokens', 'forward ', 'backward ')):
+            wrong.append(f'{a["name"]} {a["sum"]}: {ours}, on 4 ranks {theirs}')
+        if theirs and [leaf[1] for leaf in b['leaves']] != [0, 1, 2, 3]:
+            wrong.append(f'{b["name"]} is made by {b["leaves"]}')
+    data = bytearray(pathlib.Path(tokens).read_bytes())
+    data[2 * ((2 * 8 + 5) * BASE['training.seq_len'] + 3)] ^= 1  # of sequence 5 of step 3
+    pathlib.Path('changed.bin').write_bytes(data)
+    other = run('other', {**apart, 'training.dataset_path': str(pathlib.Path('changed.bin').absolute())}, 2)
+    for a, b, ranks in (one, other, [0, 1]), (many, other, [2, 1]):
+        status, said, _ = diff(a, b, '--json')
+        found = json.loads(said)
+        wrong += [said] * (status != 3 or (found['step'], found['name']) != (3, 'tokens') or
+                           (found['leaf'], found['leaves'], found['ranks']) != (2, 1, ranks))
+    status, said, _ = diff(many, other)
+    wrong += [said] * (not re.search(r'in 1 of 4 micro-steps, first in that of sequences 4 to 5 of the step, by rank 2 on \S+ and rank 1 on ', said))
+    number = next(i for i, record in enumerate(records(one), 1) if 'leaves' in record)
+    for what in '"leaves": [[1, ', '"leaves": [["", -1], [', '"leaves": [7, [':
+        status, said, error = diff(one, spoil(one, number, lambda line, what=what: line.replace('"leaves": [[', what)))
+        wrong += [f'{what}: exit {status}: {said}{error}'] * (status != 3 or 'spoilt.jsonl' not in error or bool(said))
+    wrong += refused({'debug.fingerprint_leaves': True, 'debug.fingerprint': ''}, 'debug.fingerprint_leaves')
+    return wrong + refused({'debug.fingerprint_leaves': True, 'training.global_batch_size': 16384}, 'step 1 has 8192 micro-steps; at most 4096')
 
 
 def case_parted(change, step, name, kind):
@@ -206,8 +240,16 @@ def case_rounding():
     status, said, error = diff(one, two)
     wrong += [f'exit {status}: {said}{error}'] * (status != 0)
     wrong += [f'nothing said of ranks: {said}'] * (job.can_launch() and 'numbers of ranks differ' not in said)
-    status, said, _ = diff(one, run('wrong', {**NARROW, 'model.rope_theta': 3}))
-    wrong += [f'exit {status}: {said}'] * (status != 3 or f'beyond rounding: {FORWARD}rotated' not in said)
+    for change in NARROW, {'training.kernels': 'ref'}:
+        status, said, _ = diff(one, run('wrong', {**change, 'model.rope_theta': 3}))
+        wrong += [f'{change}: exit {status}: {said}'] * (status != 3 or f'beyond rounding: {FORWARD}rotated' not in said)
+    status, said, error = diff(one, run('ref', {'training.kernels': 'ref'}))
+    wrong += [f'exit {status}: {said}{error}'] * (status != 0 or 'devices differ (cpu, ref)' not in said)
+    os.environ['ONEDNN_MAX_CPU_ISA'] = 'AVX2'  # other products on the same device
+    older = run('older', NARROW)
+    del os.environ['ONEDNN_MAX_CPU_ISA']
+    status, said, error = diff(other, older, '--tolerance', '10')
+    wrong += [f'exit {status}: {said}{error}'] * (status != 0)
     status, said, _ = diff(one, other, '--tolerance', '1e9')
     return wrong + [f'with 1e9, exit {status}: {said}'] * (status != 0)
 
@@ -275,5 +317,5 @@ if __name__ == '__main__':
     cases = [(name, case_parted, *row) for name, row in PARTED.items()]
     cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms), ('damaged files', case_damaged), ('the file', case_file), ('refusals', case_refused)]
     if job.can_launch():
-        cases += [(name, case_same, *row) for name, row in SAME.items()] + [('tiles', case_tiles)]
+        cases += [(name, case_same, *row) for name, row in SAME.items()] + [('tiles', case_tiles), ('micro-steps', case_leaves)]
     sys.exit(job.run_cases(cases))

@@ -126,6 +126,7 @@ static const struct row machine[] = {
     {"debug.find_nan", "true", NULL},
     {"debug.fingerprint", "f.jsonl", NULL},
     {"debug.fingerprint_steps", "5", "debug.fingerprint=f.jsonl"},
+    {"debug.fingerprint_leaves", "true", "debug.fingerprint=f.jsonl"},
     {"fault.replica_check_every", "7", NULL},
     {"fault.replay_every", "7", NULL},
     {"comm.train_timeout_seconds", "60", NULL},

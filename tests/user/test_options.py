@@ -361,6 +361,7 @@ ROWS = {
     'debug.find_nan': Row('true', 'fault/test_wrong.py'),
     'debug.fingerprint': Row('f.jsonl', 'mesh/test_fingerprint.py'),
     'debug.fingerprint_steps': Row('2-3', 'mesh/test_fingerprint.py'),
+    'debug.fingerprint_leaves': Row('true', 'mesh/test_fingerprint.py'),
 }
 TIMES = ('time', 'start_seconds', 'tokens_per_second', 'seconds', 'arena_bytes', 'peak_rss_bytes', 'mfu', 'event', 'path', 'bytes')
 data = {}

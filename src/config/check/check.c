@@ -94,6 +94,8 @@ sh_rc sh_config_check_fingerprint(struct sh_config_state *state)
     if (sh_str_lists(steps, 1) < 0)
         return sh_config_refuse(state, "debug.fingerprint_steps",
                                 "\"%s\" is no list of steps; write numbers and ranges from 1 on: 1,2,100-102", steps);
+    if (state->cfg.debug.fingerprint_leaves && !state->cfg.debug.fingerprint[0])
+        return sh_config_refuse(state, "debug.fingerprint_leaves", "it has an effect only with debug.fingerprint");
     return SH_OK;
 }
 

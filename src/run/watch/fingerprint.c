@@ -16,11 +16,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_LEAVES = 4096 };
+
 struct sh_fingerprint_step {
     struct sh_run *r;
     int64_t step;
     struct sh_print_batch batch;
-    int64_t first; /* sequence of the newest micro-step */
+    int64_t first;  /* sequence of the newest micro-step */
+    int64_t begin;  /* sequence of the step */
+    int64_t leaves; /* micro-steps of all ranks that read other sequences; 0: they are not told apart */
+    uint64_t *leaf; /* [rows.n][leaves] what each adds to the sum of a row */
+    double *maker;  /* [rows.n][leaves] number of ranks - the first rank that added it; 0: none did */
+    char (*host)[sizeof((struct sh_mesh *)0)->host]; /* [ranks] on rank 0 */
     struct sh_print_rows rows;
     struct sh_sketch *sketch; /* [rows.n] of this rank; on rank 0 in the end of all */
     float *floats;            /* a tensor, or a piece of one */
@@ -66,9 +73,18 @@ static const float *read_floats(struct sh_fingerprint_step *s, int tensor)
     return s->floats;
 }
 
+static void add_leaf(struct sh_fingerprint_step *s, int row, int64_t first, uint64_t sum)
+{
+    int64_t at = row * s->leaves + (first - s->begin) / s->batch.sequences;
+
+    s->leaf[at] += sum;
+    s->maker[at] = s->r->mesh->world - s->r->mesh->rank;
+}
+
 /* x: what a micro-step has that begins with sequence `first`. */
 static void add_floats(struct sh_fingerprint_step *s, int row, const struct sh_tensor *t, const float *x, int64_t first)
 {
+    uint64_t before = s->sketch[row].sum;
     struct sh_print_cut c;
 
     if (!sh_print_cut(t, &s->batch, &c))
@@ -76,6 +92,8 @@ static void add_floats(struct sh_fingerprint_step *s, int row, const struct sh_t
     for (int64_t j = 0; j < s->batch.runs * s->batch.sequences; j++)
         sh_sketch_add(&s->sketch[row], x + j * c.rows * c.width, c.rows, c.width, s->rows.row[row].seed,
                       ((first + j % s->batch.sequences) * c.all + c.first[j / s->batch.sequences]) * c.width);
+    if (s->leaves)
+        add_leaf(s, row, first, s->sketch[row].sum - before);
 }
 
 /* In a section of several micro-steps, the newest one is the last. */
@@ -230,6 +248,29 @@ static sh_rc add_ranks(struct sh_fingerprint_step *s)
     return rc;
 }
 
+/* In halves, whose sums over ranks are no larger than a word. */
+static sh_rc add_leaves(struct sh_fingerprint_step *s)
+{
+    int64_t n = s->rows.n * s->leaves;
+    long long *halves;
+    sh_rc rc;
+
+    if (!n)
+        return SH_OK;
+    SH_TRY(sh_mesh_gather(s->r->mesh->host, (int)sizeof *s->host, s->host));
+    SH_TRY(sh_mesh_max(s->maker, (int)n));
+    halves = sh_calloc((size_t)n * 2, sizeof *halves);
+    for (int64_t i = 0; i < n; i++) {
+        halves[2 * i] = (long long)(s->leaf[i] >> 32);
+        halves[2 * i + 1] = (long long)(s->leaf[i] & UINT32_MAX);
+    }
+    rc = sh_mesh_sum_i64(halves, (int)(2 * n));
+    for (int64_t i = 0; i < n; i++)
+        s->leaf[i] = ((uint64_t)halves[2 * i] << 32) + (uint64_t)halves[2 * i + 1];
+    free(halves);
+    return rc;
+}
+
 /* ---- the file ---- */
 
 /* Tiles of whole blocks of rows change no number. */
@@ -240,8 +281,9 @@ static long long tile_rows_of(const struct sh_config *cfg)
     return rows > 0 && rows % SH_TILE_ROWS ? (long long)rows : 0;
 }
 
-static void print_head(const struct sh_run *r, FILE *out)
+static void print_head(const struct sh_fingerprint_step *s, FILE *out)
 {
+    const struct sh_run *r = s->r;
     const struct sh_config *cfg = &r->cfg;
     const struct sh_mesh_shape *m = &r->mesh->shape;
     char config[SH_CONFIG_DIGEST] = "";
@@ -252,11 +294,27 @@ static void print_head(const struct sh_run *r, FILE *out)
         out,
         "{\"fingerprint\": 1, \"config\": \"%s\", \"ranks\": %d, \"replicate\": %d, \"context\": %d, \"device\": "
         "\"%s\", \"dtype\": \"%s\", \"reproducible\": %s, \"seq_len\": %lld, \"local_batch\": %d, \"global_batch\": "
-        "%lld, \"tiles\": %d, \"tile_rows\": %lld, \"base\": \"%016llx\"}\n",
+        "%lld, \"tiles\": %d, \"tile_rows\": %lld, \"base\": \"%016llx\"",
         config, sh_mesh_ranks(m), sh_group_size(m, m->replicate), sh_group_size(m, m->context), r->device->name,
         sh_dtype_name(r->p->act), r->p->tree_sums ? "true" : "false", (long long)cfg->training.seq_len,
         r->build.batch.batch, (long long)sh_request_global_batch(cfg, sh_group_size(m, m->data)),
         cfg->parallelism.tensor_parallel_tiles, tile_rows_of(cfg), (unsigned long long)r->base.sum);
+    for (int i = 0; s->leaves && i < r->mesh->world; i++)
+        fprintf(out, "%s\"%s\"", i ? ", " : ", \"hosts\": [", s->host[i]);
+    fprintf(out, "%s}\n", s->leaves ? "]" : "");
+}
+
+/* Of a state and of a gradient no micro-step is the maker. */
+static void print_leaves(const struct sh_fingerprint_step *s, int row, FILE *out)
+{
+    const double *maker = s->maker + row * s->leaves;
+
+    if (!s->leaves || !maker[0])
+        return;
+    for (int64_t i = 0; i < s->leaves; i++)
+        fprintf(out, "%s[\"%016llx\", %d]", i ? ", " : ", \"leaves\": [",
+                (unsigned long long)s->leaf[row * s->leaves + i], s->r->mesh->world - (int)maker[i]);
+    fprintf(out, "]");
 }
 
 static void print_row(const struct sh_fingerprint_step *s, int i, FILE *out)
@@ -274,7 +332,9 @@ static void print_row(const struct sh_fingerprint_step *s, int i, FILE *out)
             (unsigned long long)k->sum, (long long)k->bad, (double)sh_bits_to_f32(k->largest), sh_sketch_norm(k));
     for (int j = 0; j < SH_SKETCH_SIGNS; j++)
         fprintf(out, "%s%.17g", j ? ", " : "", sh_sketch_sign(k, j));
-    fprintf(out, "]}\n");
+    fprintf(out, "]");
+    print_leaves(s, i, out);
+    fprintf(out, "}\n");
 }
 
 /* A row without a sum is of a parameter that is not trained, or of one without such a state. */
@@ -286,7 +346,7 @@ static sh_rc write_step(const struct sh_fingerprint *f, const struct sh_fingerpr
 
     SH_TRY(sh_open_output(path, f->written ? "a" : "w", &out));
     if (!f->written)
-        print_head(s->r, out);
+        print_head(s, out);
     for (int i = 0; i < s->rows.n; i++)
         if (s->sketch[i].sum)
             print_row(s, i, out);
@@ -306,6 +366,9 @@ static void forget_step(struct sh_fingerprint *f)
     sh_exec_set_look(s->r->exec, SH_LOOKS, NULL, NULL);
     sh_print_rows_free(&s->rows);
     free(s->sketch);
+    free(s->leaf);
+    free(s->maker);
+    free(s->host);
     free(s->floats);
     free(s->raw);
     free(s);
@@ -353,7 +416,25 @@ static sh_rc make_rows(struct sh_fingerprint_step *s)
     return rc;
 }
 
-sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
+static sh_rc make_leaves(struct sh_fingerprint_step *s, int64_t batch)
+{
+    size_t n;
+
+    if (!s->r->cfg.debug.fingerprint_leaves)
+        return SH_OK;
+    s->leaves = batch / s->batch.sequences;
+    if (s->leaves > MOST_LEAVES)
+        return sh_fail(SH_E_USAGE,
+                       "debug.fingerprint_leaves: step %lld has %lld micro-steps; at most %d are told apart",
+                       (long long)s->step, (long long)s->leaves, MOST_LEAVES);
+    n = (size_t)(s->rows.n * s->leaves);
+    s->leaf = sh_calloc(n, sizeof *s->leaf);
+    s->maker = sh_calloc(n, sizeof *s->maker);
+    s->host = sh_calloc((size_t)s->r->mesh->world, sizeof *s->host);
+    return SH_OK;
+}
+
+sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r, int64_t batch)
 {
     const struct sh_config *cfg = &r->cfg;
     struct sh_fingerprint_step *s;
@@ -364,8 +445,10 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r)
     *s = (struct sh_fingerprint_step){
         .r = r,
         .step = r->step + 1,
+        .begin = r->samples,
         .batch = sh_print_batch_of(&r->build.batch, cfg->training.seq_len, r->build.options.gather, &r->mesh->shape)};
     SH_TRY(sh_agree(make_rows(s)));
+    SH_TRY(make_leaves(s, batch));
     s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
     sh_exec_settle(r->exec);
     SH_TRY(sketch_states(s));
@@ -393,6 +476,8 @@ sh_rc sh_fingerprint_after_step(struct sh_fingerprint *f, struct sh_run *r)
     if (s && r->step == s->step) {
         sketch_gradients(s);
         rc = add_ranks(s);
+        if (rc == SH_OK)
+            rc = add_leaves(s);
         if (rc == SH_OK)
             rc = sh_agree(r->mesh->rank == 0 ? write_step(f, s) : SH_OK);
         f->written += rc == SH_OK;

@@ -19,8 +19,9 @@ struct sh_fingerprint {
 /* Refuse what cannot be recorded, and a file that cannot be made. Rank 0 looks. Local. Errors: SH_E_USAGE, SH_E_DATA. */
 sh_rc sh_fingerprint_check(const struct sh_run *r);
 
-/* Around the step that makes r->step + 1. Before: a pending update is carried out first. Collective. Errors: SH_E_DATA. */
-sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r);
+/* Around the step that makes r->step + 1 of `batch` sequences. Before: a pending update is carried out first. Collective.
+ * Errors: SH_E_DATA; SH_E_USAGE: it has more micro-steps than can be told apart. */
+sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r, int64_t batch);
 sh_rc sh_fingerprint_after_step(struct sh_fingerprint *f, struct sh_run *r);
 
 /* Micro-step m has sequences from number `first` of the run on; their tokens are on the device. Local. */

@@ -33,6 +33,33 @@ static void print_inputs(const struct sh_diff *d, const struct sh_print *p)
     }
 }
 
+/* Who made a micro-step: a rank, and its node. Of ranks that share one it is the first. */
+static json_int_t maker(const struct sh_prints_file *f, const struct sh_print *p, int64_t leaf, const char **host)
+{
+    json_int_t rank = json_integer_value(json_array_get(json_array_get(p->leaves, (size_t)leaf), 1));
+    const char *name = json_string_value(json_array_get(f->head.hosts, (size_t)rank));
+
+    *host = name ? name : "?";
+    return rank;
+}
+
+static void print_leaf(const struct sh_diff *d)
+{
+    int64_t count, leaf = sh_diff_leaf(d, &count), many = d->a->head.local_batch;
+    const char *host_a, *host_b;
+    json_int_t a, b;
+
+    if (!count)
+        return;
+    a = maker(d->a, d->first_a, leaf, &host_a);
+    b = maker(d->b, d->first_b, leaf, &host_b);
+    printf(
+        "  in %lld of %lld micro-steps, first in that of sequences %lld to %lld of the step, by rank %lld on %s and rank %lld on "
+        "%s\n",
+        (long long)count, (long long)json_array_size(d->first_a->leaves), (long long)(leaf * many),
+        (long long)(leaf * many + many - 1), (long long)a, host_a, (long long)b, host_b);
+}
+
 /* A state that differs before a step was changed by the update of the step before, or when the run began. */
 static void print_parting(const struct sh_diff *d)
 {
@@ -44,6 +71,7 @@ static void print_parting(const struct sh_diff *d)
     print_numbers(d->a->path, a);
     print_numbers(d->b->path, b);
     printf("  they differ by about %.2g of the norm\n", sh_diff_relative(a, b));
+    print_leaf(d);
     print_inputs(d, a);
     if (d->before)
         printf("  all %d records before it are equal%s\n", d->before, d->by_bits ? "" : " up to rounding");
@@ -80,6 +108,20 @@ static json_t *relative(const struct sh_diff *d)
     return isfinite(by) ? json_real(by) : json_null();
 }
 
+static void add_leaf(const struct sh_diff *d, json_t *out)
+{
+    int64_t count, leaf = sh_diff_leaf(d, &count);
+    const char *host_a, *host_b;
+    json_int_t a, b;
+
+    if (!count)
+        return;
+    a = maker(d->a, d->first_a, leaf, &host_a);
+    b = maker(d->b, d->first_b, leaf, &host_b);
+    json_object_update_new(out, json_pack("{s:I, s:I, s:[II], s:[ss]}", "leaf", (json_int_t)leaf, "leaves",
+                                          (json_int_t)count, "ranks", a, b, "hosts", host_a, host_b));
+}
+
 static void print_json(const struct sh_diff *d)
 {
     json_t *out = json_pack("{s:b, s:b, s:i, s:i, s:i}", "equal", !d->first_a, "bits", d->by_bits, "records", d->total,
@@ -89,6 +131,8 @@ static void print_json(const struct sh_diff *d)
         json_object_update_new(out, json_pack("{s:I, s:s, s:s?, s:o, s:i}", "step", (json_int_t)d->first_a->step,
                                               "name", d->first_a->name, "kind", d->first_a->kind, "relative",
                                               relative(d), "differing", d->differing));
+    if (d->first_a)
+        add_leaf(d, out);
     json_dumpf(out, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
     printf("\n");
     json_decref(out);

@@ -214,6 +214,25 @@ sh_rc sh_diff_find(struct sh_diff *d)
                     : sh_fail(SH_E_USAGE, "sherd diff: %s and %s have no step in common", d->a->path, d->b->path);
 }
 
+int64_t sh_diff_leaf(const struct sh_diff *d, int64_t *count)
+{
+    const json_t *a = d->first_a->leaves, *b = d->first_b->leaves;
+    int64_t first = -1, n = (int64_t)json_array_size(a);
+
+    *count = 0;
+    if (!d->by_bits || n != (int64_t)json_array_size(b))
+        return first;
+    for (int64_t i = 0; i < n; i++) {
+        const char *sum = json_string_value(json_array_get(json_array_get(a, (size_t)i), 0));
+
+        if (!strcmp(sum, json_string_value(json_array_get(json_array_get(b, (size_t)i), 0))))
+            continue;
+        first = first < 0 ? i : first;
+        *count += 1;
+    }
+    return first;
+}
+
 int sh_diff_recomputed(const struct sh_prints_file *f, int *again)
 {
     static const char recompute[] = "recompute ";

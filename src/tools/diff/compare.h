@@ -30,6 +30,10 @@ double sh_diff_relative(const struct sh_print *a, const struct sh_print *b);
 /* Errors: SH_E_USAGE: the runs did not do the same, or have no step in common. */
 sh_rc sh_diff_find(struct sh_diff *d);
 
+/* The first micro-step in which the two differ where they part, by its number on all ranks; count: how many do, 0 if they are not told
+ * apart. Ranks of runs with other micro-steps, and roundings, do not tell. */
+int64_t sh_diff_leaf(const struct sh_diff *d, int64_t *count);
+
 /* How many tensors are not what they were when they are computed again; again: of how many. */
 int sh_diff_recomputed(const struct sh_prints_file *f, int *again);
 

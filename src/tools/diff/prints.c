@@ -52,6 +52,19 @@ static bool are_texts(const json_t *list)
     return all;
 }
 
+/* Pairs of a sum and a rank. */
+static bool are_leaves(const json_t *list)
+{
+    bool all = json_is_array(list);
+
+    for (size_t i = 0; all && i < json_array_size(list); i++) {
+        const json_t *pair = json_array_get(list, i), *rank = json_array_get(pair, 1);
+
+        all = json_is_string(json_array_get(pair, 0)) && json_is_integer(rank) && json_integer_value(rank) >= 0;
+    }
+    return all;
+}
+
 static bool take_print(const json_t *line, struct sh_print *p)
 {
     const json_t *signs = json_object_get(line, "signs");
@@ -63,7 +76,8 @@ static bool take_print(const json_t *line, struct sh_print *p)
         good = take_number(json_array_get(signs, i), &p->sign[i]);
     p->kind = json_string_value(json_object_get(line, "kind"));
     p->in = json_object_get(line, "in");
-    return good && (!p->in || are_texts(p->in));
+    p->leaves = json_object_get(line, "leaves");
+    return good && (!p->in || are_texts(p->in)) && (!p->leaves || are_leaves(p->leaves));
 }
 
 static bool take_head(const json_t *line, struct sh_prints_head *h)
@@ -72,6 +86,9 @@ static bool take_head(const json_t *line, struct sh_prints_head *h)
 
     if (json_object_get(line, "tiles") &&
         !(take_whole(line, "tiles", 1, &h->tiles) && take_whole(line, "tile_rows", 0, &h->tile_rows)))
+        return false;
+    h->hosts = json_object_get(line, "hosts");
+    if (h->hosts && !are_texts(h->hosts))
         return false;
     h->reproducible = json_is_true(json_object_get(line, "reproducible"));
     return take_whole(line, "fingerprint", 1, &version) && version == 1 && take_text(line, "device", &h->device) &&

@@ -12,6 +12,7 @@
 struct sh_print {
     const char *name, *kind; /* kind NULL: no operation makes it */
     const json_t *in;        /* names of what the operation reads; NULL: nothing that is recorded */
+    const json_t *leaves;    /* [sum, rank] of each micro-step; NULL: they are not told apart */
     int64_t step;
     uint64_t sum;
     int64_t bad;
@@ -21,6 +22,7 @@ struct sh_print {
 /* What bits depend on, and what must be the same for a comparison to make sense. */
 struct sh_prints_head {
     const char *device, *dtype, *base;
+    const json_t *hosts; /* of the ranks; NULL: micro-steps are not told apart */
     int64_t ranks, seq_len, local_batch, global_batch;
     int64_t tiles;     /* of exchanges between ranks that share matrices; 0: files of earlier versions do not say it */
     int64_t tile_rows; /* of rows, 0: of blocks that change no bit */
