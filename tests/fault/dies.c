@@ -6,10 +6,14 @@
  *
  * means: rank 1, the second time that it is there, by SIGKILL, by _exit(1) as a library may do, by SIGSTOP like a node
  * that hangs, or by SIGXCPU, which Sherd sees (UCX takes SIGHUP, to be debugged); or the thread does not come back, or
- * only after DIES_SECONDS. The file `died` in the working folder is created at that moment. With DIES_AT=MPI_Finalize
+ * only after DIES_SECONDS. Near checkpoints have stages of their own: "filling", "sending", "kept" (a generation is there), "loading"
+ * and "loaded" (before one of this start is). The file `died` in the working folder is created at that moment. With DIES_AT=MPI_Finalize
  * that call does not return on any rank. */
 #include "io/move/deadline.h"
 #include "src/comm/comm.h"
+#include "src/mesh/mesh.h"
+#include "src/near/slot.h"
+#include "src/run/kept/kept.h"
 #include "tests/fault/shim.h"
 
 #include <fcntl.h>
@@ -62,6 +66,49 @@ void __wrap_sh_comm_note(struct sh_comm *c, int64_t step, const char *doing)
 {
     __real_sh_comm_note(c, step, doing);
     reach(doing);
+}
+
+void __real_sh_near_begin(const struct sh_near_slot *s);
+void __wrap_sh_near_begin(const struct sh_near_slot *s);
+
+void __wrap_sh_near_begin(const struct sh_near_slot *s)
+{
+    __real_sh_near_begin(s);
+    reach("filling");
+}
+
+sh_rc __real_sh_mesh_shift(const void *out, int64_t out_bytes, int to, void *in, int64_t in_bytes, int from);
+sh_rc __wrap_sh_mesh_shift(const void *out, int64_t out_bytes, int to, void *in, int64_t in_bytes, int from);
+
+sh_rc __wrap_sh_mesh_shift(const void *out, int64_t out_bytes, int to, void *in, int64_t in_bytes, int from)
+{
+    sh_rc rc;
+
+    reach("sending"); /* twice a generation: all but the head, then the head */
+    rc = __real_sh_mesh_shift(out, out_bytes, to, in, in_bytes, from);
+    if (out_bytes == SH_NEAR_PAGE)
+        reach("kept");
+    return rc;
+}
+
+sh_rc __real_sh_mesh_trade(const struct sh_mesh_trade *t);
+sh_rc __wrap_sh_mesh_trade(const struct sh_mesh_trade *t);
+
+sh_rc __wrap_sh_mesh_trade(const struct sh_mesh_trade *t)
+{
+    reach("loading");
+    return __real_sh_mesh_trade(t);
+}
+
+sh_rc __real_sh_kept_take(struct sh_run *r);
+sh_rc __wrap_sh_kept_take(struct sh_run *r);
+
+sh_rc __wrap_sh_kept_take(struct sh_run *r)
+{
+    sh_rc rc = __real_sh_kept_take(r);
+
+    reach("loaded");
+    return rc;
 }
 
 int __real_MPI_Finalize(void);

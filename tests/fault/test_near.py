@@ -4,6 +4,7 @@
 A keeper holds the parts; the test plays the script that starts the run again. What the run ends with is compared with a
 run that was never broken, byte for byte. SHERD_LONG=1: more deaths; SHERD_TEST_FEW=1: fewer.
 """
+import functools
 import json
 import os
 import pathlib
@@ -28,6 +29,7 @@ FROM_MEMORY = re.compile(r'resumed from the near checkpoint of step (\d+)')
 COMMON = {**tiny.MODELS['llama'], 'job.dump_folder': 'out', 'training.steps': STEPS, 'lr_scheduler.total_steps': STEPS,
           'training.global_batch_size': 16, 'checkpoint.interval': INTERVAL, 'metrics.log_freq': 1}
 NEAR = {'checkpoint.near_interval': 1}
+DIES = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).absolute() / 'tests/fault/sherd_dies'
 STEP = slice(112, 120)  # of the head of a part (src/near/slot.h)
 # The ranks of each start in turn, what differs in the configuration, and on how many ranks the unbroken run is.
 RUNS = {
@@ -39,6 +41,23 @@ RUNS = {
         [3], {'training.global_batch_size': 24, 'checkpoint.near_interval': 3, 'optimizer.state_dtype': 'bfloat16', 'optimizer.ema_decay': 0.9}, 3),
     'states of rows, 4 ranks, then 2, 1, 4': ([4, 2, 1, 4], {'training.reproducible': 'mesh', 'optimizer.name': 'normuon'}, 2),
 }
+# The ranks that keep a state, those that write it to a file then, and what differs.
+SAVED = {
+    'full_shard': (8, (6, 4, 2), {}),
+    'hybrid_shard, bfloat16, Muon, micro-steps': (4, (6, 2), {
+        'training.mixed_precision_param': 'bfloat16', 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2,
+        'optimizer.name': 'muon', 'training.local_batch_size': 2}),
+    'shard_optim, states in bfloat16': (6, (4,), {'parallelism.sharding_strategy': 'shard_optim', 'optimizer.state_dtype': 'bfloat16'}),
+    'gradients in a file, updates carried': (4, (8,), {
+        'parallelism.sharding_strategy': 'shard_grad_op', 'training.mixed_precision_param': 'bfloat16', 'offload.gradients': 'nvme',
+        'offload.nvme_path': '.'}),
+    'no_shard, float16': (2, (6,), {'parallelism.sharding_strategy': 'no_shard', 'training.mixed_precision_param': 'float16'}),
+    'experts over 2 ranks': (4, (2,), {**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
+                                       'parallelism.expert_parallel_degree': 2}),
+    'adapters': (4, (2,), {'lora.rank': 2}),
+}
+# Where ranks die, by the stage's number in a start. A generation is sent in two messages; the second one is its head.
+PLACES = [('filling', 8), ('sending', 15), ('loading', 1), ('sending', 16), ('loaded', 1), ('kept', 8)]
 
 
 def config(**changes):
@@ -68,13 +87,13 @@ class Keeper:
         return [path for path in sorted(folder.iterdir(), key=lambda p: int(p.name)) if 'sherd-near' in os.readlink(path)]
 
 
-def ranks_of(folder):
+def ranks_of(folder, program=None):
     """{rank: process}"""
     found = {}
     for entry in pathlib.Path('/proc').iterdir():
         try:
             if entry.name.isdigit() and (entry / 'cwd').resolve() == folder.resolve() and os.path.samefile(
-                    entry / 'exe', os.environ['SHERD']) and b'\0train\0' in (entry / 'cmdline').read_bytes():
+                    entry / 'exe', program or os.environ['SHERD']) and b'\0train\0' in (entry / 'cmdline').read_bytes():
                 words = re.search(rb'(?:OMPI_COMM_WORLD_RANK|PMI_RANK|PMIX_RANK)=(\d+)', (entry / 'environ').read_bytes())
                 found[int(words[1]) if words else 0] = int(entry.name)
         except OSError:
@@ -82,8 +101,9 @@ def ranks_of(folder):
     return found
 
 
-def begin(folder, ranks, *words, **environment):
-    return subprocess.Popen(job.command(ranks, ['train', 'c.yaml', *words]), cwd=folder, stdin=subprocess.DEVNULL,
+def begin(folder, ranks, *words, program=None, **environment):
+    words = [str(program) if program and word == os.environ['SHERD'] else word for word in job.command(ranks, ['train', 'c.yaml', *words])]
+    return subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=job.environment(ranks) | environment)
 
 
@@ -284,10 +304,11 @@ EACH = 2
 COPIES = NEAR | {'checkpoint.near_copies': 2, 'training.reproducible': 'mesh', 'parallelism.sharding_strategy': 'full_shard'}
 
 
-def lose_node(folder, run, keepers, node):
+def lose_node(folder, run, keepers, node, program=None):
     """All that is on a node ends at once."""
-    wait_for_ranks(folder, run, (node + 1) * EACH)
-    ranks = ranks_of(folder)
+    while run.poll() is None and len(ranks_of(folder, program)) < (node + 1) * EACH:
+        time.sleep(0.01)
+    ranks = ranks_of(folder, program)
     keepers[node].process.kill()
     for rank in range(node * EACH, (node + 1) * EACH):
         try:
@@ -297,21 +318,22 @@ def lose_node(folder, run, keepers, node):
     keepers[node].process.wait()
 
 
-def wait_for_ranks(folder, run, count):
-    while run.poll() is None and len(ranks_of(folder)) < count:
-        time.sleep(0.01)
-
-
 def came_from_memory(begun, said, before):
     """At most one step behind; a file of the same step comes first."""
     return begun and int(begun[1]) >= before - 1 and (FROM_MEMORY.search(said) or int(begun[1]) % INTERVAL == 0)
 
 
+@functools.lru_cache(None)
+def whole_nodes():
+    whole = job.prepare('whole-nodes', config(**COPIES) | {'checkpoint.near_interval': 0, 'checkpoint.near_copies': 1})
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    return whole
+
+
 def lost_nodes():
     """Nodes are lost at random times, and the run goes on with a new one in its place or on one less, from memory, at most
     one finished step behind, to the bits of the unbroken run."""
-    whole = job.prepare('whole-nodes', config(**COPIES) | {'checkpoint.near_interval': 0, 'checkpoint.near_copies': 1})
-    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    whole = whole_nodes()
     folder, draw, wrong, before = job.prepare('nodes', config(**COPIES)), random.Random(5), [], 0
     keepers = {node: Keeper(folder, node=node) for node in (0, 1)}
     try:
@@ -346,6 +368,71 @@ def lost_nodes():
         for keeper in keepers.values():
             keeper.__exit__()
     return wrong + differences(folder, whole) + leftovers()
+
+
+def places(places):
+    """A rank dies, or its node is lost, in each stage of a generation and of its load: the next start goes on from memory, at most one
+    finished step behind, to the bits of the unbroken run."""
+    folder, wrong, before = job.prepare('places', config(**COPIES)), [], 0
+    keepers = {node: Keeper(folder, node=node) for node in (0, 1)}
+    try:
+        for number, (stage, times) in enumerate([*places, (None, 0)]):
+            rank, silent = (3 * number + 1) % (2 * EACH), number % 3 != 1
+            (folder / 'died').unlink(missing_ok=True)
+            run = begin(folder, 2 * EACH, program=DIES, **on_nodes(), **({'DIES_AT': stage, 'DIES_SAVE': str(times), 'DIES_RANK': str(rank),
+                                                                          'DIES_HOW': 'stop' if silent else 'kill'} if stage else {}))
+            while stage and run.poll() is None and not (folder / 'died').exists():
+                time.sleep(0.01)
+            if stage and silent:
+                lose_node(folder, run, keepers, rank // EACH, DIES)
+                keepers[rank // EACH].__exit__()
+                keepers[rank // EACH] = Keeper(folder, node=rank // EACH)
+            status, said = finish(run)
+            begun = BEGUN.search(said)
+            if (status == 0) != (stage is None) or bool(stage) != (folder / 'died').exists():
+                wrong.append(f'{stage} of rank {rank}: exit {status}, {said}')
+            if before and stage not in ('loading', 'loaded') and not came_from_memory(begun, said, before):
+                wrong.append(f'{stage} of rank {rank}: step {before} was done, but {said}')
+            before = newest(folder)
+    finally:
+        for keeper in keepers.values():
+            keeper.__exit__()
+    return wrong + differences(folder, whole_nodes()) + leftovers()
+
+
+def saved(ranks, others, changes):
+    """Ranks of other meshes find in memory what a file of that step holds: they write the same bytes."""
+    changes = {'training.global_batch_size': 24, 'training.steps': 3, 'checkpoint.interval': 3, **changes}
+    folder, wrong = job.prepare('saved', config(**NEAR | changes)), []
+    path = folder / 'out/checkpoint/step-00000003.h5'
+    with Keeper(folder):
+        status, said = finish(begin(folder, ranks))
+        if status:
+            return [f'exit {status}: {said}']
+        whole = path.read_bytes()
+        for other in others:
+            path.unlink()
+            status, said = finish(begin(folder, other))
+            wrong += [] if status == 0 and FROM_MEMORY.search(said) else [f'{other} ranks: exit {status}, {said}']
+            wrong += [] if path.exists() and path.read_bytes() == whole else [f'{other} ranks write another file']
+    return wrong
+
+
+def hung():
+    """Files hang: training goes on, and so does the next start, from memory, behind the save that was never finished."""
+    folder = job.prepare('hung', config(**NEAR, **{'checkpoint.async_mode': 'async'}))
+    whole = job.prepare('whole-hung', config())
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    with Keeper(folder):
+        run = begin(folder, 2, program=DIES, DIES_AT='writing', DIES_SAVE='1', DIES_RANK='1', DIES_HOW='hang')
+        wait_for_step(folder, run, INTERVAL + 30)
+        ranks, files = ranks_of(folder, DIES), sorted(path.name for path in (folder / 'out/checkpoint').glob('step-*'))
+        os.kill(ranks[0], signal.SIGKILL)
+        before, said = newest(folder), finish(run)[1]
+        status, said = finish(begin(folder, 2))
+    begun = FROM_MEMORY.search(said)
+    good = status == 0 and not files and (folder / 'died').exists() and begun and int(begun[1]) >= before - 1 >= INTERVAL + 29
+    return ([] if good else [f'{files}, step {before}: exit {status}, {said}']) + differences(folder, whole, may_lack=True)
 
 
 def lost_stage():
@@ -735,6 +822,12 @@ def two_keepers():
         wrong = [] if second.process.wait(60) == 2 and 'already' in second.first + second.process.stderr.read() else ['a second keeper']
     with Keeper(folder, '--checkpoint.enable=false') as keeper:
         wrong += [] if keeper.process.wait(60) == 2 and 'go on from the files' in keeper.first else [keeper.first]
+    folder = job.prepare('other-keepers', config(**NEAR))
+    (folder / 'ranks').write_text(f'#!/bin/sh\nSLURMD_NODENAME=node${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} exec {os.environ["SHERD"]} "$@"\n')
+    (folder / 'ranks').chmod(0o755)
+    with Keeper(folder, node=0), Keeper(folder, node=1):
+        status, said = finish(begin(folder, 2, program='./ranks'))
+    wrong += [] if status == 2 and 'reach different keepers' in said else [f'ranks of two keepers: exit {status}, {said}']
     folder = job.prepare('no-near', config())
     with Keeper(folder) as keeper:
         wrong += [] if keeper.process.wait(60) == 2 and 'near_interval is 0' in keeper.first else [keeper.first]
@@ -771,6 +864,7 @@ def doctored():
 if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
-        ('stages', stages), ('a stage is lost', lost_stage), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
+        (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
+        ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
         ('the keeper dies', keeper_dies), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

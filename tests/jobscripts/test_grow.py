@@ -80,7 +80,7 @@ esac''',
 class Stage:
     """A job of four nodes of two ranks that runs."""
 
-    def __init__(self, name, *words):
+    def __init__(self, name, *words, waits=60):
         self.folder = job.prepare(pathlib.Path(name).absolute(), {**tiny.MODELS['llama'], 'training.dataset_path': 'none.bin', 'training.steps': 100000,
                                          'training.global_batch_size': 48, 'checkpoint.near_interval': 1, 'job.dump_folder': 'out'})
         self.stage = self.folder / 'stage'
@@ -96,7 +96,8 @@ class Stage:
         scripts = shutil.copytree(TOP / 'jobscripts', self.folder / 'scripts')
         script = scripts / 'keep-going.sbatch'
         text = script.read_text()
-        for slow, fast in ('\nlook_seconds=30 ', '\nlook_seconds=0.5 '), ('\nprobe_seconds=10 ', '\nprobe_seconds=1 '):
+        for slow, fast in (('\nlook_seconds=30 ', '\nlook_seconds=0.5 '), ('\nprobe_seconds=10 ', '\nprobe_seconds=1 '),
+                           (' wait_seconds=60\n', f' wait_seconds={waits}\n')):
             assert slow in text
             text = text.replace(slow, fast)
         script.write_text(text)
@@ -125,10 +126,11 @@ class Stage:
     def answers(self, node, how):
         (self.stage / node).write_text(f'{how}\n')
 
-    def lose(self, node):
-        """The watch says so, and the node does not answer."""
-        self.answers(node, 'gone')
-        (self.stage / 'part').write_text(f'lost {node}\n')
+    def lose(self, *nodes):
+        """The watch says so, and the nodes do not answer."""
+        for node in nodes:
+            self.answers(node, 'gone')
+        (self.stage / 'part').write_text(''.join(f'lost {node}\n' for node in nodes))
         (self.stage / 'part').rename(self.stage / 'say')
 
     def accuse(self, *lines):
@@ -234,6 +236,17 @@ def case_rank_dies():
         stage.wait_for_starts(3)
         stage.wait_for_text('ended with 137')
         return wrong + expect(stage.starts()[2], 'n1,n2,n4,n3', stage)
+
+
+def case_halves():
+    """A switch cuts the job in halves: that of the script waits for as long as the other one could take its place, then goes on."""
+    with Stage('halves', waits=3) as stage:
+        stage.lose('n3', 'n4')
+        stage.wait_for_text('half of the nodes or more are lost: waiting 3 s')
+        began, starts = time.monotonic(), len(stage.starts())
+        stage.wait_for_starts(2)
+        waited = time.monotonic() - began
+        return expect((starts, stage.starts()[1:], waited > 2), (1, ['n1,n2'], True), stage)
 
 
 def case_not_free():
@@ -375,6 +388,6 @@ def case_unsure():
 
 if __name__ == '__main__':
     sys.exit(job.run_cases([('a node that is worth a restart', case_worth), ('one that is not', case_not_worth), ('asked before the loss', case_ahead),
-                            ('ranks die', case_rank_dies), ('a node that is not free', case_not_free), ('that cannot take part', case_broken), ('lost twice', case_twice), ('ranks die on one node', case_deadly),
+                            ('ranks die', case_rank_dies), ('halves', case_halves), ('a node that is not free', case_not_free), ('that cannot take part', case_broken), ('lost twice', case_twice), ('ranks die on one node', case_deadly),
                             ('asked to stop', case_asked), ('a node that is unfit', case_unfit), ('one that dies of it', case_unfit_dies),
                             ('nobody to leave out', case_unsure)]))

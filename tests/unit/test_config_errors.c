@@ -90,6 +90,10 @@ static const struct
                     {DEBUG_MODEL "offload: {optimizer: cpu}\ntraining: {device: cpu}\n",
                      "c.yaml:2: offload.optimizer: cpu is for GPUs: with training.device=cpu the states are in the CPU's memory already; nvme "
                      "puts them into a file"},
+                    {DEBUG_MODEL "checkpoint: {near_interval: 1, enable: false}\n",
+                     "c.yaml:2: checkpoint.near_interval: near checkpoints go on from the files of checkpoint.enable=true, but it is false"},
+                    {DEBUG_MODEL "checkpoint: {near_interval: 1}\noffload: {optimizer: nvme, nvme_path: /tmp}\n",
+                     "c.yaml:2: checkpoint.near_interval: each copy would read all states back from their file (offload.optimizer=nvme)"},
                     {DEBUG_MODEL "checkpoint: {near_interval: 1}\noptimizer: {state_dtype: int8}\n",
                      "c.yaml:2: checkpoint.near_interval: copies are of states in float32 or bfloat16, not of "
                      "optimizer.state_dtype=int8"},
