@@ -11,7 +11,7 @@ import job
 import pairs
 import tiny
 
-BASE = {**tiny.MODELS['llama'], 'training.reproducible': 'mesh', 'training.steps': 6, 'training.global_batch_size': 8,
+BASE = {**tiny.MODELS['llama'], 'training.reproducible': 'mesh', 'training.steps': 6, 'training.global_batch_size': 16,
         'training.local_batch_size': 2, 'checkpoint.interval': 2, 'checkpoint.keep_latest_k': 0, 'data.shuffle': False,
         'metrics.state_digest_every': 1, 'comm.shared_memory': 'off', 'training.mixed_precision_param': 'bfloat16'}
 
@@ -78,7 +78,7 @@ def found_at(step, *words, **how):
 def case_changed():
     """A token of a sequence of step 5, the smallest change of a rate, other weights, another order, and a claim."""
     data = bytearray(tokens.read_bytes())
-    data[2 * (4 * 8 * BASE['training.seq_len'] + 5)] ^= 1
+    data[2 * (4 * BASE['training.global_batch_size'] * BASE['training.seq_len'] + 5)] ^= 1
     pathlib.Path('changed.bin').write_bytes(data)
     rate = BASE.get('optimizer.lr', 1e-2)
     wrong = found_at(5, data=pathlib.Path('changed.bin').absolute())
@@ -114,10 +114,10 @@ def case_refused():
 
 if __name__ == '__main__':
     tokens = pathlib.Path(tiny.write_tokens()).absolute()
-    RANKS = 4 * job.can_launch() or 1
+    RANKS = 8 * job.can_launch() or 1
     job.train('run', {'training.dataset_path': str(tokens), **BASE}, RANKS * job.can_launch())
     job.train('other', {'training.dataset_path': str(tokens), **BASE, 'debug.seed': 1, 'metrics.state_digest_every': 2})
     cases = [('claims', case_claims), ('one rank', case_equal, 0), ('changes', case_changed), ('states that are not there', case_lacking), ('what lies beside', case_beside), ('refusals', case_refused)]
     if job.can_launch():
-        cases.append(('two ranks, another strategy', case_equal, 2, '--parallelism.sharding_strategy=no_shard'))
+        cases += [('two ranks, another strategy', case_equal, 2, '--parallelism.sharding_strategy=no_shard'), ('four ranks', case_equal, 4)]
     sys.exit(job.run_cases(cases))
