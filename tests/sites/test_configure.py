@@ -14,6 +14,7 @@ NAME = {'openmpi': 'Open MPI', 'mpich': 'MPICH'}
 HERE = pathlib.Path.cwd()
 WRAPPER = shutil.which(f'mpicc.{KIND}') or shutil.which('mpicc')
 LAUNCHER = os.environ.get('MPIRUN', '')
+HDF5 = f'/usr/include/hdf5/{KIND}', f'/usr/lib/{os.uname().machine}-linux-gnu/hdf5/{KIND}'  # Debian's
 
 
 def script(path, *lines):
@@ -24,7 +25,8 @@ def script(path, *lines):
 
 def make_places():
     """own, cc: a whole installation in a folder; broken: a wrapper whose flags do not link; alien: wrappers of one MPI under
-    the names of the other; flags: HDF5's flags, which name the other MPI; cuda: compiler and headers without a library."""
+    the names of the other; flags: HDF5's flags, which name the other MPI; cuda: compiler and headers without a library; rhel, sles, cray:
+    what such systems have."""
     # Like Intel MPI's wrapper: quotes, and a word that make would expand.
     quoted = f"""{WRAPPER} -show | sed 's/-I\\([^ ]*\\)/-I"\\1"/g; s/$/ -Wl,-rpath,$:$\\/../'"""
     script(HERE / 'own/bin/mpicc', quoted)
@@ -42,7 +44,23 @@ def make_places():
     (HERE / 'cuda/include').mkdir()
     (HERE / 'cuda/include/cuda_runtime.h').write_text('enum { cudaSuccess };\n#define cudaDeviceSynchronize in_no_library\nint in_no_library(void);\n')
     (HERE / 'cuda/include/cublasLt.h').write_text('enum { CUBLAS_STATUS_SUCCESS };\n')
+    make_systems()
     return bool(link)
+
+
+def make_systems():
+    """rhel: wrappers in the folder of a module, and no pkg-config; sles: one folder for HDF5, with lib64; cray: a compiler that links
+    all by itself, and srun."""
+    include, library = HDF5[0], HDF5[1]
+    script(HERE / 'rhel/bin/mpicc', f'exec {WRAPPER} "$@"')
+    script(HERE / 'rhel/bin/mpirun', f'exec {LAUNCHER} "$@"')
+    script(HERE / 'rhel/bin/h5pcc', f'echo gcc -I{include} -L{library} -Wl,-rpath,{library} -lhdf5')
+    script(HERE / f'rhel/bin/h5pcc.{KIND}', 'exit 1')  # a name of Debian's
+    (HERE / 'sles').mkdir()
+    (HERE / 'sles/include').symlink_to(include)
+    (HERE / 'sles/lib64').symlink_to(library)
+    script(HERE / 'cray/bin/cc', f'exec {WRAPPER} -I{include} "$@" -L{library} -Wl,-rpath,{library} -lhdf5')
+    script(HERE / 'cray/bin/srun', f'exec {LAUNCHER} "$@"')
 
 
 def pkg_config(*words):
@@ -50,12 +68,13 @@ def pkg_config(*words):
 
 
 def has_multiarch_hdf5():
-    return pathlib.Path(f'/usr/include/hdf5/{KIND}/hdf5.h').exists()
+    return pathlib.Path(HDF5[0], 'hdf5.h').exists()
 
 
 def cases(two_mpis):
     """What the case shows, arguments, environment, what configure must say, whether this machine can show it."""
     own, path = HERE / 'own', os.environ['PATH']
+    no_hdf5 = '' if has_multiarch_hdf5() else 'no HDF5 in such folders'
     return [
         ('a misspelt option', ['--with-mp=openmpi'], {}, ['unrecognized options: --with-mp'], ''),
         ('copies of loops for no such level', ['--with-clones=v2'], {}, ['--with-clones=v2: say v1 (no copies), v3 (AVX2)'], ''),
@@ -75,7 +94,13 @@ def cases(two_mpis):
         ('a broken MPI', [], {'PATH': f'{HERE}/broken:{path}'}, [f'what "{HERE}/broken/mpicc -show" prints'], ''),
         ('a launcher that is not there', ['MPIRUN=/nowhere/mpirun'], {}, ['MPIRUN=/nowhere/mpirun: there is no such program'], ''),
         ("HDF5 in Debian's folders", [f'--with-mpi={KIND}', '--with-hdf5=/usr'], {}, ['parallel HDF5 (/usr)... yes'],
-         '' if has_multiarch_hdf5() else 'no HDF5 in such folders'),
+         no_hdf5),
+        ("RHEL's module", [], {'PATH': f'{HERE}/rhel/bin:{path}', 'PKG_CONFIG_LIBDIR': '/nowhere'},
+         [f'{HERE}/rhel/bin/mpicc... yes', f'... {HERE}/rhel/bin/mpirun', f'parallel HDF5 ({HERE}/rhel/bin/h5pcc)... yes'], no_hdf5),
+        ("SLES's HDF5, in lib64", [f'--with-mpi={KIND}', f'--with-hdf5={HERE}/sles'], {}, [f'parallel HDF5 ({HERE}/sles)... yes'], no_hdf5),
+        ("Cray's cc", ['CC=cc', 'MPIRUN=srun'], {'PATH': f'{HERE}/cray/bin:{path}', 'PKG_CONFIG_LIBDIR': '/nowhere'},
+         ['whether cc links MPI programs by itself... yes', f'for the launcher of {NAME[KIND]}', '... srun', 'parallel HDF5 (cc itself)... yes'],
+         no_hdf5),
         ("HDF5's flags of another MPI", [f'--with-mpi={KIND}'], {'PKG_CONFIG_PATH': f'{HERE}/flags'},
          [f'(pkg-config hdf5-{KIND})... built for another MPI'], '' if two_mpis else 'no second MPI with HDF5'),
         ('a CUDA without its library, which nothing is linked with', [f'--with-cuda={HERE}/cuda', '--with-blas=auto'], {},
