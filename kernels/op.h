@@ -57,7 +57,7 @@
  * T = 1, q are the probabilities themselves, of sum s. With SH_KD_TAIL, for T = 1 and words that differ, these too, and
  * alpha (1 - s) (log(1 - s) - log(1 - P)) comes to the loss if s < 1, where P is the model's probability of these words;
  * 1 - P counts as at least SH_KD_REST. HEAD_SCORE makes such words: the K largest logits in descending order, of equal
- * ones the lower word first; K is at most V.
+ * ones the lower word first; NaN counts as -Inf there; K is at most V.
  *
  * With attr->head.squares the square of lse, the log of the sum of exponentials of a row's logits, comes to the loss of the
  * row that often, with the row's weight. Its sum is a second number, which the first one does not hold.

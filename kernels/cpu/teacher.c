@@ -164,14 +164,17 @@ void sh_cpu_best_words(const float *x, int64_t n, int64_t k, int32_t *word, floa
     for (int32_t v = 0; v < n; v++) {
         int64_t at = have;
 
-        if (have == k && !(x[v] > best[k - 1]))
+        float z = x[v];
+
+        if (have == k && !(z > best[k - 1]))
             continue;
+        z = isnan(z) ? -INFINITY : z;
         have += have < k;
-        for (at = at < k ? at : k - 1; at > 0 && x[v] > best[at - 1]; at--) {
+        for (at = at < k ? at : k - 1; at > 0 && z > best[at - 1]; at--) {
             best[at] = best[at - 1];
             word[at] = word[at - 1];
         }
-        best[at] = x[v];
+        best[at] = z;
         word[at] = v;
     }
 }

@@ -367,6 +367,11 @@ static int64_t likeliest(const double *logits, int64_t n)
     return best;
 }
 
+static double rank_of(double logit)
+{
+    return isnan(logit) ? -INFINITY : logit;
+}
+
 /* The K largest logits of a row, the largest first, of equal ones the first word: each time the best one below the last. */
 static void best_words(const struct sh_op_call *call, struct shape z, int64_t row, double lse, const double *logits)
 {
@@ -376,8 +381,10 @@ static void best_words(const struct sh_op_call *call, struct shape z, int64_t ro
         int64_t best = -1;
 
         for (int64_t v = 0; v < z.V; v++) {
-            bool after = last < 0 || logits[v] < logits[last] || (logits[v] == logits[last] && v > last);
-            best = after && (best < 0 || logits[v] > logits[best]) ? v : best;
+            double own = rank_of(logits[v]), end = last < 0 ? INFINITY : rank_of(logits[last]);
+            bool after = own < end || (own == end && v > last);
+
+            best = after && (best < 0 || own > rank_of(logits[best])) ? v : best;
         }
         sh_ref_set(&call->out[2], row * K + j, (double)best);
         sh_ref_set(&call->out[3], row * K + j, logits[best] - lse);

@@ -23,7 +23,7 @@ static enum sh_dtype dtype_of(int precision)
 }
 
 /* Words of a teacher: no more than there are, and to make them a rank needs all logits of a row. */
-static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpose, bool gpu)
+static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpose)
 {
     bool makes = purpose == SH_TO_TEACH,
          learns = purpose == SH_TO_TRAIN && cfg->objective.name == SH_OBJECTIVE_DISTILLATION;
@@ -31,9 +31,6 @@ static sh_rc check_top_words(const struct sh_config *cfg, enum sh_purpose purpos
     if ((makes || learns) && cfg->objective.top_k > cfg->model.vocab_size)
         return sh_fail(SH_E_USAGE, "%s%d: the model has only %d words",
                        makes ? "--top-k " : "objective.top_k=", cfg->objective.top_k, cfg->model.vocab_size);
-    if (makes && gpu)
-        return sh_fail(SH_E_USAGE, "--top-k has kernels for CPUs only, but the job runs on GPUs; give "
-                                   "--training.device=cpu");
     if (makes && (cfg->parallelism.tensor_parallel_degree > 1 || cfg->parallelism.pipeline_parallel_degree > 1))
         return sh_fail(SH_E_USAGE, "--top-k needs all blocks and whole matrices on each rank; leave out "
                                    "parallelism.tensor_parallel_degree and pipeline_parallel_degree");
@@ -300,7 +297,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     SH_TRY(check_purpose(cfg, purpose, gpu));
     if (gpu && !generate)
         SH_TRY(sh_request_check_heads(cfg));
-    SH_TRY(check_top_words(cfg, purpose, gpu));
+    SH_TRY(check_top_words(cfg, purpose));
     SH_TRY(sh_plugin_open(cfg, gpu));
     if (purpose == SH_TO_TRAIN)
         SH_TRY(sh_request_steps(cfg, parts, &steps));

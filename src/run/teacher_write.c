@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -40,8 +41,8 @@ static sh_rc write_at(const struct writer *w, const void *data, int64_t bytes, i
     return SH_OK;
 }
 
-/* One sequence of the batch, to the record of a window. */
-static void pack(struct writer *w, int64_t sequence)
+/* One sequence of the batch, to the record of a window. A reader takes only logarithms that are numbers. */
+static sh_rc pack(struct writer *w, int64_t sequence, int64_t window)
 {
     const struct sh_teacher_header *h = &w->header;
     int64_t n = (int64_t)h->seq_len * h->top_k, width = sh_teacher_id_bytes(h);
@@ -53,12 +54,19 @@ static void pack(struct writer *w, int64_t sequence)
         uint16_t small = (uint16_t)w->words[sequence * n + i];
         sh_f16 half = sh_f32_to_f16(w->logp[sequence * n + i]);
 
+        if (!isfinite(sh_f16_to_f32(half)))
+            return sh_fail(SH_E_NUMERIC,
+                           "--top-k: the log-probability of word %d after token %lld of sequence %lld is %g, which is "
+                           "not finite in float16, and no student can learn from it",
+                           w->words[sequence * n + i], (long long)(i / h->top_k), (long long)window,
+                           (double)w->logp[sequence * n + i]);
         memcpy(ids + i * width, width == 2 ? (void *)&small : (void *)&w->words[sequence * n + i], (size_t)width);
         memcpy(ids + n * width + i * 2, &half, sizeof half);
     }
     memcpy(w->record, &r, sizeof r);
     r.sum = sh_teacher_record_sum(h, w->record);
     memcpy(w->record, &r, sizeof r);
+    return SH_OK;
 }
 
 static sh_rc take(void *arg, int64_t first, int64_t n)
@@ -70,9 +78,10 @@ static sh_rc take(void *arg, int64_t first, int64_t n)
     sh_feed_take(w->r, SH_PORT_TOP_WORDS, w->words);
     sh_feed_take(w->r, SH_PORT_TOP_LOGP, w->logp);
     for (int64_t i = 0; i < n; i++) {
-        pack(w, i);
-        SH_TRY(write_at(w, w->record, sh_teacher_record_bytes(&w->header),
-                        sh_teacher_record_at(&w->header, sh_data_window(w->f->data, first + i))));
+        int64_t window = sh_data_window(w->f->data, first + i);
+
+        SH_TRY(pack(w, i, window));
+        SH_TRY(write_at(w, w->record, sh_teacher_record_bytes(&w->header), sh_teacher_record_at(&w->header, window)));
     }
     return SH_OK;
 }

@@ -140,7 +140,7 @@ static void check_form(enum sh_dtype act, struct head_shape s, float cap, double
             head_squares(&t, z);
         check(&t, kind ? 3 : 1, bound);
     }
-    s.words = s.words < 0 ? -1 : 1; /* a GPU lists no more than the best word */
+    s.words = s.words < s.vocab ? s.words : s.vocab;
     head_score(&t, act, s);
     t.attr.head.cap = 4 * cap;
     check(&t, cap != 0 ? 1 : s.words > 0 ? 4 : 2, score);

@@ -1,6 +1,8 @@
 /* Softmax and cross entropy of rows of logits on CUDA against float64: any vocabulary, masked rows, all types of
  * gradient in place of the logits, sums that continue; and the same bits in any order of threads. */
+#include "kernels/cpu/teacher.h"
 #include "kernels/cuda/gemm/head.h"
+#include "kernels/cuda/loss/forms.h"
 #include "tests/gpu/optest_device.h"
 
 #include <math.h>
@@ -213,13 +215,113 @@ static void test_no_rows(void **state)
     assert_true(d.loss == 0);
 }
 
+/* Logits in an order that tells where a list goes wrong: few values, so that most are equal; rising, so that all enter it;
+ * falling; no order; some that are no numbers; none that is. */
+enum { FEW_VALUES, RISING, FALLING, ANY, ODD, NO_NUMBER, LOGITS };
+
+static float logit_of(int how, int64_t v)
+{
+    static const float odd[] = {NAN, INFINITY, -INFINITY, -0.0f, 0, 1};
+
+    switch (how) {
+    case FEW_VALUES: return (float)optest_int(0, 3);
+    case RISING: return (float)v;
+    case FALLING: return (float)-v;
+    case ODD: return odd[optest_int(0, 6)];
+    case NO_NUMBER: return NAN;
+    default: return (float)(20 * optest_normal());
+    }
+}
+
+/* The list of a row by the CPU's function, for the same logits. */
+static void check_list(const struct data *d, int64_t r, int words, const int32_t *word, const float *logprob)
+{
+    int32_t *wanted = need((size_t)words * sizeof *wanted);
+    float *best = need((size_t)words * sizeof *best);
+    double lse = lse_of(d, r);
+
+    sh_cpu_best_words(d->logits + r * d->ld, d->vocab, words, wanted, best);
+    for (int j = 0; j < words; j++) {
+        double logp = (double)best[j] - lse, found = (double)logprob[r * words + j];
+        bool as_wanted = isfinite(lse) ? found == logp || fabs(found - logp) <= 0x1p-21 * (8 + fabs(lse) + fabs(logp))
+                                       : isnan(found);
+
+        if (word[r * words + j] != wanted[j] || !as_wanted)
+            fail_msg("%lld words, row %lld, place %d of %d: %d with %g, not %d with %g", (long long)d->vocab,
+                     (long long)r, j, words, word[r * words + j], found, wanted[j], logp);
+    }
+    free(wanted);
+    free(best);
+}
+
+static void check_lists(struct shape shape, int words, int how)
+{
+    struct data d = make(shape);
+    size_t list = (size_t)(d.rows * words) * sizeof(int32_t), rows = (size_t)d.rows * sizeof(int32_t);
+    int32_t *word = need(list);
+    float *logprob = need(list);
+    /* clang-format off */
+    struct sh_cuda_scores s = {
+        .rows = d.rows, .vocab = d.vocab, .ld = d.ld, .words = words, .logits = device_alloc(logits_bytes(&d), 0),
+        .targets = device_alloc(rows, 4), .logprob = device_alloc(rows, 4), .likeliest = device_alloc(rows, 4),
+        .best = device_alloc(list, 4), .best_logprob = device_alloc(list, 4),
+    };
+    /* clang-format on */
+
+    for (int64_t i = 0; i < d.rows * d.vocab; i++)
+        d.logits[i / d.vocab * d.ld + i % d.vocab] = logit_of(how, i % d.vocab);
+    device_put((void *)(uintptr_t)s.logits, d.logits, logits_bytes(&d));
+    device_put((void *)(uintptr_t)s.targets, d.targets, rows);
+    for (int order = 0; order < orders; order++) {
+        optest_device_order(order);
+        assert_int_equal(sh_cuda_top_words(&s, NULL), SH_OK);
+        assert_int_equal(sh_cuda_softmax_scores(&s, NULL), SH_OK);
+        device_get(word, s.best, list);
+        device_get(logprob, s.best_logprob, list);
+        for (int64_t r = 0; r < d.rows; r++)
+            check_list(&d, r, words, word, logprob);
+    }
+    optest_device_order(0);
+    void *memory[] = {
+        (void *)(uintptr_t)s.logits, (void *)(uintptr_t)s.targets, s.logprob, s.likeliest, s.best, s.best_logprob};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        device_free(memory[i]);
+    free(word);
+    free(logprob);
+    drop(&d);
+}
+
+/* One word to all that are allowed; as many as there are; rows of several tiles, and of more than wait at a time. */
+static void test_lists(void **state)
+{
+    static const struct {
+        struct shape shape;
+        int words;
+    } lists[] = {{{1, 1, 1}, 1},     {{2, 5, 1}, 5},    {{3, 61, 1}, 9},
+                 {{2, 257, 1}, 256}, {{2, 4099, 1}, 1}, {{2, 9001, 1}, 256}};
+
+    (void)state;
+    optest_seed(64);
+    for (size_t i = 0; i < (orders == 1 ? 4 : sizeof lists / sizeof *lists); i++)
+        for (int how = 0; how < LOGITS; how++)
+            check_lists(lists[i].shape, lists[i].words, how);
+}
+
+static void test_too_many_words(void **state)
+{
+    struct sh_cuda_scores s = {.vocab = 300, .words = 257}, t = {.vocab = 3, .words = 4};
+
+    (void)state;
+    assert_int_equal(sh_cuda_top_words(&s, NULL), SH_E_BUG);
+    assert_int_equal(sh_cuda_top_words(&t, NULL), SH_E_BUG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_loss_leaves_logits),
-        cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_no_rows),
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_loss_leaves_logits),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_no_rows),
+        cmocka_unit_test(test_lists),      cmocka_unit_test(test_too_many_words),
     };
     orders = getenv("SHERD_FEW_SHAPES") ? 1 : OPTEST_ORDERS;
     if (!optest_device_there())

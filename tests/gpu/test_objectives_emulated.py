@@ -62,6 +62,32 @@ def distils(precision, **more):
                                                  'objective.top_k': 5, 'objective.temperature': 1.7, 'objective.alpha': 0.8, **more})
 
 
+def listed(name):
+    """[(words, logarithms)] of each sequence of a teacher's file."""
+    data = pathlib.Path(name).read_bytes()
+    windows, _, length, k = struct.unpack_from('<QQii', data, 8)
+    count, record = length * k, 16 + length * k * 4
+    at = [len(data) - windows * record + i * record + 16 for i in range(windows)]
+    return [(struct.unpack_from(f'<{count}H', data, i), struct.unpack_from(f'<{count}e', data, i + 2 * count)) for i in at]
+
+
+def teaches(k, precision):
+    """GPUs write what a CPU writes, up to the rounding of logits, which may exchange neighbours; and on any mesh the same."""
+    run('teacher', 'llama', CPU, **{'training.mixed_precision_param': precision})
+    for name, device, ranks in ('cpu', 'cpu', 0), ('gpu', 'cuda', 0), ('gpus', 'cuda', 3):
+        job.sherd('eval', '--checkpoint', 'teacher/out', '--data', 'tokens.bin', '--top-k', k, '-o', f'{name}.top',
+                  f'--training.device={device}', f'--training.mixed_precision_param={precision}', ranks=ranks)
+    cpu, gpu = listed('cpu.top'), listed('gpu.top')
+    wrong = [] if pathlib.Path('gpu.top').read_bytes() == pathlib.Path('gpus.top').read_bytes() else ['3 GPUs write other bytes than one']
+    bound, others = {'float32': 2 ** -10, 'bfloat16': 0.05}[precision], 0
+    for i, ((words, logs), (found, near)) in enumerate(zip(cpu, gpu)):
+        far = [j for j in range(len(words)) if not abs(logs[j] - near[j]) <= bound * max(1, -logs[j])]
+        wrong += [f'sequence {i}, place {j}: {near[j]}, not {logs[j]}' for j in far[:1]]
+        others += sum(a != b for a, b in zip(words, found))
+    most = {'float32': 1e-3, 'bfloat16': 0.05}[precision] * len(cpu) * len(cpu[0][0])
+    return wrong + ([] if len(cpu) == len(gpu) and others <= most else [f'{others} words are others, of {len(cpu)} sequences'])
+
+
 def main():
     job.need_emulated_gpus()
     tiny.write_tokens()
@@ -80,6 +106,8 @@ def main():
             ('capped logits', None, 'gpt2', '1x1', 'bfloat16', {'model.logits_softcap': 1.5, 'model.attention_softcap': 0.1})]
     cases = [(f'{what}, {model} on {mesh} in {precision}', lambda row=row: learns(*row[1:5], **row[5]))
              for row in rows for what, _, model, mesh, precision, _ in [row]]
+    cases += [(f'a teacher writes {k} words, in {precision}', teaches, k, precision)
+              for k, precision in ((1, 'float32'), (9, 'bfloat16'), (WORDS, 'float32'))]
     cases += [('a teacher, in float32', distils, 'float32'), ('a teacher, in bfloat16', distils, 'bfloat16')]
     return job.run_cases(cases)
 

@@ -28,11 +28,11 @@ PROGRAMS = {
     'delta': ('conv', 'gate', 'rule', 'rule_bwd', 'scan_bwd', 'heads', 'vector'),
     'elem': ('act', 'adamw', 'bias', 'coded', 'damage', 'embed', 'exact', 'init', 'kv', 'mixsum', 'momentum', 'norm', 'qk_norm', 'rope',
              'sink', 'unpack', 'vector', 'softmax', 'pairs', 'forms'),
-    'head': ('softmax', 'product', 'exact', 'vector', 'forms'),
+    'head': ('softmax', 'product', 'exact', 'vector', 'forms', 'top'),
     'linear': ('product', 'vector'),
     'moe': ('expert', 'expert_any', 'expert_bias', 'plan', 'product', 'route', 'rows', 'vector', 'wave'),
     'muon': ('muon', 'newton', 'even_rows', 'product'),
-    'softmax': ('softmax', 'exact', 'vector', 'forms'),
+    'softmax': ('softmax', 'exact', 'vector', 'forms', 'top'),
 }
 
 

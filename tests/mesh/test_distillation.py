@@ -187,6 +187,19 @@ def case_tokenizer():
     return wrong
 
 
+def case_not_finite():
+    """A teacher whose logits are no numbers ends with that, and leaves no file."""
+    k = kinds['gpt2']
+    job.sherd('ckpt', 'export', k.teacher, '-o', 'spoilt', folder=k.folder)
+    path = k.folder / 'spoilt/model.safetensors'
+    data = path.read_bytes()
+    path.write_bytes(data[:-4] + b'\xff' * 4)
+    job.sherd('ckpt', 'import', 'spoilt', '-o', 'nan', '--allow-nan', folder=k.folder)
+    wrong = refused('which is not finite in float16', job.sherd, 'eval', '--checkpoint', 'nan', '--data', tokens,
+                    '--top-k', 3, '-o', 'x.bin', '--training.seq_len=16', folder=k.folder, ranks=2)
+    return wrong + [f'{path} was left' for path in k.folder.glob('*x.bin*')]
+
+
 def case_refused():
     k = kinds['gpt2']
     wrong = refused('give its name with -o', job.sherd, 'eval', '--checkpoint', k.teacher, '--data', tokens, '--top-k', 3)
@@ -225,4 +238,5 @@ if __name__ == '__main__':
                             ('with the rest as one word', case_with, {'objective.kd_form': 'tail', 'objective.temperature': 1}),
                             ('each number matters', case_matters), ('validation', case_validation),
                             ('files that do not fit', case_files), ('the tokenizer', case_tokenizer),
+                            ('not finite', case_not_finite),
                             ('refused', case_refused)]))

@@ -207,20 +207,21 @@ static sh_rc chunk_scores(const struct head *h, int64_t r, int64_t n)
         .raw = call->attr->head.raw,
     };
     if (call->out[2].data) {
-        s.best = (int32_t *)call->out[2].data + r;
-        s.best_logprob = (float *)call->out[3].data + r;
+        s.words = (int)call->out[2].dim[call->out[2].ndim - 1];
+        s.best = (int32_t *)call->out[2].data + r * s.words;
+        s.best_logprob = (float *)call->out[3].data + r * s.words;
     }
     if (sh_cublaslt_is_asking())
         return SH_OK;
     SH_TRY(sh_cuda_cap_rows((float *)(void *)(h->work + h->at.logits), n, s.vocab, s.ld, call->attr->head.cap,
                             call->queue));
+    SH_TRY(sh_cuda_top_words(&s, call->queue));
     return sh_cuda_softmax_scores(&s, call->queue);
 }
 
 sh_rc sh_cuda_head_score(const struct sh_op_call *call)
 {
     SH_REQUIRE(call->work_bytes >= sh_cuda_head_work(call).bytes);
-    SH_REQUIRE(!call->out[2].data || call->out[2].dim[1] == 1); /* --top-k is refused on GPUs */
     struct head h = head_of(call);
     for (int64_t r = 0; r < h.rows; r += h.at.chunk) {
         int64_t n = h.rows - r < h.at.chunk ? h.rows - r : h.at.chunk;

@@ -52,8 +52,9 @@ struct sh_cuda_scores {
     float *logprob;
     int32_t *likeliest;
     bool raw;            /* the target's logit stands for its log-probability */
-    int32_t *best;       /* (optional) the likeliest word again, and its log-probability */
-    float *best_logprob; /* with best */
+    int words;           /* to list; 0: none */
+    int32_t *best;       /* [rows,words] the likeliest, in the order of kernels/op.h */
+    float *best_logprob; /* [rows,words] their log-probabilities; on entry to the kernel their logits */
 };
 sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue);
 

@@ -203,13 +203,12 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(sh_cuda_scores s)
         int64_t target = s.targets[r];
         soft of_row = soft_of(row, s.vocab);
         int word = word_of(row, s.vocab, of_row.max, 0.0f);
+        double lse = s.raw ? 0 : log((double)of_row.sum) + (double)of_row.max;
+        for (int64_t j = r * s.words + threadIdx.x; j < (r + 1) * s.words; j += blockDim.x)
+            s.best_logprob[j] = (float)((double)s.best_logprob[j] - lse);
         if (threadIdx.x)
             continue;
         s.likeliest[r] = word;
-        if (s.best) {
-            s.best[r] = word;
-            s.best_logprob[r] = (float)-log((double)of_row.sum);
-        }
         s.logprob[r] = 0;
         if (target >= 0 && s.raw)
             s.logprob[r] = target < s.vocab ? row[target] : nanf("");
