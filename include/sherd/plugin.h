@@ -50,7 +50,7 @@ struct sherd_answer {
 /* A loss is a function of log-probabilities, in double. It has one of the two functions, which return it for a target or
  * for a pair, and write its derivatives by logp to slope: of pairs by that of the chosen and of the rejected answer.
  * Sherd calls it for each, from one thread, sums, divides by their number in the global batch, and trains by the
- * derivatives. On CPUs only. */
+ * derivatives. It runs on the host, also in a job on GPUs. */
 struct sherd_loss {
     const char *name;
     struct sherd_number number[SHERD_NUMBERS];

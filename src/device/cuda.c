@@ -2,6 +2,7 @@
 #include "src/device/cuda.h"
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/plug.h"
 #include "src/base/hash.h"
 #include "src/base/string/str.h"
 
@@ -212,6 +213,12 @@ static void copy(void *queue, void *to, const void *from, int64_t bytes)
         sh_cudart_must(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, queue), "copy");
 }
 
+/* A loss of a plug-in is a function of the host. */
+static sh_rc run(const struct sh_op_call *call, const char *label)
+{
+    return sh_plug_loss(call->kind) ? sh_cudart_run_on_host(call) : sh_cudart_run(call, label);
+}
+
 const struct sh_device sh_device_cuda = {
     .name = "cuda",
     .kernels = &sh_kernels_cuda,
@@ -229,7 +236,7 @@ const struct sh_device sh_device_cuda = {
     .queue_destroy = queue_destroy,
     .queue_drain = queue_drain,
     .queue_check = queue_check,
-    .run = sh_cudart_run,
+    .run = run,
     .copy = copy,
     .put = sh_cudart_put,
     .get = sh_cudart_get,

@@ -12,6 +12,9 @@ void sh_cudart_must(cudaError_t rc, const char *what);
 /* Start an operation (cuda_run.c). The label is its name in Nsight Systems. */
 sh_rc sh_cudart_run(const struct sh_op_call *call, const char *label);
 
+/* Run the loss of a plug-in, which is a function of the host (cuda_host.c). Waits for the queue. */
+sh_rc sh_cudart_run_on_host(const struct sh_op_call *call);
+
 /* Copies between the device and any host memory, through pinned pieces (cuda_copy.c). One thread. */
 sh_rc sh_cudart_copy_open(void);
 void sh_cudart_copy_close(void);

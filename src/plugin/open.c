@@ -221,7 +221,7 @@ static sh_rc check_kind(const char *key, const char *op, enum sh_op_kind kind, b
 }
 
 /* Which is of targets or of pairs, as the objective is. */
-static sh_rc check_loss(const struct sh_config *cfg, bool gpu)
+static sh_rc check_loss(const struct sh_config *cfg)
 {
     const char *name = cfg->objective.plugin;
     enum sh_op_kind kind = sh_plug_find(name);
@@ -239,11 +239,6 @@ static sh_rc check_loss(const struct sh_config *cfg, bool gpu)
         return sh_fail(SH_E_USAGE, "objective.plugin=%s: it is a loss of %s; give %s", name,
                        pairs ? "targets" : "pairs",
                        pairs ? "objective.name=plugin" : "objective.name=dpo with objective.loss_type=plugin");
-    if (gpu)
-        return sh_fail(SH_E_USAGE,
-                       "objective.plugin=%s: losses of plug-ins run on CPUs, and the job runs on GPUs; give "
-                       "training.device=cpu",
-                       name);
     return SH_OK;
 }
 
@@ -285,7 +280,7 @@ sh_rc sh_plugin_open(const struct sh_config *cfg, bool gpu)
 {
     SH_TRY(open_files(cfg));
     SH_TRY(set_numbers(cfg));
-    SH_TRY(check_loss(cfg, gpu));
+    SH_TRY(check_loss(cfg));
     SH_TRY(check_statements(cfg, gpu));
     return check_use(cfg, gpu);
 }

@@ -8,6 +8,7 @@ import pathlib
 import random
 import shutil
 import struct
+import subprocess
 import sys
 
 from trains import CPU, as_on_cpu, job, run, tiny
@@ -36,6 +37,18 @@ def scored():
 
 def answered():
     return pairs.write_answers('answers.bin', pairs.draw_answers(4, 60, WORDS), WORDS)
+
+
+def own(name):
+    """A loss of a plug-in, compiled."""
+    top = pathlib.Path(__file__).resolve().parent.parent.parent
+    subprocess.run(['cc', '-O1', '-shared', '-fPIC', f'-I{top}/include', '-o', f'{name}.so', top / f'examples/plugins/{name}.c', '-lm'],
+                   check=True)
+    return {'plugin.files': str(pathlib.Path(f'{name}.so').absolute()), 'objective.plugin': name}
+
+
+def preferred():
+    return pairs.write('pairs.bin', pairs.draw_pairs(1, 90, WORDS), WORDS)
 
 
 def weighed():
@@ -92,11 +105,16 @@ def main():
     job.need_emulated_gpus()
     tiny.write_tokens()
     kto = {'objective.name': 'dpo', 'objective.loss_type': 'kto', 'data.packing': 'bfd'}
+    focal = {'objective.name': 'plugin', **own('focal'), 'plugin.numbers': 'focal.gamma=3'}
+    tilted = {'objective.name': 'dpo', 'objective.loss_type': 'plugin', **own('tilted_dpo'), 'plugin.numbers': 'tilted_dpo.tilt=0.2'}
     rows = [('labels', labelled, 'gpt2', '1x2', 'float32', {'model.num_labels': LABELS}),
             ('packed labels', labelled, 'llama', '1x1', 'bfloat16', {'model.num_labels': LABELS, 'data.packing': 'bfd'}),
             ('rewards', scored, 'llama', '1x2', 'float32', {**VALUES, 'objective.name': 'reward'}),
             ('numbers', numbered, 'gpt2', '1x1', 'bfloat16', {**VALUES, 'objective.name': 'regression', 'data.packing': 'bfd'}),
             ('single answers', answered, 'gpt2', '1x2', 'float32', kto),
+            ('a loss of one\'s own of targets', None, 'llama', '1x2', 'float32', focal),
+            ('a loss of one\'s own of targets', None, 'gpt2', '1x1', 'bfloat16', focal),
+            ('a loss of one\'s own of pairs', preferred, 'gpt2', '2x2', 'float32', tilted),
             ('weighed tokens', weighed, 'gpt2', '1x2', 'float32', {'data.token_weight': 'must'}),
             ('weighed tokens and squares', weighed, 'llama', '1x1', 'bfloat16', {'data.token_weight': 'must', 'training.z_loss': 0.05}),
             ('short sequences', None, 'llama', '1x2', 'float32', {'data.length_schedule': '0:4, 1:8'}),
