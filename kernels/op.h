@@ -60,7 +60,10 @@
  * ones the lower word first; NaN counts as -Inf there; K is at most V.
  *
  * With attr->head.squares the square of lse, the log of the sum of exponentials of a row's logits, comes to the loss of the
- * row that often, with the row's weight. Its sum is a second number, which the first one does not hold.
+ * row that often, with the row's weight. Its sum is a second number, which the first one does not hold. Where attr has a
+ * temperature there are SH_HEAD_NUMBERS, the others 0 without the words: sums over rows, with their weights, of what
+ * alpha T^2 multiplies or alpha does; of the teacher's probability of its words; and of 1 where the target is the first
+ * word with the largest logit.
  *
  * With attr->head.raw there is no softmax: the logit of a row's target stands for its log-probability, so HEAD_SCORE makes
  * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher.
@@ -344,6 +347,9 @@ struct sh_op_pair {
 #define SH_KD_REST 1e-7 /* the smallest rest of a model beside a teacher's words */
 enum { SH_KD_WORDS = 256 }; /* the most words of a teacher, if it has another form than the normalized one */
 
+/* The numbers of a loss of logits. */
+enum { SH_HEAD_SUM, SH_HEAD_SQUARES, SH_HEAD_KL, SH_HEAD_MASS, SH_HEAD_RIGHT, SH_HEAD_NUMBERS };
+
 /* What a loss takes from a teacher (HEAD_LOSS). */
 struct sh_teacher_numbers {
     int top_k; /* words of each row */
@@ -553,6 +559,12 @@ struct sh_op_call {
 static inline bool sh_op_adds(const struct sh_op_call *call, int out)
 {
     return (call->attr->accumulate >> out) & 1u;
+}
+
+/* Numbers of HEAD_LOSS or HEAD_LOSS_GRAD. */
+static inline int sh_head_numbers(const struct sh_op_attr *attr)
+{
+    return attr->head.temperature != 0 ? SH_HEAD_NUMBERS : attr->head.squares != 0 ? SH_HEAD_SQUARES + 1 : 1;
 }
 
 /* Run one call to completion; on a GPU, put it into call->queue and return, after reading *call and its scalars. A

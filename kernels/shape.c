@@ -170,13 +170,15 @@ static bool fits(struct fit *fit, const struct sh_operand_row *row, const struct
     return absent(t) || (right_dims(fit, row, t) && right_type(fit, row, t->dtype));
 }
 
-/* A loss of logits has a second number for squares of lse, and no third. */
+/* A loss of logits has a second number for squares of lse, and more of a teacher. */
 static bool right_numbers(const struct sh_op_call *call)
 {
     bool head = call->kind == SH_OP_HEAD_LOSS || call->kind == SH_OP_HEAD_LOSS_GRAD;
-    bool rest = call->kind == SH_OP_LOSS_REST, squares = rest && call->attr->part.squares != 0;
+    bool rest = call->kind == SH_OP_LOSS_REST;
 
-    return !(head || rest) || call->out[0].dim[0] == (squares || (head && call->attr->head.squares != 0) ? 2 : 1);
+    return !(head || rest) || call->out[0].dim[0] == (head                            ? sh_head_numbers(call->attr)
+                                                      : call->attr->part.squares != 0 ? 2
+                                                                                      : 1);
 }
 
 /* Inputs first, since their letters define the outputs. */

@@ -29,11 +29,12 @@ struct head {
     const int32_t *targets; /* [N] */
     enum sh_dtype dtype;
     int64_t rows, dim, vocab, chunk, ld;
-    double *loss, *squares; /* [chunk]; squares: NULL: not wanted */
-    float *logits;          /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
-    float cap;              /* 0: none */
-    float *slopes;          /* [threads,ld] derivatives of capped logits, of one row; none without a cap */
-    void *work;             /* for the products */
+    double *loss, *squares;         /* [chunk]; squares: NULL: not wanted */
+    struct sh_teacher_row *teacher; /* [chunk]; NULL: there is none */
+    float *logits; /* [chunk,ld]; overwritten by their gradients, in 16 bits at the start of each row */
+    float cap;     /* 0: none */
+    float *slopes; /* [threads,ld] derivatives of capped logits, of one row; none without a cap */
+    void *work;    /* for the products */
     int64_t work_bytes;
 };
 
@@ -46,7 +47,7 @@ static int64_t rows_of(const struct sh_operand *x)
 }
 
 /* Shapes, and the sizes of the pieces of scratch before the one for products. */
-enum { PIECES = 3 };
+enum { PIECES = 4 };
 static struct head head_of(const struct sh_op_call *call, int threads, int64_t piece[PIECES])
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1];
@@ -62,6 +63,7 @@ static struct head head_of(const struct sh_op_call *call, int threads, int64_t p
     h.chunk = call->attr->head.chunk_rows < h.rows ? call->attr->head.chunk_rows : h.rows;
     h.ld = (h.vocab + PAD - 1) / PAD * PAD;
     piece[0] = (call->attr->head.squares == 0 ? 1 : 2) * sh_cpu_round64(h.chunk * (int64_t)sizeof *h.loss);
+    piece[3] = sh_cpu_has_teacher(call) ? sh_cpu_round64(h.chunk * (int64_t)sizeof *h.teacher) : 0;
     piece[1] = sh_cpu_round64(h.chunk * h.ld * (int64_t)sizeof *h.logits);
     piece[2] = h.cap == 0 ? 0 : sh_cpu_round64(threads * h.ld * (int64_t)sizeof *h.slopes);
     return h;
@@ -120,7 +122,7 @@ int64_t sh_cpu_head_work_bytes(const struct sh_op_call *call, int threads)
 #endif
     int64_t piece[PIECES];
     struct head h = head_of(call, threads, piece);
-    return piece[0] + piece[1] + piece[2] + products_bytes(&h, threads);
+    return piece[0] + piece[1] + piece[2] + piece[3] + products_bytes(&h, threads);
 }
 
 /* Cut the scratch in the order in which it was counted. */
@@ -134,8 +136,9 @@ static sh_rc open_head(const struct sh_op_call *call, struct head *h)
     h->squares = call->attr->head.squares == 0 ? NULL : (double *)(void *)(p + piece[0] / 2);
     h->logits = (float *)(void *)(p + piece[0]);
     h->slopes = (float *)(void *)(p + piece[0] + piece[1]);
-    h->work = p + piece[0] + piece[1] + piece[2];
-    h->work_bytes = call->work_bytes - (piece[0] + piece[1] + piece[2]);
+    h->teacher = piece[3] ? (struct sh_teacher_row *)(void *)(p + piece[0] + piece[1] + piece[2]) : NULL;
+    h->work = p + piece[0] + piece[1] + piece[2] + piece[3];
+    h->work_bytes = call->work_bytes - ((char *)h->work - p);
     return SH_OK;
 }
 
@@ -212,10 +215,10 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
     int32_t target = h->targets[r + i];
     double sum = 0, lse = 0, weight = (double)sh_panel_head_weight(h->call, r + i), z = h->call->attr->head.squares;
     double scale = gradient ? weight * h->call->scalars->loss_scale : 0;
-    bool teacher = weight != 0 && sh_cpu_has_teacher(h->call), raw = weight != 0 && h->call->attr->head.raw;
+    bool teacher = weight != 0 && h->teacher, raw = weight != 0 && h->call->attr->head.raw;
     const float *slope = cap_row(h, x, gradient);
     if (teacher)
-        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient, scale, &lse);
+        h->loss[i] = weight * sh_cpu_teacher_row(h->call, r + i, x, h->vocab, gradient, scale, &lse, &h->teacher[i]);
     else if (raw)
         h->loss[i] = weight * raw_row(x, h->vocab, target, scale);
     else
@@ -235,14 +238,22 @@ static void one_row(const struct head *h, int64_t r, int64_t i, bool gradient)
 }
 
 /* Compute the logits of rows [r, r+n), or their gradients in place if asked for; add their losses in row order. */
-static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient, struct sh_head_sums *sums)
+static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradient, struct sh_panel_head_sums *sums)
 {
     SH_TRY(logits_of(h, r, n));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++)
         one_row(h, r, i, gradient);
-    for (int64_t i = 0; i < n; i++)
-        sh_head_add(sums, h->loss, h->squares, i);
+    for (int64_t i = 0; i < n; i++) {
+        double weight = (double)sh_panel_head_weight(h->call, r + i);
+
+        sh_panel_head_add(sums, h->loss, h->squares, i);
+        if (weight == 0 || !h->teacher)
+            continue;
+        sums->of[SH_HEAD_KL] += weight * h->teacher[i].kl;
+        sums->of[SH_HEAD_MASS] += weight * h->teacher[i].mass;
+        sums->of[SH_HEAD_RIGHT] += h->teacher[i].right ? weight : 0;
+    }
     return SH_OK;
 }
 
@@ -275,11 +286,11 @@ static sh_rc chunk_gradients(const struct head *h, int64_t r, int64_t n)
 }
 
 /* One chunk after another; sums are in row order. */
-static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, struct sh_head_sums *sums)
+static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, struct sh_panel_head_sums *sums)
 {
     struct head h;
     SH_TRY(open_head(call, &h));
-    *sums = (struct sh_head_sums){0};
+    *sums = (struct sh_panel_head_sums){0};
     for (int64_t r = 0; r < h.rows; r += h.chunk) {
         int64_t n = h.rows - r < h.chunk ? h.rows - r : h.chunk;
         SH_TRY(chunk_loss(&h, r, n, gradient, sums));
@@ -292,14 +303,14 @@ static sh_rc run_chunks(const struct sh_op_call *call, bool gradient, struct sh_
 /* For both kinds: the call's kind says whether gradients are computed. */
 static sh_rc run_head(const struct sh_op_call *call)
 {
-    struct sh_head_sums sums;
+    struct sh_panel_head_sums sums;
 #ifdef SH_WIDE
     if (by_tiles(call))
         SH_TRY(sh_panel_head_run(call, &sums));
     else
 #endif
         SH_TRY(run_chunks(call, call->kind == SH_OP_HEAD_LOSS_GRAD, &sums));
-    sh_head_store(call, call->attr->head.squares != 0, sums);
+    sh_panel_head_store(call, sums);
     return SH_OK;
 }
 
@@ -311,15 +322,6 @@ sh_rc sh_cpu_head_loss(const struct sh_op_call *call)
 sh_rc sh_cpu_head_loss_grad(const struct sh_op_call *call)
 {
     return run_head(call);
-}
-
-/* The likeliest word, the first one on a tie. For a row of NaNs it is word 0. */
-static int32_t word_of(const float *x, int64_t n, float max)
-{
-    for (int64_t v = 0; v < n; v++)
-        if (x[v] == max)
-            return (int32_t)v;
-    return 0;
 }
 
 /* The best words of a row of logits, if they are asked for; their logits are kept. */
@@ -341,7 +343,7 @@ static void score_row(const struct head *h, int64_t r, int64_t i)
     max = sh_cpu_row_max(x, h->vocab);
     double at_target = target < 0 ? 0 : (double)x[target], lse = 0;
 
-    ((int32_t *)h->call->out[1].data)[r + i] = word_of(x, h->vocab, max);
+    ((int32_t *)h->call->out[1].data)[r + i] = sh_cpu_best_word(x, h->vocab, max);
     best_row(h, r + i, x);
     if ((target >= 0 || k) && !h->call->attr->head.raw)
         lse = log((double)sh_cpu_row_exp(x, h->vocab, 1.0f, max)) + (double)max;

@@ -150,7 +150,7 @@ sh_rc sh_cpu_loss_rest(const struct sh_op_call *call)
 {
     int64_t N = call->in[0].dim[0];
     double *loss = call->work, *squares = call->attr->part.squares == 0 ? NULL : loss + N;
-    struct sh_head_sums sums = {0};
+    struct sh_panel_head_sums sums = {0};
 
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < N; row++) {
@@ -166,8 +166,8 @@ sh_rc sh_cpu_loss_rest(const struct sh_op_call *call)
             write_gradient(call, row, w, word);
     }
     for (int64_t row = 0; row < N; row++)
-        sh_head_add(&sums, loss, squares, row);
-    sh_head_store(call, squares, sums);
+        sh_panel_head_add(&sums, loss, squares, row);
+    sh_panel_head_store(call, sums);
     return SH_OK;
 }
 

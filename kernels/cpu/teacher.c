@@ -94,17 +94,27 @@ static struct row open_row(const struct sh_op_call *call, int64_t row, float *x,
     return r;
 }
 
-static double loss_of(const struct row *r)
+/* What alpha T^2 multiplies in the loss. */
+static double divergence(const struct row *r)
 {
     double soft = r->tail > 0 ? r->tail * log(r->ratio) : 0;
-    double hard = log(r->hard_sum) + r->max - (double)r->x[r->target];
 
     for (int64_t j = 0; j < r->k; j++) {
         double share = log_share(r, j);
 
         soft += exp(share) * (share - log_own(r, j));
     }
-    return r->alpha * r->temperature * r->temperature * soft + (1 - r->alpha) * hard;
+    return soft;
+}
+
+static struct sh_teacher_row numbers_of(const struct row *r)
+{
+    struct sh_teacher_row n = {.kl = divergence(r)};
+
+    for (int64_t j = 0; j < r->k; j++)
+        n.mass += exp((double)r->logp[j]);
+    n.right = (double)r->x[r->target] == r->max && sh_cpu_best_word(r->x, r->n, (float)r->max) == r->target;
+    return n;
 }
 
 /* x = soft exp((x - max) / temperature) + hard exp(x - max) */
@@ -145,18 +155,27 @@ static void make_gradient(const struct row *r, double scale, double more)
 }
 
 double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale,
-                          double *lse)
+                          double *lse, struct sh_teacher_row *numbers)
 {
     struct row r = open_row(call, row, x, n);
-    double loss = loss_of(&r);
+    double hard = log(r.hard_sum) + r.max - (double)r.x[r.target];
 
+    *numbers = numbers_of(&r);
     *lse = log(r.hard_sum) + r.max;
     if (gradient)
         make_gradient(&r, scale, 2 * call->attr->head.squares * *lse);
-    return loss;
+    return r.alpha * r.temperature * r.temperature * numbers->kl + (1 - r.alpha) * hard;
 }
 
-/* Of the words before it the list has the k largest, so few words enter it. */
+int32_t sh_cpu_best_word(const float *x, int64_t n, float max)
+{
+    for (int64_t v = 0; v < n; v++)
+        if (x[v] == max)
+            return (int32_t)v;
+    return 0;
+}
+
+/* Of the words before it the list has the k largest, so few words enter it. Without NaN it is in a total order. */
 void sh_cpu_best_words(const float *x, int64_t n, int64_t k, int32_t *word, float *best)
 {
     int64_t have = 0;

@@ -143,19 +143,43 @@ static double factor_of(const struct sh_op_call *call, const struct whole *w, in
     return factor;
 }
 
+/* The likeliest word; the first one on a tie. */
+static int64_t likeliest(const double *logits, int64_t n)
+{
+    int64_t best = 0;
+
+    for (int64_t v = 1; v < n; v++)
+        if (logits[v] > logits[best])
+            best = v;
+    return best;
+}
+
+/* Sums of the call, [SH_HEAD_NUMBERS]. */
+static void count_teacher(const struct sh_op_call *call, int64_t row, int64_t K, double kl, bool right, double *sums)
+{
+    double weight = weight_of(call, row);
+
+    sums[SH_HEAD_KL] += weight * kl;
+    for (int64_t j = 0; j < K; j++)
+        sums[SH_HEAD_MASS] += weight * exp(sh_ref_get(&call->in[5], row * K + j));
+    sums[SH_HEAD_RIGHT] += right ? weight : 0;
+}
+
 /* The loss of one row with a teacher; with gradient, logits are overwritten with its derivatives. */
 static double teacher_row(const struct sh_op_call *call, struct shape z, int64_t row, double lse, double *logits,
-                          bool gradient)
+                          bool gradient, double *sums)
 {
     double T = call->attr->head.temperature, alpha = call->attr->head.alpha, soft = soft_lse(logits, z.V, T);
     int64_t target = (int64_t)sh_ref_get(&call->in[2], row), K = call->in[4].dim[call->in[4].ndim - 1];
     struct whole w = whole_of(call, row, K, logits, lse);
-    double loss = (1 - alpha) * (lse - logits[target]) + alpha * w.loss;
+    double loss = (1 - alpha) * (lse - logits[target]), kl = w.loss;
 
     for (int64_t j = 0; j < K; j++) {
         struct named n = named_of(call, row, K, j);
-        loss += alpha * T * T * n.share * ((n.share > 0 ? log(n.share) : 0) - (logits[n.word] / T - soft));
+        kl += n.share * ((n.share > 0 ? log(n.share) : 0) - (logits[n.word] / T - soft));
     }
+    loss += alpha * T * T * kl;
+    count_teacher(call, row, K, kl, likeliest(logits, z.V) == target, sums);
     for (int64_t v = 0; v < z.V && gradient; v++)
         logits[v] = alpha * T * factor_of(call, &w, row, K, v) * exp(logits[v] / T - soft) +
                     (1 - alpha + more_of(call->attr->head.squares, lse)) * exp(logits[v] - lse) -
@@ -169,13 +193,13 @@ static double teacher_row(const struct sh_op_call *call, struct shape z, int64_t
 
 /* The loss of one row, and with gradient its derivatives by the logits in their place. */
 static double row_loss(const struct sh_op_call *call, struct shape z, int64_t row, double lse, double *logits,
-                       bool gradient)
+                       bool gradient, double *sums)
 {
     int64_t target = (int64_t)sh_ref_get(&call->in[2], row);
     double loss = lse - logits[target];
 
     if (has_teacher(call))
-        return teacher_row(call, z, row, lse, logits, gradient);
+        return teacher_row(call, z, row, lse, logits, gradient, sums);
     for (int64_t v = 0; v < z.V && gradient; v++)
         logits[v] = (call->attr->head.raw ? 0 : (1 + more_of(call->attr->head.squares, lse)) * exp(logits[v] - lse)) -
                     (v == target);
@@ -217,19 +241,12 @@ int64_t sh_ref_head_loss_work_bytes(const struct sh_op_call *call)
     return (rows_of(call) * V + (makes_dw(call) ? V * C : 0)) * (int64_t)sizeof(double);
 }
 
-static void sum_losses(const struct sh_op_call *call, double z, double loss, double squares)
-{
-    sh_ref_sum(call, 0, 0, loss);
-    if (z != 0)
-        sh_ref_sum(call, 0, 1, squares);
-}
-
 sh_rc sh_ref_head_loss(const struct sh_op_call *call)
 {
     struct shape z = shape_of(call);
     bool grad = call->kind == SH_OP_HEAD_LOSS_GRAD;
     double *logits = call->work, *slope = rows_of(call) > 1 ? logits + z.V : NULL;
-    double *dw = makes_dw(call) ? logits + rows_of(call) * z.V : NULL, loss = 0, squares = 0;
+    double *dw = makes_dw(call) ? logits + rows_of(call) * z.V : NULL, sums[SH_HEAD_NUMBERS] = {0};
 
     if (dw)
         memset(dw, 0, (size_t)(z.V * z.C) * sizeof *dw);
@@ -239,15 +256,16 @@ sh_rc sh_ref_head_loss(const struct sh_op_call *call)
             double lse = logits_of(call, z, n, logits);
             for (int64_t v = 0; v < z.V && slope; v++)
                 slope[v] = slope_of(logits[v], call->attr->head.cap);
-            loss += weight * row_loss(call, z, n, lse, logits, grad);
-            squares += weight * square_of(call->attr->head.squares, lse);
+            sums[SH_HEAD_SUM] += weight * row_loss(call, z, n, lse, logits, grad, sums);
+            sums[SH_HEAD_SQUARES] += weight * square_of(call->attr->head.squares, lse);
             for (int64_t v = 0; v < z.V && slope; v++)
                 logits[v] *= slope[v];
         }
         if (grad)
             row_gradients(call, z, n, weight, logits, dw);
     }
-    sum_losses(call, call->attr->head.squares, loss, squares);
+    for (int i = 0; i < sh_head_numbers(call->attr); i++)
+        sh_ref_sum(call, 0, i, sums[i]);
     for (int64_t i = 0; dw && i < z.V * z.C; i++)
         sh_ref_sum(call, 2, i, dw[i]);
     return SH_OK;
@@ -334,7 +352,9 @@ sh_rc sh_ref_loss_rest(const struct sh_op_call *call)
                                       call->scalars->loss_scale);
         }
     }
-    sum_losses(call, factor, loss, squares);
+    sh_ref_sum(call, 0, 0, loss);
+    if (factor != 0)
+        sh_ref_sum(call, 0, 1, squares);
     return SH_OK;
 }
 
@@ -354,17 +374,6 @@ sh_rc sh_ref_score_rest(const struct sh_op_call *call)
         sh_ref_set(&call->out[1], n, sh_ref_get(&call->in[1], best * N + n));
     }
     return SH_OK;
-}
-
-/* The likeliest word; the first one on a tie. */
-static int64_t likeliest(const double *logits, int64_t n)
-{
-    int64_t best = 0;
-
-    for (int64_t v = 1; v < n; v++)
-        if (logits[v] > logits[best])
-            best = v;
-    return best;
 }
 
 static double rank_of(double logit)

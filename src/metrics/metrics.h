@@ -70,6 +70,14 @@ struct sh_pair_metrics {
     int64_t values;                    /* texts whose numbers a head learns; 0: there are none */
 };
 
+/* Distillation: means over the targets of a step, as the loss weighs them. */
+struct sh_teacher_metrics {
+    bool learns;     /* there is a teacher */
+    double kl;       /* of the teacher's words by the student's, as objective.kd_form has both, at objective.temperature */
+    double mass;     /* the teacher's probability of the words that are learned from */
+    double accuracy; /* share of the targets that are the student's likeliest word */
+};
+
 /* Parts of a model, over all ranks; norms of the gradient before clipping, of the parameters after the step, and of what
  * it changed. */
 struct sh_norm_metrics {
@@ -108,6 +116,7 @@ struct sh_step_metrics {
     struct sh_gpu_metrics gpu;
     struct sh_router_metrics routers;
     struct sh_pair_metrics pairs;
+    struct sh_teacher_metrics teacher;
     struct sh_norm_metrics norms;
 };
 /* clang-format on */

@@ -202,11 +202,17 @@ static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
         sh_emit_top_words(&d->e, x, d->head, b->top_k, chunk_rows);
 }
 
-/* As many as the last stage has of a micro-step. */
-static int numbers_of_loss(const struct sh_model_batch *b)
+bool sh_model_distils(const struct sh_model_batch *b)
+{
+    return b->objective == sh_objective_named(SH_OBJECTIVE_DISTILLATION);
+}
+
+int sh_model_loss_numbers(const struct sh_model_batch *b)
 {
     if (sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS)
         return sh_emit_pair_numbers(&b->pairs);
+    if (sh_model_distils(b))
+        return SH_HEAD_NUMBERS;
     return b->z_loss == 0 ? 1 : 2;
 }
 
@@ -265,7 +271,7 @@ void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, str
     if (is_last(&d))
         emit_head(&d, x, b);
     else
-        sh_emit_no_loss(&d.e, numbers_of_loss(b));
+        sh_emit_no_loss(&d.e, sh_model_loss_numbers(b));
     if (b->adapters.rank)
         sh_adapt_freeze(p, m->num_labels > 0);
     free(d.input);

@@ -87,6 +87,11 @@ sh_rc sh_model_check(const struct sh_model *m, const struct sh_model_batch *b);
 /* Emit the forward of one micro-step into an empty program: parameters, units, operations; no sections. */
 void sh_model_emit(const struct sh_model *m, const struct sh_model_batch *b, struct sh_program *p);
 
+/* Whether the loss learns from a teacher; and how many numbers the loss of a micro-step has: those of pairs, or of a loss
+ * of logits (kernels/op.h). */
+bool sh_model_distils(const struct sh_model_batch *b);
+int sh_model_loss_numbers(const struct sh_model_batch *b);
+
 /* How many keys a query of block `block`, counted from 0, sees, its own included; 0: all. */
 int sh_model_window(const struct sh_model *m, int block);
 

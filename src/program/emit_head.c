@@ -50,12 +50,13 @@ void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chun
                        const struct sh_teacher_numbers *teacher)
 {
     struct sh_op op = head_op(e, SH_OP_HEAD_LOSS, x, w, chunk_rows);
-    int numbers = e->z == 0 ? 1 : 2;
+    int numbers;
 
     op.in[3] = weight;
     if (teacher)
         learn_from(e, &op, teacher);
     op.attr.head.squares = e->z;
+    numbers = sh_head_numbers(&op.attr);
     if (e->p->port[SH_PORT_LOSS] != SH_NONE) /* the objective has made it */
         op.out[0] = sh_emit_tensor(e, SH_MEM_ACT, SH_F64, 1, DIMS(1), "weighed");
     else

@@ -1,6 +1,6 @@
 #include "src/base/mem.h"
 #include "src/base/time.h"
-#include "src/model/objective.h"
+#include "src/model/model.h"
 #include "src/run/feed.h"
 #include "src/run/reference.h"
 #include "src/run/run.h"
@@ -40,15 +40,10 @@ static int64_t held_of(const struct sh_run *r)
     return all_held(r) / (r->p->tree_sums ? r->p->unrolled : 1);
 }
 
-static bool has_pairs(const struct sh_run *r)
-{
-    return sh_objective_of(r->build.batch.objective)->counts == SH_COUNTS_ANSWERS;
-}
-
-/* Numbers of a leaf. Without pairs: the loss, and, if squares of lse come to it, their sum. */
+/* Numbers of a leaf. */
 static int64_t numbers_of(const struct sh_run *r)
 {
-    return has_pairs(r) ? held_of(r) : r->build.batch.z_loss == 0 ? 1 : 2;
+    return sh_model_loss_numbers(&r->build.batch);
 }
 
 static double *room_for_losses(const struct sh_run *r)

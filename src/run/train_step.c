@@ -328,6 +328,11 @@ static sh_rc forward_backward(struct sh_train *t, struct sh_step_metrics *m)
     m->loss = numbers[0] / divisor(t);
     m->has_head_z = r->build.batch.z_loss != 0;
     m->head_z = m->has_head_z ? numbers[1] / divisor(t) : 0;
+    if (sh_model_distils(&r->build.batch))
+        m->teacher = (struct sh_teacher_metrics){.learns = true,
+                                                 .kl = numbers[SH_HEAD_KL] / divisor(t),
+                                                 .mass = numbers[SH_HEAD_MASS] / divisor(t),
+                                                 .accuracy = numbers[SH_HEAD_RIGHT] / divisor(t)};
     m->grad_norm = sqrt(norm) / t->loss_scale.scale;
     SH_TRY(share_extremes(r, t->feed.reference));
     if (t->feed.reference)

@@ -103,32 +103,35 @@ def loss_of(w, tokens, targets, weights, words, logp, c):
     if form == 'tail':
         q, own = (torch.cat([x, rest(x)], -1) for x in (q, own.exp()))
         own = own.log()
-    soft = T * T * (q * (q.log() - own)).sum(-1)
+    kl, mass, right = (q * (q.log() - own)).sum(-1), logp.exp().sum(-1), (logits.argmax(-1) == targets).double()
+    soft = T * T * kl
     counts = targets != torch_reference.IGNORED
     hard = torch.nn.functional.cross_entropy(logits[counts], targets[counts], reduction='none')
     squares = c.get('training.z_loss', 0) * torch_reference.weighed_mean(logits[counts].logsumexp(-1).square(), weights[counts])
-    return torch_reference.weighed_mean(alpha * soft[counts] + (1 - alpha) * hard, weights[counts]), squares
+    told = [float(torch_reference.weighed_mean(x[counts], weights[counts]).detach()) for x in (kl, mass, right)]
+    return torch_reference.weighed_mean(alpha * soft[counts] + (1 - alpha) * hard, weights[counts]), squares, told
 
 
 def reference(m, c):
-    """Returns (losses, losses of squares, norms, weights, gradients of the first step)."""
+    """Returns (losses, losses of squares, norms, weights, gradients of the first step, [divergence, mass, accuracy] of the steps)."""
     w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in m.weights['student'].items()}
     optimizer, k, size = torch_reference.make_optimizer(w, c), c['objective.top_k'], c['training.global_batch_size']
-    losses, added, norms, first = [], [], [], None
+    losses, added, norms, told, first = [], [], [], [], None
     for step in range(c['training.steps']):
         optimizer.zero_grad()
         rows = slice(step * size, (step + 1) * size)
         words, logp = torch.tensor(m.words[rows, :, :k]), torch.tensor(m.logp[rows, :, :k])
-        loss, squares = loss_of(w, *torch_reference.batch(torch.tensor(m.stream, dtype=torch.long), m.mask, step, c, m.heavy), words, logp, c)
+        loss, squares, numbers = loss_of(w, *torch_reference.batch(torch.tensor(m.stream, dtype=torch.long), m.mask, step, c, m.heavy), words, logp, c)
         (loss + squares).backward()
         first = first or {name: x.grad.numpy().copy() for name, x in w.items()}
         losses.append(float(loss.detach()))
         added.append(float(squares.detach()))
+        told.append(numbers)
         norms.append(torch_reference.clip(w, c['training.max_norm']))
         for group in optimizer.param_groups:
             group['lr'] = torch_reference.learning_rate(step, c)
         optimizer.step()
-    return losses, added, norms, {name: x.detach().numpy() for name, x in w.items()}, first
+    return losses, added, norms, {name: x.detach().numpy() for name, x in w.items()}, first, told
 
 
 def case_teacher(name):
@@ -151,10 +154,12 @@ def case_teacher(name):
 def case_student(name, changes, ranks=0):
     m = model(name)
     c, steps, path = m.train('run', changes, ranks)
-    losses, added, norms, weights, _ = reference(m, c)
+    losses, added, norms, weights, _, told = reference(m, c)
+    found = [(step['teacher']['kl'], step['teacher']['mass'], step['mean_token_accuracy']) for step in steps]
     changed = {name: values - m.weights['student'][name] for name, values in checkpoint.read(path).items()}
     return (job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
             + job.differ('loss of squares', [step.get('head_z_loss', 0) for step in steps], added, LOSS_BOUND)
+            + sum((job.differ(what, a, b, LOSS_BOUND) for what, a, b in zip(('kl', 'mass', 'accuracy'), zip(*found), zip(*told))), [])
             + job.differ('gradient norm', [step['grad_norm'] for step in steps], norms, NORM_BOUND)
             + compare_tensors(changed, {name: weights[name] - m.weights['student'][name] for name in weights}, CHANGE_BOUND))
 
@@ -163,7 +168,7 @@ def case_gradients(name, changes):
     m = model(name)
     c, _, path = m.train('gradients', {**changes, 'training.max_norm': 0, 'training.steps': 1})
     found = {key: value / (1 - c['optimizer.beta1']) for key, value in checkpoint.read(path, checkpoint.EXP_AVG).items()}
-    return compare_tensors(found, reference(m, c)[-1], GRADIENT_BOUND)
+    return compare_tensors(found, reference(m, c)[4], GRADIENT_BOUND)
 
 
 def case_whole(name):
@@ -206,4 +211,5 @@ if __name__ == '__main__':
         ('llama: with a temperature and the next token', case_student, 'llama', MIXED),
         ('gpt2: fewer words than the file has, and the next token', case_student, 'gpt2', FEW),
         ('llama: with squares of lse', case_student, 'llama', {**MIXED, 'training.z_loss': 0.05}),
-        *([('llama: 2 x 2 ranks', case_student, 'llama', {**MIXED, **HYBRID}, 4)] if job.can_launch() else [])]))
+        *([('llama: 2 x 2 ranks', case_student, 'llama', {**MIXED, **HYBRID}, 4),
+           ('gpt2: 2 ranks', case_student, 'gpt2', {**FEW, 'training.local_batch_size': 1}, 2)] if job.can_launch() else [])]))

@@ -88,7 +88,7 @@ static void run(struct data *d, int gradient, bool add)
     /* clang-format off */
     struct sh_cuda_softmax s = {
         .rows = d->rows, .vocab = d->vocab, .ld = d->ld, .logits = device_alloc(logits_bytes(d), 0),
-        .targets = device_alloc(targets, 4), .row_loss = device_alloc((size_t)d->rows * sizeof(double), 0),
+        .targets = device_alloc(targets, 4), .numbers = 1, .row_loss = device_alloc((size_t)d->rows * sizeof(double), 0),
         .loss = device_alloc(sizeof(double), 0), .add_loss = add, .gradient = gradient != NO_GRADIENT,
         .grad_dtype = gradient == SH_BF16 ? SH_BF16 : SH_F32, .loss_scale = loss_scale,
     };

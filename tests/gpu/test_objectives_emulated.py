@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 
-from trains import CPU, as_on_cpu, job, run, tiny
+from trains import BOUND, CPU, as_on_cpu, job, on_cpu, run, tiny
 import pairs
 
 WORDS, LABELS = tiny.COMMON['model.vocab_size'], 3
@@ -71,8 +71,15 @@ def learns(data, model, mesh, precision, **more):
 
 
 def distils(precision, **more):
-    return as_on_cpu('llama', '1x2', precision, {'objective.name': 'distillation', 'objective.teacher_path': taught(),
-                                                 'objective.top_k': 5, 'objective.temperature': 1.7, 'objective.alpha': 0.8, **more})
+    more = {'objective.name': 'distillation', 'objective.teacher_path': taught(), 'objective.top_k': 5, 'objective.temperature': 1.7,
+            'objective.alpha': 0.8, 'training.mixed_precision_param': precision, **more}
+    wrong = as_on_cpu('llama', '1x2', precision, more)
+    steps = [job.metrics('cuda'), on_cpu('llama', **more)]
+    kl, mass = ([[step['teacher'][key] for step in run] for run in steps] for key in ('kl', 'mass'))
+    right = [[step['mean_token_accuracy'] for step in run] for run in steps]
+    off = max(abs(a - b) for a, b in zip(*right))
+    return (wrong + job.differ('kl', *kl, BOUND[precision]) + job.differ('mass', *mass, 1e-6)
+            + ([] if off <= (0 if precision == 'float32' else 0.05) and max(right[1]) > 0 else [f'accuracies: {right}']))
 
 
 def listed(name):

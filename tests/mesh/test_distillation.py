@@ -23,7 +23,7 @@ MESHES = {
 KINDS = {'gpt2': tiny.MODELS['gpt2'],
          'llama in bf16': {**tiny.MODELS['llama'], 'training.mixed_precision_param': 'bfloat16'},
          'llama, documents': {**tiny.MODELS['llama'], 'model.n_heads': 4, 'model.n_kv_heads': 2, 'data.packing': 'bfd'}}
-NUMBERS = ('step', 'loss', 'grad_norm', 'targets')
+NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'teacher', 'mean_token_accuracy')
 HEADER, PLACE = 56, 4  # bytes of the header, and of a word with its log-probability
 
 
@@ -102,7 +102,7 @@ def case_with(changes):
     begin = sorted((k.teacher / 'checkpoint').glob('step-*.h5'))[-1]
     changes = {**changes, 'checkpoint.initial_load_path': str(begin), 'checkpoint.initial_load_model_only': 'lora.rank' not in changes}
     one, two = k.student('with', 1, changes), k.student('with', 2, {**changes, 'parallelism.sharding_strategy': 'full_shard'})
-    return [] if one == two and all(norm > 0 for _, _, norm, _ in one) else [f'{one}, {two}']
+    return [] if one == two and all(step[2] > 0 for step in one) else [f'{one}, {two}']
 
 
 def case_matters():

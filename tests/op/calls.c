@@ -170,7 +170,7 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
     }
     if (s.words > 0)
         head_teacher(t, s);
-    optest_out(t, 0, SH_F64, DIMS(1));
+    optest_out(t, 0, SH_F64, DIMS(sh_head_numbers(&t->attr)));
     if (s.add_loss)
         optest_add_to(t, 0);
     if (kind == SH_OP_HEAD_LOSS)
@@ -185,7 +185,7 @@ void head_squares(struct optest *t, double z)
 {
     t->attr.head.squares = z;
     free(t->owned[SH_OP_MAX_IN]);
-    optest_out(t, 0, SH_F64, DIMS(2));
+    optest_out(t, 0, SH_F64, DIMS(sh_head_numbers(&t->attr)));
     if (t->attr.accumulate & 1)
         optest_add_to(t, 0);
 }

@@ -390,6 +390,7 @@ def marks_of(drawing):
 
 
 REWARDS = 'Rewards of chosen answers', 'Margins of rewards'
+TEACHER = 'Divergence from the teacher', 'What the teacher stored', 'Accuracy of tokens'
 OF_A_HEAD = 'Margins of rewards', 'Mean rewards', 'Smallest rewards', 'Largest rewards'
 
 
@@ -398,6 +399,7 @@ def case_curves():
     empty()
     lines = [{**step(i, 100 * i), 'grad_norm': 1.0 + i, 'lr': 1e-4 * i, 'loss_scale': 1024.0 + i,
               'pairs': 8, 'rewards': {'chosen': 0.1 * i, 'rejected': -0.1 * i, 'margins': 0.2 * i, 'accuracies': 1},
+              'teacher': {'kl': 0.1 * i, 'mass': 0.05 * i}, 'mean_token_accuracy': 0.02 * i,
               'expert_load': {'max': 1 + 0.1 * i}, 'expert_waves': {'max': 3, 'mean': 1 + 0.2 * i}} for i in range(1, 11)]
     lines[4]['skipped'] = 'loss is not finite'
     stalls = [{'step': 6, 'checkpoint': 'x', 'bytes': 1, 'seconds': 9, 'stall_seconds': 7.5},
@@ -405,12 +407,12 @@ def case_curves():
     write_run('a', config(1, 4, 4), [*lines, *stalls, {'step': 10, 'validation_loss': 2.0, 'tokens': 1, 'seconds': 1}])
     _, tree = page()
     found = {title: curve(tree, title) for title in ('Loss against', 'Gradient norm', 'Speed', 'Learning rate', 'Loss scale',
-                                                'Load of experts', 'Waves of rows', *REWARDS)}
+                                                'Load of experts', 'Waves of rows', *REWARDS, *TEACHER)}
     if None in found.values():
         return [f'missing: {found}']
     wrong = expect('marks', [marks_of(drawing) for drawing in found.values()],
                    [['step 10: validation loss 2.0000'], ['step 5: update skipped'], ['step 6: paused 7.5 s to save'], [],
-                    ['step 5: update skipped'], [], [], *[[]] * len(REWARDS)])
+                    ['step 5: update skipped'], [], [], *[[]] * len(REWARDS + TEACHER)])
     heights = {title: [float(y) for y in re.findall(r'[ML][\d.]+ ([\d.]+)', lines_of(drawing)[0].get('d'))]
                for title, drawing in found.items()}
     wrong += expect('points', [len(points) for points in heights.values()], [10, 10, 9, *[10] * (len(found) - 3)])
@@ -420,7 +422,7 @@ def case_curves():
     write_run('head', config(1, 4, 4), [{**line, 'pairs': 8, 'mean_reward': 0.1, 'min_reward': -1, 'max_reward': 2, 'margin': 0.3,
                                          'accuracy': 1} for line in ten_steps(100)])
     _, tree = page()
-    wrong += expect('of a head', [curve(tree, title) is not None for title in (*OF_A_HEAD, REWARDS[0])], [True] * 4 + [False])
+    wrong += expect('of a head', [curve(tree, title) is not None for title in (*OF_A_HEAD, REWARDS[0], TEACHER[0])], [True] * 4 + [False] * 2)
     shutil.rmtree(work / 'head')
     write_run('old', config(1, 4, 4), ten_steps(100))
     _, tree = page()

@@ -428,13 +428,13 @@ static void run_chunk(const struct head *h)
 }
 
 /* One thread adds up the rows, in their order. */
-sh_rc sh_panel_head_run(const struct sh_op_call *call, struct sh_head_sums *sums)
+sh_rc sh_panel_head_run(const struct sh_op_call *call, struct sh_panel_head_sums *sums)
 {
     struct head h = head_of(call);
     int64_t chunk_panels = h.row_panels;
 
     SH_REQUIRE(call->work_bytes >= lay_out(&h, call->work, omp_get_max_threads()));
-    *sums = (struct sh_head_sums){0};
+    *sums = (struct sh_panel_head_sums){0};
     for (h.row = 0; h.row < h.rows; h.row += h.n) {
         h.n = sh_panel_least(h.rows - h.row, h.chunk);
         /* The last chunk may have fewer rows. */
@@ -446,7 +446,7 @@ sh_rc sh_panel_head_run(const struct sh_op_call *call, struct sh_head_sums *sums
             sh_panel_end();
         }
         for (int64_t r = 0; r < h.n; r++)
-            sh_head_add(sums, h.loss, h.squares, r);
+            sh_panel_head_add(sums, h.loss, h.squares, r);
     }
     return SH_OK;
 }

@@ -19,30 +19,29 @@ static inline float sh_panel_head_weight(const struct sh_op_call *call, int64_t 
     return targets[row] < 0 ? 0 : weight ? weight[row] : 1;
 }
 
-/* Sums over the rows that count, which any engine makes in the order of the rows: the second one for attr->head.squares. */
-struct sh_head_sums {
-    double loss, squares;
+/* Sums over the rows that count, which any engine makes in the order of the rows. */
+struct sh_panel_head_sums {
+    double of[SH_HEAD_NUMBERS];
 };
 
-/* Row i; squares: NULL: there are none. */
-static inline void sh_head_add(struct sh_head_sums *sums, const double *loss, const double *squares, int64_t i)
+/* Loss and squares of row i; squares: NULL: there are none. */
+static inline void sh_panel_head_add(struct sh_panel_head_sums *sums, const double *loss, const double *squares,
+                                     int64_t i)
 {
-    sums->loss += loss[i];
-    sums->squares += squares ? squares[i] : 0;
+    sums->of[SH_HEAD_SUM] += loss[i];
+    sums->of[SH_HEAD_SQUARES] += squares ? squares[i] : 0;
 }
 
-/* To out[0], which may have a second number. */
-static inline void sh_head_store(const struct sh_op_call *call, bool squares, struct sh_head_sums sums)
+/* As many as out[0] has. */
+static inline void sh_panel_head_store(const struct sh_op_call *call, struct sh_panel_head_sums sums)
 {
     double *out = call->out[0].data;
-    bool add = sh_op_adds(call, 0);
 
-    out[0] = add ? out[0] + sums.loss : sums.loss;
-    if (squares)
-        out[1] = add ? out[1] + sums.squares : sums.squares;
+    for (int64_t k = 0; k < call->out[0].dim[0]; k++)
+        out[k] = sh_op_adds(call, 0) ? out[k] + sums.of[k] : sums.of[k];
 }
 
 /* Run a call of either kind. Errors: SH_E_BUG if the scratch is too small. */
-sh_rc sh_panel_head_run(const struct sh_op_call *call, struct sh_head_sums *sums);
+sh_rc sh_panel_head_run(const struct sh_op_call *call, struct sh_panel_head_sums *sums);
 
 #endif

@@ -123,6 +123,7 @@ static sh_rc chunk_loss(const struct head *h, int64_t r, int64_t n, bool gradien
         .targets = (const int32_t *)call->in[2].data + r,
         .weight = call->in[3].data ? (const float *)call->in[3].data + r : NULL,
         .row_loss = (double *)(void *)(h->work + h->at.row_loss),
+        .numbers = sh_head_numbers(call->attr),
         .loss = call->out[0].data,
         .add_loss = r > 0 || sh_op_adds(call, 0),
         .gradient = gradient,

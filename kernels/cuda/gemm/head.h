@@ -20,11 +20,11 @@ struct sh_cuda_softmax {
     float *logits;          /* [rows,ld] f32, 256-byte aligned; elements past column vocab are never read */
     const int32_t *targets; /* [rows]: class; negative: masked */
     const float *weight;    /* [rows]: the row's loss counts that often; NULL: once */
-    double *row_loss;       /* [rows] scratch, or [2,rows] with squares */
-    double *loss;           /* [1] = or += sum of the rows' losses, in an order that depends on their number only; with
-                                 squares [2]: and of these */
-    bool add_loss;          /* += */
-    bool gradient;          /* logits become (softmax - onehot) * weight * loss_scale */
+    int numbers;            /* of the loss: sh_head_numbers() */
+    double *row_loss;       /* [numbers,rows] scratch */
+    double *loss;  /* [numbers] = or += their sums over rows, in an order that depends on the number of rows only */
+    bool add_loss; /* += */
+    bool gradient; /* logits become (softmax - onehot) * weight * loss_scale */
     enum sh_dtype grad_dtype; /* f32, or bf16: each row then starts where its logits did: leading dimension 2 * ld */
     double loss_scale;
     bool raw;             /* no softmax: a row's loss is minus the logit of its target (kernels/op.h) */

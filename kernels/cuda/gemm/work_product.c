@@ -17,14 +17,13 @@ int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
     return SH_CUBLASLT_WORK_BYTES;
 }
 
-/* Scratch of the head, in order: losses of rows and their squares, logits [chunk,ld], then cuBLASLt's. Each is aligned to 256 bytes. */
+/* Scratch of the head, in order: numbers of rows, logits [chunk,ld], then cuBLASLt's. Each is aligned to 256 bytes. */
 struct sh_cuda_head_work sh_cuda_head_work(const struct sh_op_call *call)
 {
     int64_t rows = sh_cuda_rows(&call->in[0]), vocab = call->in[1].dim[0], wanted = call->attr->head.chunk_rows;
     struct sh_cuda_head_work w = {.chunk = wanted < rows ? wanted : rows};
     w.ld = (vocab + LOGITS_PAD - 1) / LOGITS_PAD * LOGITS_PAD;
-    w.logits =
-        w.row_loss + sh_cuda_round256((call->attr->head.squares == 0 ? 1 : 2) * w.chunk * (int64_t)sizeof(double));
+    w.logits = w.row_loss + sh_cuda_round256(sh_head_numbers(call->attr) * w.chunk * (int64_t)sizeof(double));
     w.product = w.logits + sh_cuda_round256(w.chunk * w.ld * (int64_t)sizeof(float));
     w.bytes = w.product + SH_CUBLASLT_WORK_BYTES + 256;
     return w;

@@ -26,7 +26,7 @@ struct teacher {
     const int32_t *word;
     const float *logp;
     int words;
-    double max, sum, temperature;
+    double max, sum, mass, temperature; /* mass: their probability */
     int form;
     double said, tail, ratio; /* as the CPU has them */
 
@@ -39,18 +39,22 @@ struct teacher {
 /* For all threads of the block. */
 __device__ teacher teacher_of(const sh_cuda_softmax &s, int64_t r)
 {
-    teacher t = {s.word + r * s.words, s.teacher + r * s.words, s.words, -INFINITY, 0, s.temperature, s.form, 1, 0, 0};
+    teacher t = {
+        s.word + r * s.words, s.teacher + r * s.words, s.words, -INFINITY, 0, 0, s.temperature, s.form, 1, 0, 0};
     float max[1] = {-INFINITY};
-    double sum[1] = {0};
+    double sums[2] = {0, 0};
 
     for (int j = threadIdx.x; j < t.words; j += blockDim.x)
         max[0] = fmaxf(max[0], t.logp[j]);
     sh_block_reduce(max, -INFINITY, sh_larger());
-    for (int j = threadIdx.x; j < t.words; j += blockDim.x)
-        sum[0] += exp(((double)t.logp[j] - (double)max[0]) / t.temperature);
-    sh_block_sum(sum);
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
+        sums[0] += exp(((double)t.logp[j] - (double)max[0]) / t.temperature);
+        sums[1] += exp((double)t.logp[j]);
+    }
+    sh_block_sum(sums);
     t.max = (double)max[0];
-    t.sum = sum[0];
+    t.sum = sums[0];
+    t.mass = sums[1];
     return t;
 }
 
@@ -77,18 +81,16 @@ __device__ __forceinline__ double log_own(const teacher &t, int j, const float *
 /* What teacher and model have left beside its words, in one order; for all threads. */
 __device__ void sum_rest(teacher &t, const float *row, int64_t vocab, float max, double soft_sum)
 {
-    double sums[2] = {0, 0};
+    double own[1] = {0};
 
     if (t.form == SH_KD_NORMALIZED)
         return;
-    for (int j = threadIdx.x; j < t.words; j += blockDim.x) {
-        sums[0] += exp((double)t.logp[j]);
-        sums[1] += exp(log_own(t, j, row, vocab, max, soft_sum));
-    }
-    sh_block_sum(sums);
-    t.said = sums[0];
+    for (int j = threadIdx.x; j < t.words; j += blockDim.x)
+        own[0] += exp(log_own(t, j, row, vocab, max, soft_sum));
+    sh_block_sum(own);
+    t.said = t.mass;
     t.tail = t.form == SH_KD_TAIL && t.said < 1 ? 1 - t.said : 0;
-    t.ratio = t.tail / (1 - sums[1] > SH_KD_REST ? 1 - sums[1] : SH_KD_REST);
+    t.ratio = t.tail / (1 - own[0] > SH_KD_REST ? 1 - own[0] : SH_KD_REST);
 }
 
 /* sum over the teacher's words of share (log share - log of the model's), in one order; for all threads. */
@@ -159,9 +161,9 @@ __device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivati
     }
 }
 
-/* The loss of a row that counts; d: its derivative; square: of lse. */
-__device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, derivative &d, teacher &t,
-                           double &square)
+/* The numbers of a row that counts, without its weight; d: the derivative of its loss. */
+__device__ void row_numbers(const sh_cuda_softmax &s, int64_t r, double weight, derivative &d, teacher &t,
+                            double (&n)[SH_HEAD_NUMBERS])
 {
     const float *row = s.logits + r * s.ld;
     int64_t target = s.targets[r];
@@ -169,15 +171,17 @@ __device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, d
     double T = s.temperature, alpha = s.words ? s.alpha : 0;
 
     d.target = (float)(scale * (1 - alpha));
+    n[SH_HEAD_SUM] = -at_target;
     if (s.raw)
-        return -at_target;
+        return;
     soft all = soft_of(row, s.vocab);
     double lse = log((double)all.sum) + (double)all.max, loss = lse - at_target;
-    square = s.squares * lse * lse;
+    n[SH_HEAD_SUM] = loss;
+    n[SH_HEAD_SQUARES] = s.squares * lse * lse;
     d.max = all.max;
     d.hard = (float)(scale * (1 - alpha + 2 * s.squares * lse) / (double)all.sum);
     if (!s.words)
-        return loss;
+        return;
     t = teacher_of(s, r);
     d.cold = (float)(1 / T);
     double sum = T == 1 ? (double)all.sum : soft_sum_of(row, s.vocab, all.max, d.cold);
@@ -186,7 +190,10 @@ __device__ double row_loss(const sh_cuda_softmax &s, int64_t r, double weight, d
     d.apart = t.tail > 0;
     d.soft_scale = scale * alpha * T;
     d.soft = (float)(d.soft_scale * (t.tail > 0 ? 1 - t.ratio : t.said) / sum);
-    return alpha * T * T * teacher_loss(t, row, s.vocab, all.max, sum) + (1 - alpha) * loss;
+    n[SH_HEAD_KL] = teacher_loss(t, row, s.vocab, all.max, sum);
+    n[SH_HEAD_MASS] = t.mass;
+    n[SH_HEAD_RIGHT] = at_target == (double)all.max && word_of(row, s.vocab, all.max, 0.0f) == target;
+    n[SH_HEAD_SUM] = alpha * T * T * n[SH_HEAD_KL] + (1 - alpha) * loss;
 }
 
 /* T: type of the gradient; void: only the loss. */
@@ -196,15 +203,15 @@ template <class T> __global__ void __launch_bounds__(THREADS) form_kernel(sh_cud
 
     for (int64_t r = blockIdx.x; r < s.rows; r += gridDim.x) {
         derivative d = {0, 1, 0, 0, 0, 0, 1, false};
-        teacher t = {nullptr, nullptr, 0, 0, 0, 1, SH_KD_NORMALIZED, 1, 0, 0};
-        double weight = s.targets[r] < 0 ? 0 : weight_of(s, r);
-        double square = 0, loss = weight == 0 ? 0 : weight * row_loss(s, r, weight, d, t, square);
+        teacher t = {nullptr, nullptr, 0, 0, 0, 0, 1, SH_KD_NORMALIZED, 1, 0, 0};
+        double weight = s.targets[r] < 0 ? 0 : weight_of(s, r), numbers[SH_HEAD_NUMBERS] = {0};
 
-        if (threadIdx.x == 0) {
-            s.row_loss[r] = loss;
-            if (s.squares != 0)
-                s.row_loss[s.rows + r] = weight * square;
-        }
+        if (weight != 0)
+            row_numbers(s, r, weight, d, t, numbers);
+        SH_UNROLL
+        for (int k = 0; k < SH_HEAD_NUMBERS; k++) /* a constant index keeps the numbers in registers */
+            if (threadIdx.x == 0 && k < s.numbers)
+                s.row_loss[k * s.rows + r] = weight == 0 ? 0 : weight * numbers[k];
         __syncthreads(); /* all have read what gradients replace */
         if constexpr (!std::is_void<T>::value)
             write_slopes<T>(s, r, d, t, said);

@@ -57,6 +57,31 @@ __device__ __forceinline__ soft soft_of(const float *row, int64_t vocab)
     return {max[0], sum[0]};
 }
 
+/* cap: 0: none */
+template <class T> __device__ __forceinline__ float logit_of(T z, float cap)
+{
+    return cap == 0 ? sh_widen(z) : cap * tanhf(sh_widen(z) / cap);
+}
+
+struct sh_smaller {
+    __device__ __forceinline__ int operator()(int a, int b) const
+    {
+        return a < b ? a : b;
+    }
+};
+
+/* The first word with the row's maximum; 0 if no word has it. For all threads of the block. */
+template <class T> __device__ __forceinline__ int word_of(const T *row, int64_t vocab, float max, float cap)
+{
+    int first[1] = {INT32_MAX};
+
+    for (int64_t v = threadIdx.x; v < vocab && first[0] == INT32_MAX; v += blockDim.x)
+        if (logit_of(row[v], cap) == max)
+            first[0] = (int)v;
+    sh_block_reduce(first, INT32_MAX, sh_smaller());
+    return first[0] == INT32_MAX ? 0 : first[0];
+}
+
 __device__ __forceinline__ double weight_of(const sh_cuda_softmax &s, int64_t r)
 {
     return s.weight ? s.weight[r] : 1;

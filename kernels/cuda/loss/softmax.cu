@@ -76,12 +76,6 @@ template <class T> struct part {
     float cap;                 /* 0: none */
 };
 
-/* cap: 0: none */
-template <class T> __device__ __forceinline__ float logit_of(T z, float cap)
-{
-    return cap == 0 ? sh_widen(z) : cap * tanhf(sh_widen(z) / cap);
-}
-
 template <class T> __device__ __forceinline__ soft soft_of_row(const T *row, int64_t vocab, float cap)
 {
     soft s = {-INFINITY, 0};
@@ -94,25 +88,6 @@ template <class T> __device__ __forceinline__ soft soft_of_row(const T *row, int
     float sum[1] = {s.max == -INFINITY ? s.sum : s.sum * expf(s.max - max[0])};
     sh_block_sum(sum);
     return {max[0], sum[0]};
-}
-
-struct sh_smaller {
-    __device__ __forceinline__ int operator()(int a, int b) const
-    {
-        return a < b ? a : b;
-    }
-};
-
-/* The first word with the row's maximum; 0 if no word has it. */
-template <class T> __device__ __forceinline__ int word_of(const T *row, int64_t vocab, float max, float cap)
-{
-    int first[1] = {INT32_MAX};
-
-    for (int64_t v = threadIdx.x; v < vocab && first[0] == INT32_MAX; v += blockDim.x)
-        if (logit_of(row[v], cap) == max)
-            first[0] = (int)v;
-    sh_block_reduce(first, INT32_MAX, sh_smaller());
-    return first[0] == INT32_MAX ? 0 : first[0];
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) part_kernel(part<T> s)
@@ -245,11 +220,12 @@ template <class T> sh_rc run_part(const struct sh_op_call *call)
     return SH_LAUNCH(part_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s);
 }
 
-/* loss [1], or [2] if squares count, = or += the sums of row_loss [2,rows]. */
-sh_rc sum_rows(double *loss, bool add, const double *row_loss, int64_t rows, double square, void *queue)
+/* loss [numbers] = or += the sums of row_loss [made,rows]; those that rows have not made are 0. */
+sh_rc sum_rows(double *loss, bool add, const double *row_loss, int64_t rows, int numbers, int made, void *queue)
 {
-    SH_TRY(sh_sum_parts(loss, add, row_loss, rows, queue));
-    return square == 0 ? SH_OK : sh_sum_parts(loss + 1, add, row_loss + rows, rows, queue);
+    for (int k = 0; k < numbers; k++)
+        SH_TRY(sh_sum_parts(loss + k, add, row_loss + (k < made ? k * rows : 0), k < made ? rows : 0, queue));
+    return SH_OK;
 }
 
 template <class T> sh_rc run_rest(const struct sh_op_call *call)
@@ -261,7 +237,9 @@ template <class T> sh_rc run_rest(const struct sh_op_call *call)
     s.parts = (int)call->in[1].dim[0];
     s.loss_scale = call->scalars->loss_scale;
     SH_TRY(SH_LAUNCH(rest_kernel<T>, dim3(sh_blocks(s.rows)), block_of(s.vocab), 0, call->queue, s));
-    return sum_rows(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), s.row_loss, s.rows, s.square, call->queue);
+    int numbers = s.square == 0 ? 1 : 2;
+    return sum_rows(sh_data<double>(&call->out[0]), sh_op_adds(call, 0), s.row_loss, s.rows, numbers, numbers,
+                    call->queue);
 }
 
 template <class T> sh_rc run(const struct sh_cuda_softmax *s, void *queue)
@@ -295,15 +273,17 @@ extern "C" sh_rc sh_cuda_score_rest(const struct sh_op_call *call)
 
 extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue)
 {
+    bool form = s->raw || s->words || s->cap != 0 || s->squares != 0;
+
     if (s->rows == 0)
-        return s->add_loss ? SH_OK : sum_rows(s->loss, false, s->row_loss, 0, s->squares, queue);
-    if (s->raw || s->words || s->cap != 0 || s->squares != 0)
+        return s->add_loss ? SH_OK : sum_rows(s->loss, false, s->row_loss, 0, s->numbers, 0, queue);
+    if (form)
         SH_TRY(sh_cuda_form_loss(s, queue));
     else if (!s->gradient)
         SH_TRY(run<void>(s, queue));
     else
         SH_TRY(sh_by_act(s->grad_dtype, [&](auto zero) { return run<decltype(zero)>(s, queue); }));
-    return sum_rows(s->loss, s->add_loss, s->row_loss, s->rows, s->squares, queue);
+    return sum_rows(s->loss, s->add_loss, s->row_loss, s->rows, s->numbers, form ? s->numbers : 1, queue);
 }
 
 extern "C" sh_rc sh_cuda_softmax_scores(const struct sh_cuda_scores *s, void *queue)

@@ -31,6 +31,7 @@ struct sh_report_step {
     double expert_load;                            /* largest over mean; NAN: no experts */
     double reward_chosen, reward_margin;           /* of pairs of answers; NAN: there are none */
     double reward, reward_least, reward_most;      /* mean and extremes, of a head; NAN: there is none */
+    double kl, teacher_mass, token_accuracy;       /* of distillation; NAN: there is no teacher */
     double expert_waves;                           /* mean; NAN: no experts on several ranks */
     double seconds[SH_SPENT_N];
     double at;    /* end, in seconds since 1970: the time of the start plus the time since then; small: not known */

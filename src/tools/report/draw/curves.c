@@ -79,6 +79,21 @@ static double reward_most_of(const struct sh_report_step *s)
     return s->reward_most;
 }
 
+static double kl_of(const struct sh_report_step *s)
+{
+    return s->kl;
+}
+
+static double teacher_mass_of(const struct sh_report_step *s)
+{
+    return s->teacher_mass;
+}
+
+static double token_accuracy_of(const struct sh_report_step *s)
+{
+    return s->token_accuracy;
+}
+
 static double expert_waves_of(const struct sh_report_step *s)
 {
     return s->expert_waves;
@@ -154,6 +169,18 @@ static const struct curve curves[] = {
      .about = "Rewards that a head gives: the largest of a step. Far from the mean it is that of an outlier.",
      .unit = "reward",
      .value = reward_most_of},
+    {.title = "Divergence from the teacher against steps",
+     .about = "Distillation only: nats per token, by which the student differs from what its teacher stored.",
+     .unit = "kl",
+     .value = kl_of},
+    {.title = "What the teacher stored against steps",
+     .about = "Distillation only: the probability that the teacher gives the tokens that are learned from; 1 is all.",
+     .unit = "teacher mass",
+     .value = teacher_mass_of},
+    {.title = "Accuracy of tokens against steps",
+     .about = "Distillation only: the share of targets that the student finds likeliest.",
+     .unit = "accuracy",
+     .value = token_accuracy_of},
     {.title = "Load of experts against steps",
      .about = "Models with experts only: the largest load of an expert over the mean of its block, of all blocks; 1 is "
               "balanced.",
