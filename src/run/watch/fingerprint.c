@@ -104,6 +104,12 @@ static int64_t first_of(const struct sh_fingerprint_step *s, const struct sh_op 
     return unrolled == 1 ? s->first : s->first - (unrolled - 1 - op->micro) * s->batch.sequences;
 }
 
+/* Of each stage one rank speaks for the same sequences. */
+static bool speaks(const struct sh_mesh_shape *mesh)
+{
+    return sh_group_index(mesh, sh_group_others(mesh, mesh->data | mesh->pipeline)) == 0;
+}
+
 /* They lie in one port for all micro-steps of a section. Of stages the first one reads them. */
 static void add_tokens(struct sh_fingerprint_step *s, int m)
 {
@@ -111,7 +117,7 @@ static void add_tokens(struct sh_fingerprint_step *s, int m)
     int port = s->r->p->port[SH_PORT_TOKENS], unrolled = s->r->p->unrolled;
     struct sh_tensor one;
 
-    if (port == SH_NONE || sh_group_index(mesh, mesh->pipeline) > 0)
+    if (port == SH_NONE || !speaks(mesh) || sh_group_index(mesh, mesh->pipeline) > 0)
         return;
     one = s->r->p->tensors[port];
     one.dim[0] /= unrolled;
@@ -394,12 +400,6 @@ sh_rc sh_fingerprint_check(const struct sh_run *r)
         return sh_fail_prefix(rc, "debug.fingerprint: ");
     sh_new_file_abandon(&file);
     return SH_OK;
-}
-
-/* Of each stage one rank speaks for the same sequences. */
-static bool speaks(const struct sh_mesh_shape *mesh)
-{
-    return sh_group_index(mesh, sh_group_others(mesh, mesh->data | mesh->pipeline)) == 0;
 }
 
 /* The rows of all stages, whose programs each rank builds for itself. Local. */
