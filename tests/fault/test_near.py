@@ -54,7 +54,6 @@ SAVED = {
     'no_shard, float16': (2, (6,), {'parallelism.sharding_strategy': 'no_shard', 'training.mixed_precision_param': 'float16'}),
     'experts over 2 ranks': (4, (2,), {**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
                                        'parallelism.expert_parallel_degree': 2}),
-    'adapters': (4, (2,), {'lora.rank': 2}),
 }
 # Where ranks die, by the stage's number in a start. A generation is sent in two messages; the second one is its head.
 PLACES = [('filling', 8), ('sending', 15), ('loading', 1), ('sending', 16), ('loaded', 1), ('kept', 8)]
