@@ -57,13 +57,18 @@ static sh_rc agree(const struct budget *g, sh_rc rc, double *most)
     return g->agree ? g->agree(rc, most) : rc;
 }
 
+static int stages_of(const struct budget *g)
+{
+    return sh_group_size(&g->b->options.mesh, g->b->options.mesh.pipeline);
+}
+
 /* *most, which is not negative, becomes the largest value of all ranks of this rank's stage. */
 static sh_rc most_of_stage(const struct budget *g, double *most)
 {
     const struct sh_mesh_shape *mesh = &g->b->options.mesh;
     int own = sh_group_index(mesh, mesh->pipeline);
 
-    for (int s = 0; s < sh_group_size(mesh, mesh->pipeline); s++) {
+    for (int s = 0; s < stages_of(g); s++) {
         double of = s == own ? *most : 0;
 
         SH_TRY(agree(g, SH_OK, &of));
@@ -86,7 +91,8 @@ static sh_rc fit_level(const struct budget *g, int *level)
         most = *level;
         SH_TRY(most_of_stage(g, &most));
         more += most;
-        SH_TRY(agree(g, SH_OK, &more));
+        if (stages_of(g) > 1) /* one of them may be raised again */
+            SH_TRY(agree(g, SH_OK, &more));
     } while (g->agree && more > 0);
     return SH_OK;
 }
