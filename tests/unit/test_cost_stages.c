@@ -122,7 +122,7 @@ static void price(const struct job *j, const struct sh_machine *m, struct sh_cos
     int axes[SH_AXES] = {1, 1, 1, 1, 1, 1, j->stages};
     struct sh_program *p[STAGES_MAX];
     struct sh_mesh_shape mesh[STAGES_MAX];
-    struct sh_pipe_stages stages = {j->stages, p, mesh};
+    struct sh_pipe_stages stages = {.n = j->stages, .p = p, .mesh = mesh};
     struct sh_cost_request r = {.stages = &stages, .machine = m, .ranks_per_node = 1, .faster = sh_cost_as_is};
 
     for (int s = 0; s < j->stages; s++) {
