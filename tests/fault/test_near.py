@@ -417,6 +417,25 @@ def saved(ranks, others, changes):
     return wrong
 
 
+def hung():
+    """A save in the background whose write never ends: training goes on, and so does the next start, from memory."""
+    whole = job.prepare('whole-hung', config())
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    folder = job.prepare('hung', config(**NEAR, **{'checkpoint.async_mode': 'async'}))
+    shim = {'LD_PRELOAD': job.launcher.preload(pathlib.Path(os.environ['SHERD_BUILDDIR']).absolute() / 'tests/fault/shim.so'),
+            'SHIM_FOLDER': 'out/checkpoint/', 'SHIM_RANK': '1', 'SHIM_CALL': 'write', 'SHIM_NUMBER': '1', 'SHIM_FAULT': 'hang'}
+    with Keeper(folder):
+        run = begin(folder, 2, **shim)
+        wait_for_step(folder, run, INTERVAL + 30)
+        files = sorted(path.name for path in (folder / 'out/checkpoint').glob('step-*'))
+        os.kill(ranks_of(folder)[0], signal.SIGKILL)
+        said, before = finish(run)[1], newest(folder)
+        status, said = finish(begin(folder, 2))
+    begun = FROM_MEMORY.search(said)
+    good = status == 0 and not files and begun and int(begun[1]) >= before - 1 >= INTERVAL + 29
+    return ([] if good else [f'{files}, step {before}: exit {status}, {said}']) + differences(folder, whole, may_lack=True)
+
+
 def lost_stage():
     """Nodes have a stage each, whose parts differ in size. Either is lost, and the other one has what it kept, in as many bytes as
     planned; the end is that of one stage."""
@@ -847,6 +866,6 @@ if __name__ == '__main__':
     job.need_launcher()
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
-        ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
+        ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
         ('the keeper dies', keeper_dies), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))
