@@ -223,11 +223,20 @@ class Cluster:
         (self.folder / 'munge').chmod(0o700)
         self.write_config()
         self.start_munge()
-        self.daemon('slurmctld', ['slurmctld', '-D', '-c', '-f', str(self.folder / 'slurm.conf')])
-        self.wait('slurmctld answers', lambda: 'is UP' in self.call('scontrol', 'ping'))
+        self.start_controller('-c')
         for name in self.names():
             self.start_node(name, wait=False)
         self.wait('all nodes are up', lambda: self.idle() == self.nodes)
+
+    def start_controller(self, *words):
+        """-c: it forgets the jobs of its former life."""
+        self.daemon('slurmctld', ['slurmctld', '-D', *words, '-f', str(self.folder / 'slurm.conf')])
+        self.wait('slurmctld answers', lambda: 'is UP' in self.call('scontrol', 'ping'))
+
+    def kill_controller(self):
+        daemon = self.daemons.pop('slurmctld')
+        daemon.kill()
+        daemon.wait()
 
     def write_config(self):
         port = free_ports(self.nodes + 1)
