@@ -54,7 +54,8 @@ struct sh_device {
      * the spot. */
     sh_rc (*queue_check)(void *queue);
 
-    /* Put a kernel into call->queue; the label names it in profilers. */
+    /* Put a kernel into call->queue; the label names it in profilers. The loss of a plug-in runs on the host: this waits
+     * for the queue. */
     sh_rc (*run)(const struct sh_op_call *call, const char *label);
     /* Put a copy into the queue: device or pinned memory on both sides; the two may overlap on the CPU only. */
     void (*copy)(void *queue, void *to, const void *from, int64_t bytes);

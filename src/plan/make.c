@@ -46,8 +46,9 @@ static sh_rc place_cache(const struct sh_plan_request *ask, struct sh_build *b)
 /* Choose the same number of rows of logits on all ranks. */
 static sh_rc widen(const struct sh_plan_request *ask, struct sh_build *b)
 {
-    int64_t before = b->batch.chunk_rows, most = INT64_MAX;
-    double from, least = -1e18; /* the negative of the least answer */
+    int64_t before = b->batch.chunk_rows,
+            most = INT64_MAX / 2; /* as a double it is a whole number that an int64_t holds */
+    double from, least = -1e18;   /* the negative of the least answer */
     sh_rc rc;
 
     do {

@@ -428,6 +428,8 @@ def hung():
         run = begin(folder, 2, **shim)
         wait_for_step(folder, run, INTERVAL + 30)
         files = sorted(path.name for path in (folder / 'out/checkpoint').glob('step-*'))
+        if run.poll() is not None:
+            return [f'ended before it was killed: {finish(run)}']
         os.kill(ranks_of(folder)[0], signal.SIGKILL)
         said, before = finish(run)[1], newest(folder)
         status, said = finish(begin(folder, 2))
@@ -691,14 +693,17 @@ def keeper_dies():
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
 
 
+LONGER = {'training.steps': 2 * STEPS, 'lr_scheduler.total_steps': 2 * STEPS}
+
+
 def keeper_comes_back():
     """What takes the keeper's place holds what follows, copies too: the loss of the other node costs a step. One that has no
     memory is asked once, and training goes on as its partner's node waits for copies."""
-    whole = job.prepare('whole-back', config(**COPIES) | {'checkpoint.near_interval': 0, 'checkpoint.near_copies': 1})
+    whole = job.prepare('whole-back', config(**COPIES | LONGER) | {'checkpoint.near_interval': 0, 'checkpoint.near_copies': 1})
     job.sherd('train', 'c.yaml', ranks=2, folder=whole)
     wrong = []
     for room in True, False:
-        folder = job.prepare(f'back-{room}', config(**COPIES))
+        folder = job.prepare(f'back-{room}', config(**COPIES | LONGER))
         keepers = {node: Keeper(folder, node=node) for node in (0, 1)}
         try:
             run = begin(folder, 2 * EACH, **on_nodes())

@@ -297,12 +297,12 @@ static void test_lists(void **state)
     static const struct {
         struct shape shape;
         int words;
-    } lists[] = {{{1, 1, 1}, 1},     {{2, 5, 1}, 5},    {{3, 61, 1}, 9},
-                 {{2, 257, 1}, 256}, {{2, 4099, 1}, 1}, {{2, 9001, 1}, 256}};
+    } lists[] = {{{1, 1, 1}, 1},  {{2, 5, 1}, 5},    {{3, 61, 1}, 9},    {{2, 257, 1}, 256},
+                 {{7, 61, 1}, 9}, {{2, 4099, 1}, 1}, {{2, 9001, 1}, 256}};
 
     (void)state;
     optest_seed(64);
-    for (size_t i = 0; i < (orders == 1 ? 4 : sizeof lists / sizeof *lists); i++)
+    for (size_t i = 0; i < (orders == 1 ? 5 : sizeof lists / sizeof *lists); i++)
         for (int how = 0; how < LOGITS; how++)
             check_lists(lists[i].shape, lists[i].words, how);
 }

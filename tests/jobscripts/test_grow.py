@@ -240,13 +240,13 @@ def case_rank_dies():
 
 def case_halves():
     """A switch cuts the job in halves: that of the script waits for as long as the other one could take its place, then goes on."""
-    with Stage('halves', waits=3) as stage:
+    with Stage('halves', waits=6) as stage:
         stage.lose('n3', 'n4')
-        stage.wait_for_text('half of the nodes or more are lost: waiting 3 s')
+        stage.wait_for_text('half of the nodes or more are lost: waiting 6 s')
         began, starts = time.monotonic(), len(stage.starts())
         stage.wait_for_starts(2)
         waited = time.monotonic() - began
-        return expect((starts, stage.starts()[1:], waited > 2), (1, ['n1,n2'], True), stage)
+        return expect((starts, stage.starts()[1:], waited > 3), (1, ['n1,n2'], True), stage)
 
 
 def case_not_free():

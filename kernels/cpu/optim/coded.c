@@ -1,4 +1,4 @@
-/* States in codes of eight bits: 16.5 bytes per parameter for AdamW (g, and p, m, v read and written) instead of 28. A
+/* States in codes of eight bits: 16.25 bytes per parameter for AdamW (g, and p, m, v read and written) instead of 28. A
  * stretch of blocks is widened into the L1 cache, updated run by run, and stored. */
 #include "kernels/cpu/optim/coded.h"
 

@@ -147,7 +147,21 @@ static sh_rc take_again(struct sh_run *r)
     return rc;
 }
 
-/* Whether a keeper is there again that this rank could join. One that refuses it is not asked again. */
+/* What failed may pass, except for a lack of memory: one that has none is not asked again. */
+static void give_up(struct sh_kept *k, sh_rc rc)
+{
+    k->refused = rc == SH_E_MEMORY;
+    if (k->refused)
+        sh_log_warn("no near checkpoints until the next start: %s", sh_error_text());
+    sh_error_clear();
+    atomic_store(&k->gone, true);
+    if (k->listener)
+        return; /* it still hears of deaths */
+    sh_keep_bye(k->presence);
+    leave_keeper(k);
+}
+
+/* Whether a keeper is there again that this rank could join. */
 static bool join_again(struct sh_run *r)
 {
     struct sh_kept *k = r->kept;
@@ -165,10 +179,7 @@ static bool join_again(struct sh_run *r)
     if (rc == SH_OK)
         rc = take_again(r);
     if (rc != SH_OK) {
-        sh_log_warn("no near checkpoints until the next start: %s", sh_error_text());
-        sh_error_clear();
-        atomic_store(&k->gone, true);
-        k->refused = true;
+        give_up(k, rc);
         return false;
     }
     k->said_gone = false;
@@ -186,6 +197,11 @@ bool sh_kept_has_keeper(struct sh_run *r)
     if (!k->said_gone && r->mesh->node_rank == 0)
         sh_log_warn("the keeper on %s has ended: no near checkpoints until one is there again; training continues",
                     r->mesh->host);
+    if (!k->said_gone &&
+        k->to == SH_NONE) { /* nobody waits for what lies there, and the next keeper needs the memory */
+        unmap(k->slot, k->bytes);
+        unmap(k->copy, k->copy_bytes);
+    }
     k->said_gone = true;
     return !k->refused && join_again(r);
 }

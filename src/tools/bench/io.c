@@ -18,6 +18,7 @@
 #include "src/tools/bench/rows.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -211,7 +212,7 @@ static sh_rc round_of_all(struct bench *b)
 }
 
 /* Codes are made on the host. */
-static void fill_codes(const struct bench *b, struct sh_floats to, struct sh_range range)
+static void fill_codes(const struct bench *b, struct sh_floats to, uint64_t key, struct sh_range range)
 {
     enum { PIECE = 1 << 15 };
     float *room = sh_calloc(PIECE, sizeof *room);
@@ -219,7 +220,9 @@ static void fill_codes(const struct bench *b, struct sh_floats to, struct sh_ran
     for (int64_t at = 0, n = range.end - range.begin; at < n; at += PIECE) {
         int64_t here = n - at < PIECE ? n - at : PIECE;
 
-        sh_rng_fill_normal((uint64_t)to.law, range.begin + at, here, 1.0f, room);
+        sh_rng_fill_normal(key, range.begin + at, here, 1.0f, room);
+        for (int64_t i = 0; to.law == SH_CODE8_FOURTH && i < here; i++)
+            room[i] = fabsf(room[i]); /* squares */
         sh_exec_put_floats(b->r->exec, sh_floats_at(to, at), room, here);
     }
     free(room);
@@ -232,7 +235,7 @@ static void fill_stretch(const struct sh_map_stretch *s, void *arg)
 
     for (int k = 0; k < b->r->map->n_states; k++)
         if (s->state[k].coded)
-            fill_codes(b, s->state[k], s->range);
+            fill_codes(b, s->state[k], (uint64_t)k, s->range);
         else
             sh_exec_fill_normal(
                 b->r->exec, s->state[k], (uint64_t)k,

@@ -127,7 +127,7 @@ static int64_t tokens_of(const struct sh_search_state *st, const struct sh_searc
 }
 
 /* A stage that is busy takes equally long for each more micro-step, and as many bytes for its inputs: a long step is
- * that of two shorter ones, in a line. */
+ * that of two shorter ones, in a line. With a budget each would recompute as much as it needs. */
 static sh_rc try_in_line(struct sh_search_state *st, bool alone, struct sh_search_found *f)
 {
     struct sh_search_found less = *f, more = *f;
@@ -136,7 +136,7 @@ static sh_rc try_in_line(struct sh_search_state *st, bool alone, struct sh_searc
 
     less.micro_steps = 2 * f->pipeline;
     more.micro_steps = 3 * f->pipeline;
-    if (f->pipeline == 1 || f->micro_steps <= more.micro_steps ||
+    if (f->pipeline == 1 || f->mode == SH_RECOMPUTE_MEMORY_BUDGET || f->micro_steps <= more.micro_steps ||
         (f->micro_steps % f->pipeline && f->schedule == SH_SCHEDULE_INTERLEAVED))
         return try_as_is(st, alone, f);
     rc = try_as_is(st, alone, &less);
