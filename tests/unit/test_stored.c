@@ -505,7 +505,8 @@ static const char *need_of(const char *change)
         {"checkpoint.export_dtype=float32", "checkpoint.last_save_in_hf=true"},
         {"checkpoint.export_dtype=bfloat16", "checkpoint.last_save_in_hf=true"},
         {"checkpoint.export_dtype=float16", "checkpoint.last_save_in_hf=true"},
-        {"checkpoint.initial_load_model_only=true", "checkpoint.initial_load_path=a.h5"}};
+        {"checkpoint.initial_load_model_only=true", "checkpoint.initial_load_path=a.h5"},
+        {"debug.fingerprint_leaves=true", "debug.fingerprint=f.jsonl"}};
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (!strcmp(rows[i].change, change))
