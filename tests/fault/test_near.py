@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -681,6 +682,30 @@ def turned():
     return wrong
 
 
+def pulse():
+    """Keepers and their watch beside a load of 30 are not named; one that is stopped then is. SHERD_PULSE_SECONDS: for how long."""
+    folder, wrong = job.prepare('pulse', config(**NEAR)), []
+    load = [subprocess.Popen(['nice', 'sh', '-c', 'while :; do :; done']) for _ in range(30)]
+    watch = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, text=True, env=job.environment(0))
+    keepers = []
+    try:
+        address = watch.stdout.readline().split()[1]
+        keepers = [Keeper(folder, node=node, SHERD_WATCH=address) for node in range(4)]
+        said = {watch.stdout.readline() for _ in keepers}
+        readable, _, _ = select.select([watch.stdout], [], [], float(os.environ.get('SHERD_PULSE_SECONDS', 600)))
+        wrong += [f'a false alarm: {watch.stdout.readline()}'] if readable or len(said) != 4 else []
+        keepers[1].process.send_signal(signal.SIGSTOP)
+        began, line = time.monotonic(), watch.stdout.readline()
+        print(f'# {line.strip()} after {time.monotonic() - began:.1f} s', flush=True)
+        wrong += [] if line == 'lost node1\n' else [f'{line} is named']
+    finally:
+        for process in [*load, *(keeper.process for keeper in keepers), watch]:
+            process.kill()
+            process.wait()
+    return wrong
+
+
 def keeper_dies():
     """Training goes on, says so once, and ends as ever."""
     folder = job.prepare('keeper-dies', config(**NEAR))
@@ -872,5 +897,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        ('the keeper dies', keeper_dies), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

@@ -94,8 +94,13 @@ static void unmap(struct sh_near_slot slot[SH_NEAR_SLOTS], int64_t bytes)
     }
 }
 
+/* With a bye, or the keeper would tell others of a death; and with a shutdown, which ends the listener's wait. */
 static void leave_keeper(struct sh_kept *k)
 {
+    if (k->presence >= 0) {
+        sh_keep_bye(k->presence);
+        shutdown(k->presence, SHUT_RDWR);
+    }
     if (k->listener)
         pthread_join(k->listener, NULL);
     k->listener = 0;
@@ -112,10 +117,6 @@ void sh_kept_close(struct sh_run *r)
 
     if (!k)
         return;
-    if (k->presence >= 0) {
-        sh_keep_bye(k->presence);
-        shutdown(k->presence, SHUT_RDWR);
-    }
     leave_keeper(k);
     unmap(k->slot, k->bytes);
     unmap(k->copy, k->copy_bytes);
@@ -154,11 +155,9 @@ static void give_up(struct sh_kept *k, sh_rc rc)
     if (k->refused)
         sh_log_warn("no near checkpoints until the next start: %s", sh_error_text());
     sh_error_clear();
+    if (!k->refused || !k->listener) /* else it still hears of deaths */
+        leave_keeper(k);
     atomic_store(&k->gone, true);
-    if (k->listener)
-        return; /* it still hears of deaths */
-    sh_keep_bye(k->presence);
-    leave_keeper(k);
 }
 
 /* Whether a keeper is there again that this rank could join. */

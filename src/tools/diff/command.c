@@ -43,21 +43,36 @@ static json_int_t maker(const struct sh_prints_file *f, const struct sh_print *p
     return rank;
 }
 
+/* The first micro-step in which two runs differ, and who made it in each. */
+struct parting {
+    int64_t leaf, count;
+    json_int_t rank[2];
+    const char *host[2];
+};
+
+/* false: micro-steps are not told apart. */
+static bool find_leaf(const struct sh_diff *d, struct parting *p)
+{
+    p->leaf = sh_diff_leaf(d, &p->count);
+    if (!p->count)
+        return false;
+    p->rank[0] = maker(d->a, d->first_a, p->leaf, &p->host[0]);
+    p->rank[1] = maker(d->b, d->first_b, p->leaf, &p->host[1]);
+    return true;
+}
+
 static void print_leaf(const struct sh_diff *d)
 {
-    int64_t count, leaf = sh_diff_leaf(d, &count), many = d->a->head.local_batch;
-    const char *host_a, *host_b;
-    json_int_t a, b;
+    int64_t many = d->a->head.local_batch;
+    struct parting p;
 
-    if (!count)
+    if (!find_leaf(d, &p))
         return;
-    a = maker(d->a, d->first_a, leaf, &host_a);
-    b = maker(d->b, d->first_b, leaf, &host_b);
     printf(
         "  in %lld of %lld micro-steps, first in that of sequences %lld to %lld of the step, by rank %lld on %s and rank %lld on "
         "%s\n",
-        (long long)count, (long long)json_array_size(d->first_a->leaves), (long long)(leaf * many),
-        (long long)(leaf * many + many - 1), (long long)a, host_a, (long long)b, host_b);
+        (long long)p.count, (long long)json_array_size(d->first_a->leaves), (long long)(p.leaf * many),
+        (long long)(p.leaf * many + many - 1), (long long)p.rank[0], p.host[0], (long long)p.rank[1], p.host[1]);
 }
 
 /* A state that differs before a step was changed by the update of the step before, or when the run began. */
@@ -110,16 +125,12 @@ static json_t *relative(const struct sh_diff *d)
 
 static void add_leaf(const struct sh_diff *d, json_t *out)
 {
-    int64_t count, leaf = sh_diff_leaf(d, &count);
-    const char *host_a, *host_b;
-    json_int_t a, b;
+    struct parting p;
 
-    if (!count)
-        return;
-    a = maker(d->a, d->first_a, leaf, &host_a);
-    b = maker(d->b, d->first_b, leaf, &host_b);
-    json_object_update_new(out, json_pack("{s:I, s:I, s:[II], s:[ss]}", "leaf", (json_int_t)leaf, "leaves",
-                                          (json_int_t)count, "ranks", a, b, "hosts", host_a, host_b));
+    if (find_leaf(d, &p))
+        json_object_update_new(out, json_pack("{s:I, s:I, s:[II], s:[ss]}", "leaf", (json_int_t)p.leaf, "leaves",
+                                              (json_int_t)p.count, "ranks", p.rank[0], p.rank[1], "hosts", p.host[0],
+                                              p.host[1]));
 }
 
 static void print_json(const struct sh_diff *d)
