@@ -45,10 +45,12 @@ static double touched(const struct sh_op_call *c, const struct sh_operand_row *r
 static double written(const struct sh_op_call *c, int i, const struct sh_letters *letters)
 {
     const struct sh_operand_row *row = &sh_op_shape(c->kind)->out[i];
-    bool earlier = sh_op_adds(c, i) || row->inout;
+    bool earlier = sh_op_adds(c, i) || row->inout, near = c->kind == SH_OP_ROW_GATHER && i == 1;
     double some = touched(c, row, &c->out[i], letters);
     int64_t divided = sh_rows_to_divide(c);
 
+    if (near) /* its rows are counted as those of xs */
+        return 0;
     if (divided && !sh_rows_in(row))
         return 2 * some * (double)((divided - 1) / c->attr->row_block + earlier) + (earlier ? 0 : some);
 
@@ -86,13 +88,19 @@ static double flops_of_matrices(const struct sh_op_call *c)
     return flops;
 }
 
+/* Other ranks or replicas have them: it returns at once. */
+static bool has_no_matrices(const struct sh_op_call *c)
+{
+    return (c->kind == SH_OP_ORTHO || c->kind == SH_OP_ORTHO_ROWS) && c->attr->ortho.count == 0;
+}
+
 struct sh_op_cost sh_op_cost(const struct sh_op_call *call)
 {
     const struct sh_op_shape *s = sh_op_shape(call->kind);
     struct sh_op_cost cost = {0};
     struct sh_letters letters;
 
-    if (sh_op_info(call->kind)->marker || share_of_rows(call) == 0)
+    if (sh_op_info(call->kind)->marker || share_of_rows(call) == 0 || has_no_matrices(call))
         return cost;
     sh_shape_letters(call, &letters);
     cost.flops = sh_formula_value(&s->flops, &letters, call) * share_of_pairs(call) * share_of_rows(call) +

@@ -105,4 +105,14 @@ static inline double sh_matrix_flops(const struct sh_matrix *x, int steps)
     return (double)x->repeat * steps * (4 * m * m * n + 2 * m * m * m);
 }
 
+/* How many of these CPUs leave out: X X' and its square are symmetric, and what lies above the tiles on the diagonal is
+ * copied (sh_gemm_run_mirrored()). */
+static inline double sh_matrix_copied(const struct sh_matrix *x, int steps)
+{
+    const double tile = 192;
+    double m = (double)sh_matrix_short(x), n = (double)sh_matrix_long(x), tiles = fmax(1, m / tile);
+
+    return (double)x->repeat * steps * (2 * m * m * n + 2 * m * m * m) * (1 - (tiles + 1) / (2 * tiles));
+}
+
 #endif

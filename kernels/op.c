@@ -77,7 +77,7 @@ static const struct sh_attr_field route_attrs[] = {
     FIELD(route, forced), {0}};
 static const struct sh_attr_field wave_attrs[] = {FIELD(wave, wave), FIELD(wave, place), FIELD(wave, room), {0}};
 static const struct sh_attr_field exchange_attrs[] = {
-    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, expected), FIELD(exchange, wave),
+    FIELD(exchange, row_elems), FIELD(exchange, back), FIELD(exchange, others), FIELD(exchange, expected), FIELD(exchange, wave),
     FIELD(exchange, first_cut), FIELD(exchange, cuts), FIELD(exchange, sharers), FIELD(exchange, run),
     FIELD(exchange, sequences), {0}};
 static const struct sh_attr_field link_attrs[] = {FIELD(link, peer), FIELD(link, micro), {0}};
@@ -292,9 +292,13 @@ static const struct sh_op_info rows[SH_OP_KINDS] = {
         {.shape = "load [E] f64 -> bias [E] f32 inout", .flops = "4E", .attrs = route_attrs, APART},
     [SH_OP_ROUTE_WAVE] =
         {.shape = "first [P,G] i32 -> parts [2,P,P] i32, groups [g] i32, used [2] f64 += opt", .chooses = true, .attrs = wave_attrs, APART},
-    [SH_OP_ROW_GATHER] = {.shape = "x [N,C] any, order [M] i32 -> xs [M,C] any", .forward = true, APART},
+    [SH_OP_ROW_GATHER] =
+        {.shape = "x [N,C] any, order [M] i32, at [1] i32 opt, first [g] i32 opt -> xs [M,C] any, near [R,C] any opt",
+         .forward = true, APART},
     [SH_OP_ROW_SUM] =
-        {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt -> y [N,C] act", .flops = "NkC", .forward = true, OVER(2)},
+        {.shape = "ys [Nk,C] act, place [N,k] i32, addend [N,C] act opt, near [R,C] act opt of C, at [1] i32 opt, "
+                  "first [g] i32 opt -> y [N,C] act",
+         .flops = "NkC", .forward = true, OVER(2)},
     [SH_OP_EXPERT_LINEAR] =
         {.shape = "x [M,I] act, first [g] i32, w [E,O,I] act turns -> y [M,O] act", .flops = "2MIO", .costly = true, .forward = true,
          .attrs = row_attrs, APART},

@@ -1,6 +1,6 @@
 /* Every operation a program is made of. Each kind has a line in the list below and a row in op.c, which gives its
  * operands with their shapes and types, its cost and its attributes. Each device has one kernel per kind
- * (kernels/ref, kernels/cpu, kernels/cuda), and each kind that models emit has one rule in src/pass/grad.c.
+ * (kernels/ref, kernels/cpu, kernels/cuda), and each kind that models emit has one rule in src/pass/grad/.
  * CONTRIBUTING.md lists the steps for adding one.
  *
  * All tensors are row-major and dense. "act" is the compute type (f32, bf16 or f16), used for activations, their
@@ -38,7 +38,9 @@
  *     used             1 if any rank receives rows, else 0; the rows of the rank that receives most
  * A wave past the last segment has no rows. ALL_TO_ALL with parts brings a wave's rows from x, where they are at home, to
  * y, where they lie end to end; with attr->exchange.back from x, where they lie end to end, to their home in y. Rows of
- * no part are left alone.
+ * no part are left alone; with attr->exchange.others those of a rank for itself too. ROW_GATHER and ROW_SUM know a second
+ * place for such rows: as many sorted rows from at[0] on as lie between the first and the last number of `first` are not in
+ * xs or ys, but are the rows of near from that first number on.
  *
  * EXPERT_LINEAR* have groups of rows: group g has rows [first[g], first[g+1]) and the expert g mod E, in whose gradient
  * groups are added in their order. M is a bound: rows from the last number of first on are neither read nor written, by
@@ -65,8 +67,8 @@
  * alpha T^2 multiplies or alpha does; of the teacher's probability of its words; and of 1 where the target is the first
  * word with the largest logit.
  *
- * With attr->head.raw there is no softmax: the logit of a row's target stands for its log-probability, so HEAD_SCORE makes
- * it, HEAD_LOSS sums minus it, and its derivative is -1. For values, of which w has one row; without a teacher.
+ * With attr->head.raw there is no softmax: logits stand for log-probabilities. HEAD_LOSS sums minus that of a row's target,
+ * and the derivative is -1. For values, of which w has one row, and in HEAD_SCORE for labels; without a teacher.
  *
  * PAIR_LOSS reads rows that consist of pairs of documents: the first, third, ... is the answer that was chosen, the
  * next one that was rejected. docs: the first place of each place's document. What follows the last pair has no targets;
@@ -488,6 +490,7 @@ struct sh_op_attr {
         struct {
             int64_t row_elems;                     /* with parts: elements of a row */
             bool back;                             /* to where the rows are at home */
+            bool others;                           /* rows of a rank for itself do not travel */
             int64_t expected;                      /* rows that a rank is expected to send, for prices; 0: all; -1: none */
             int wave;                              /* from 0 on; for labels, and units whose updates go together */
             int first_cut, cuts;                   /* without parts, if cuts is not 0: the numbers in the program's table
@@ -642,7 +645,7 @@ struct sh_op_info {
     const char *name;
     const char *shape;        /* operands with their shapes and types, in the notation of shape.h */
     const char *flops;        /* a formula over the letters of shape; NULL: none */
-    bool forward;             /* models emit it for training: it has a rule in src/pass/grad.c */
+    bool forward;             /* models emit it for training: it has a rule in src/pass/grad/ */
     enum sh_op_kind backward; /* for a kind y = f(x) without other operands: the kind dy, x -> dx, or dy -> dx; for a collective that exchanges
                                  rows dy -> dx; 0: another rule */
     bool stops;               /* no gradient passes through it: what it makes is a constant to the backward */

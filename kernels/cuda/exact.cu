@@ -1,4 +1,4 @@
-/* Sums that do not depend on their order (src/base/number/exact.h), bit for bit those of kernels/exact.c. Bytes: 4 per
+/* Sums that do not depend on their order (src/base/number/exact.h), bit for bit those of exact.c there. Bytes: 4 per
  * element, in whole sectors of 32: the order of the sum gives neighbouring lanes neighbouring elements, and no lane a
  * vector.
  *
@@ -21,7 +21,7 @@ typedef unsigned long long word; /* the type that atomicAdd takes */
 constexpr unsigned NOT_FINITE = SH_EXACT_DIGITS + 2, WORDS = NOT_FINITE + 1;
 constexpr word A_NAN = 1ull << 40;
 static_assert(WORDS <= 32, "a lane each");
-static_assert(SH_EXACT_BLOCK == 64 && LANES == 8, "as block_sum() of kernels/exact.c has it");
+static_assert(SH_EXACT_BLOCK == 64 && LANES == 8, "as block_sum() of src/base/number/exact.c has it");
 
 __device__ __forceinline__ uint64_t as_bits(double d)
 {
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint64_t as_bits(double d)
     return bits;
 }
 
-/* add_value() of kernels/exact.c, from the point of view of the lane that holds `mine`. */
+/* add_value() of src/base/number/exact.c, from the point of view of the lane that holds `mine`. */
 __device__ __forceinline__ word add_value(word mine, double value, unsigned lane)
 {
     uint64_t bits = as_bits(value);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(THREADS) sum_squares(double *s, bool add, cons
         put_total(s, add);
 }
 
-/* sh_exact_round() of kernels/exact.c, on one thread. */
+/* sh_exact_round() of src/base/number/exact.c, on one thread. */
 __device__ double round_digits(uint64_t *digit)
 {
     int i = SH_EXACT_DIGITS - 1;

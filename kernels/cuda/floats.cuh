@@ -70,6 +70,44 @@ __device__ __forceinline__ void sh_cuda_load_codes(float (&v)[N], unsigned char 
         v[k] = sh_cuda_code_widen(code[k], law, scale[0]);
 }
 
+/* Half a warp has a block, each lane EACH neighbours. */
+constexpr int SH_CODE_EACH = 4, SH_CODE_LANES = SH_CODE8_ELEMS / SH_CODE_EACH;
+
+/* The magnitude of the largest number of a block; a NaN is larger than all numbers. All lanes of the warp call it. */
+__device__ __forceinline__ float sh_cuda_largest(const float (&x)[SH_CODE_EACH])
+{
+    uint32_t most = 0;
+
+    for (int k = 0; k < SH_CODE_EACH; k++) {
+        uint32_t size = __float_as_uint(x[k]) & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    for (int with = SH_CODE_LANES / 2; with; with /= 2) {
+        uint32_t other = __shfl_xor_sync(~0u, most, with);
+        most = other > most ? other : most;
+    }
+    return __uint_as_float(most);
+}
+
+/* A lane's part of a block whose largest number is `scale`, rounded by 16 bits of each word from `first` on. Numbers beside one
+ * that is not finite become what the law makes of them. */
+__device__ __forceinline__ void sh_cuda_store_codes(unsigned char *block, enum sh_code8_law law, unsigned lane,
+                                                    const float (&x)[SH_CODE_EACH],
+                                                    const uint32_t (&word)[SH_CODE_EACH], int first, float scale)
+{
+    unsigned char code[SH_CODE_EACH] = {0};
+    float kept[1] = {scale < SH_CODE8_LEAST ? 0 : scale};
+
+    for (int k = 0; k < SH_CODE_EACH && !(scale < SH_CODE8_LEAST); k++) {
+        uint32_t bits = word[k] >> first & 0xffffu;
+        code[k] = law == SH_CODE8_LINEAR ? sh_code8_to_linear(x[k], sh_code8_per_linear(scale), bits)
+                                         : sh_code8_to_fourth(x[k], sh_code8_per_fourth(scale), bits);
+    }
+    sh_store_raw(block + lane * SH_CODE_EACH, code);
+    if (lane == 0)
+        sh_store_raw(sh_cuda_code_scale(block), kept);
+}
+
 /* As sh_floats_load(), also of floats in codes. */
 template <int N> __device__ __forceinline__ void sh_cuda_load_any(float (&v)[N], const struct sh_floats &f, int64_t at)
 {

@@ -121,25 +121,49 @@ sh_rc sh_ref_route_bias(const struct sh_op_call *call)
     return SH_OK;
 }
 
+/* The row of near that a sorted row is; -1: it is none of them. */
+static int64_t row_near(const struct sh_operand *near, const struct sh_operand *at, const struct sh_operand *first,
+                        int64_t row)
+{
+    int64_t begin, i = near->data ? row - (int64_t)sh_ref_get(at, 0) : -1;
+
+    if (i < 0)
+        return -1;
+    begin = (int64_t)sh_ref_get(first, 0);
+    return begin + i < (int64_t)sh_ref_get(first, sh_ref_elems(first) - 1) ? begin + i : -1;
+}
+
 sh_rc sh_ref_row_gather(const struct sh_op_call *call)
 {
-    const struct sh_operand *x = &call->in[0], *order = &call->in[1], *xs = &call->out[0];
+    const struct sh_operand *x = &call->in[0], *order = &call->in[1], *xs = &call->out[0], *near = &call->out[1];
     int64_t C = xs->dim[1], M = xs->dim[0], k = M / x->dim[0];
 
-    for (int64_t i = 0; i < M * C; i++)
-        sh_ref_set(xs, i, sh_ref_get(x, (int64_t)sh_ref_get(order, i / C) / k * C + i % C));
+    for (int64_t i = 0; i < M * C; i++) {
+        double value = sh_ref_get(x, (int64_t)sh_ref_get(order, i / C) / k * C + i % C);
+        int64_t row = row_near(near, &call->in[2], &call->in[3], i / C);
+
+        if (row < 0)
+            sh_ref_set(xs, i, value);
+        else
+            sh_ref_set(near, row * C + i % C, value);
+    }
     return SH_OK;
 }
 
 sh_rc sh_ref_row_sum(const struct sh_op_call *call)
 {
     const struct sh_operand *ys = &call->in[0], *place = &call->in[1], *addend = &call->in[2], *y = &call->out[0];
+    const struct sh_operand *near = &call->in[3];
     int64_t N = y->dim[0], C = y->dim[1], k = place->dim[1];
 
     for (int64_t i = 0; i < N * C; i++) {
         double sum = addend->data ? sh_ref_get(addend, i) : 0;
-        for (int64_t j = 0; j < k; j++)
-            sum += sh_ref_get(ys, (int64_t)sh_ref_get(place, i / C * k + j) * C + i % C);
+        for (int64_t j = 0; j < k; j++) {
+            int64_t row = (int64_t)sh_ref_get(place, i / C * k + j);
+            int64_t here = row_near(near, &call->in[4], &call->in[5], row);
+
+            sum += sh_ref_get(here < 0 ? ys : near, (here < 0 ? row : here) * C + i % C);
+        }
         sh_ref_set(y, i, sum);
     }
     return SH_OK;

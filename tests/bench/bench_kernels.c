@@ -205,43 +205,76 @@ static void bench_instruction(void)
 }
 #endif
 
-/* One product [N,C] x [C,F] on each engine, for their order in gemm_engine.c. */
-static void bench_engines(void)
-{
+/* One product [N,C] x [C,F] on an engine. */
+struct on_engine {
     const struct sh_gemm_engine *e;
-    for (int i = 0; (e = sh_gemm_engine_at(i)) != NULL; i++) {
-        if (!e->usable())
-            continue;
-        struct sh_operand a = tensor(e->in_dtype, 2, N, C, 0), b = tensor(e->in_dtype, 2, F, C, 0);
-        struct sh_operand c = tensor(SH_F32, 2, N, F, 0);
-        struct sh_matmul g = {.m = N,
+    struct sh_operand a, b, c;
+    int64_t work_bytes;
+    void *work;
+    double best; /* seconds */
+};
+
+static struct sh_matmul product_of(const struct on_engine *x)
+{
+    return (struct sh_matmul){.m = N,
                               .n = F,
                               .k = C,
-                              .in_dtype = e->in_dtype,
+                              .in_dtype = x->e->in_dtype,
                               .out_dtype = SH_F32,
-                              .a = a.data,
+                              .a = x->a.data,
                               .lda = C,
-                              .b = b.data,
+                              .b = x->b.data,
                               .ldb = C,
                               .trans_b = true,
-                              .c = c.data,
+                              .c = x->c.data,
                               .ldc = F};
-        int64_t work_bytes = sh_gemm_work_bytes_on(e, &g, omp_get_max_threads());
-        void *work = zeroed(work_bytes);
-        double best = 1e30;
-        for (int r = 0; r <= repeats; r++) {
-            double start = omp_get_wtime();
-            sh_rc rc = sh_gemm_run_on(e, &g, work, work_bytes);
-            if (rc != SH_OK)
-                sh_stop(rc);
-            double s = omp_get_wtime() - start;
-            best = s < best ? s : best;
-        }
-        report(e->name, e->in_dtype, 2.0 * N * C * F, best);
-        free(a.data);
-        free(b.data);
-        free(c.data);
-        free(work);
+}
+
+static struct on_engine on_engine(const struct sh_gemm_engine *e)
+{
+    struct on_engine x = {.e = e,
+                          .a = tensor(e->in_dtype, 2, N, C, 0),
+                          .b = tensor(e->in_dtype, 2, F, C, 0),
+                          .c = tensor(SH_F32, 2, N, F, 0),
+                          .best = 1e30};
+    struct sh_matmul g = product_of(&x);
+
+    x.work_bytes = sh_gemm_work_bytes_on(e, &g, omp_get_max_threads());
+    x.work = zeroed(x.work_bytes);
+    return x;
+}
+
+static void multiply_on(struct on_engine *x)
+{
+    struct sh_matmul g = product_of(x);
+    double start = omp_get_wtime();
+    sh_rc rc = sh_gemm_run_on(x->e, &g, x->work, x->work_bytes);
+    double s = omp_get_wtime() - start;
+
+    if (rc != SH_OK)
+        sh_stop(rc);
+    x->best = s < x->best ? s : x->best;
+}
+
+/* All engines in turn, for their order in gemm_engine.c: what else the machine does then falls on all. */
+static void bench_engines(void)
+{
+    enum { MOST = 16 };
+    struct on_engine x[MOST];
+    int n = 0;
+
+    for (int i = 0; sh_gemm_engine_at(i) && n < MOST; i++)
+        if (sh_gemm_engine_at(i)->usable())
+            x[n++] = on_engine(sh_gemm_engine_at(i));
+    for (int r = 0; r <= repeats; r++)
+        for (int i = 0; i < n; i++)
+            multiply_on(&x[i]);
+    for (int i = 0; i < n; i++) {
+        report(x[i].e->name, x[i].e->in_dtype, 2.0 * N * C * F, x[i].best);
+        free(x[i].a.data);
+        free(x[i].b.data);
+        free(x[i].c.data);
+        free(x[i].work);
     }
 }
 

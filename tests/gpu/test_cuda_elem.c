@@ -88,6 +88,8 @@ static const struct sh_kernel_table table = {
         [SH_OP_LION_CODED] = sh_cuda_lion_coded,
         [SH_OP_EMA] = sh_cuda_ema,
         [SH_OP_UNPACK] = sh_cuda_unpack,
+        [SH_OP_ENCODE] = sh_cuda_encode,
+        [SH_OP_DECODE] = sh_cuda_decode,
         [SH_OP_KV_PUT] = sh_cuda_kv_put,
         [SH_OP_ATTENTION_CACHE] = sh_cuda_attention_cache,
         [SH_OP_PICK] = sh_cuda_pick,
@@ -519,6 +521,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ELEM_TESTS,
         cmocka_unit_test(elem_update_of_codes),
+        cmocka_unit_test(elem_codes),
         cmocka_unit_test(norm_refuses),
         cmocka_unit_test(embed_outside),
         cmocka_unit_test(damage),

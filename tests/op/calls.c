@@ -229,10 +229,10 @@ void head_score(struct optest *t, enum sh_dtype act, struct head_shape s)
             optest_set(&t->call.in[2], i, -1);
     optest_out(t, 0, SH_F32, DIMS(s.batch * s.seq));
     optest_out(t, 1, SH_I32, DIMS(s.batch * s.seq));
-    if (s.words <= 0)
+    if (s.words == 0 || s.words == -1)
         return;
-    optest_out(t, 2, SH_I32, DIMS(s.batch * s.seq, s.words));
-    optest_out(t, 3, SH_F32, DIMS(s.batch * s.seq, s.words));
+    optest_out(t, 2, SH_I32, DIMS(s.batch * s.seq, llabs(s.words)));
+    optest_out(t, 3, SH_F32, DIMS(s.batch * s.seq, llabs(s.words)));
 }
 
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position)

@@ -33,7 +33,7 @@ struct head_shape {
     int64_t batch, seq, dim, vocab, chunk_rows;
     bool add_loss, add_dw; /* continue from earlier values */
     bool weighted;         /* rows count -1, -1/2, 0, 1/2 or 1 times */
-    int64_t words;         /* of a teacher, or to find by HEAD_SCORE; 0: none; -1: raw */
+    int64_t words;         /* of a teacher, or to find by HEAD_SCORE; 0: none; -1: raw; -N: so, and N to find */
 };
 
 /* HEAD_LOSS or HEAD_LOSS_GRAD. Logits are of size 1, so that many classes count; one target in five is masked. */

@@ -72,6 +72,7 @@ void elem_update(void **state);
 void elem_update_in_halves(void **state);
 void elem_update_of_bf16_states(void **state);
 void elem_update_of_codes(void **state);
+void elem_codes(void **state);
 void elem_not_finite(void **state);
 void elem_fused(void **state);
 void elem_unpack(void **state);

@@ -1,4 +1,5 @@
-/* Updates whose states are in codes of eight bits: blocks of 64 elements, which runs need not respect. */
+/* Codes of eight bits in blocks of 64 elements: updates whose states are in them, of runs that need not respect blocks, and
+ * parameters as ranks gather them. */
 #include "kernels/states.h"
 #include "src/base/number/code8_law.h"
 #include "tests/op/elem.h"
@@ -197,5 +198,43 @@ void elem_update_of_codes(void **state)
         check_left_alone(kinds[i]);
         if (!elem.few)
             check_many_runs(kinds[i]);
+    }
+}
+
+/* What a block makes of numbers too small for a scale, of an infinity, and of a NaN. */
+static void poke(struct optest *t)
+{
+    for (int k = 0; k < ELEMS; k++)
+        optest_set(&t->call.in[0], k, k % 2 ? 0x1p-91 : -0x1p-92);
+    optest_set(&t->call.in[0], 70, -INFINITY);
+    optest_set(&t->call.in[0], 140, (double)NAN);
+}
+
+/* Parameters to codes and back: the reference's bits, in both types of activations. */
+void elem_codes(void **state)
+{
+    static const int64_t lengths[] = {64, 192, 1024, 4096 + 64, 65536 + 64};
+
+    (void)state;
+    optest_seed(19);
+    for (int i = 0; i < (elem.few ? 6 : 10); i++) {
+        enum sh_dtype type = i % 2 == 0 ? SH_F32 : elem.half ? SH_F16 : SH_BF16;
+        struct optest t, right, back;
+        int64_t n = lengths[i / 2];
+
+        optest_begin(&t, SH_OP_ENCODE);
+        optest_in(&t, 0, type, DIMS(n));
+        optest_out(&t, 0, SH_U8, DIMS(n / ELEMS, BLOCK));
+        optest_copy(&right, &t);
+        optest_run(&right, &sh_kernels_ref, 1);
+        optest_begin(&back, SH_OP_DECODE);
+        optest_in(&back, 0, SH_U8, DIMS(n / ELEMS, BLOCK));
+        memcpy(back.call.in[0].data, right.call.out[0].data, (size_t)sh_code8_bytes(n));
+        optest_out(&back, 0, type, DIMS(n));
+        if (n > 192)
+            poke(&t);
+        optest_end(&right);
+        elem_check(&t, TERMS(0));
+        elem_check(&back, TERMS(0));
     }
 }

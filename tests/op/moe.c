@@ -486,43 +486,101 @@ void moe_bias_by_hand(void **state)
     }
 }
 
-/* x [N,C], or [N k,C], whose rows come in the order of their entries. */
-static void check_gather(enum sh_dtype type, int64_t N, int64_t C, const struct sh_operand *order)
+/* Sorted rows that are near: some, or none, behind two rows of near that are others'. */
+enum { BEFORE_NEAR = 2 };
+struct near {
+    int32_t begin, first[3];
+    int64_t n;
+    struct sh_operand at, groups;
+};
+
+static struct near draw_near(int64_t rows)
 {
-    const struct sh_bound exact = {0, 0};
+    int32_t begin = (int32_t)optest_int(0, rows), n = (int32_t)optest_int(0, rows - begin + 1);
+
+    return (struct near){.begin = begin, .n = n, .first = {BEFORE_NEAR, BEFORE_NEAR + n / 2, BEFORE_NEAR + n}};
+}
+
+/* Inputs i and i + 1. */
+static void give_near(struct optest *t, int i, struct near *near)
+{
+    near->at = (struct sh_operand){.data = &near->begin, .dtype = SH_I32, .ndim = 1, .dim = {1}};
+    near->groups = (struct sh_operand){.data = near->first, .dtype = SH_I32, .ndim = 1, .dim = {3}};
+    gradient_give(t, i, &near->at);
+    gradient_give(t, i + 1, &near->groups);
+}
+
+static bool is_near(const struct near *near, int64_t row)
+{
+    return near && row >= near->begin && row < near->begin + near->n;
+}
+
+/* x [N,C], or [N k,C], whose rows come in the order of their entries. */
+static void check_gather(enum sh_dtype type, int64_t N, int64_t C, const struct sh_operand *order, struct near *near)
+{
+    const struct sh_bound exact[2] = {{0, 0}};
     struct optest t;
 
     optest_begin(&t, SH_OP_ROW_GATHER);
     optest_in(&t, 0, type, DIMS(N, C));
     gradient_give(&t, 1, order);
     optest_out(&t, 0, type, DIMS(order->dim[0], C));
-    compare(&t, 1, &exact, -1, -1);
+    if (near) {
+        give_near(&t, 2, near);
+        optest_out(&t, 1, type, DIMS(BEFORE_NEAR + near->n + 1, C));
+    }
+    compare(&t, near ? 2 : 1, exact, -1, -1);
     moe.run(&t);
     for (int64_t i = 0, k = order->dim[0] / N; i < optest_elems(&t.call.out[0]); i++) {
-        int64_t row = (int64_t)optest_get(order, i / C) / k;
-        assert_true(optest_get(&t.call.out[0], i) == optest_get(&t.call.in[0], row * C + i % C));
+        int64_t row = (int64_t)optest_get(order, i / C) / k, to = i / C;
+        bool there = is_near(near, to);
+
+        to = there ? to - near->begin + BEFORE_NEAR : to;
+        assert_true(optest_get(&t.call.out[there], to * C + i % C) == optest_get(&t.call.in[0], row * C + i % C));
     }
+    optest_end(&t);
+}
+
+/* Where rows are near, nothing reads ys. */
+static void check_sum(enum sh_dtype act, const struct plan *p, bool addend, const struct sh_operand *place,
+                      struct near *near)
+{
+    const struct sh_bound sum = sh_bound_sum(act, (double)p->k + 1);
+    struct optest t;
+
+    optest_begin(&t, SH_OP_ROW_SUM);
+    optest_in(&t, 0, act, DIMS(p->N * p->k, p->C));
+    gradient_give(&t, 1, place);
+    if (addend)
+        optest_in(&t, 2, act, DIMS(p->N, p->C));
+    if (near) {
+        optest_in(&t, 3, act, DIMS(BEFORE_NEAR + near->n + 1, p->C));
+        give_near(&t, 4, near);
+    }
+    for (int64_t i = 0; i < optest_elems(&t.call.in[0]); i++)
+        if (is_near(near, i / p->C))
+            optest_set(&t.call.in[0], i, NAN);
+    optest_out(&t, 0, act, DIMS(p->N, p->C));
+    compare(&t, 1, &sum, addend ? 2 : -1, 0);
+    moe.run(&t);
+    for (int64_t i = 0; i < optest_elems(&t.call.out[0]); i++)
+        assert_true(isfinite(optest_get(&t.call.out[0], i)));
     optest_end(&t);
 }
 
 static void check_rows(enum sh_dtype act, const struct plan *p, bool addend)
 {
-    const struct sh_bound sum = sh_bound_sum(act, (double)p->k + 1);
-    struct optest f, t;
+    struct near near = draw_near(p->N * p->k);
+    struct optest f;
 
     run_plan(&f, p);
-    check_gather(act, p->N, p->C, &f.call.out[0]);
-    check_gather(act, p->N * p->k, 1, &f.call.out[0]);
-    check_gather(act, p->N, 1, &f.call.out[0]);
-    optest_begin(&t, SH_OP_ROW_SUM);
-    optest_in(&t, 0, act, DIMS(p->N * p->k, p->C));
-    gradient_give(&t, 1, &f.call.out[1]);
-    if (addend)
-        optest_in(&t, 2, act, DIMS(p->N, p->C));
-    optest_out(&t, 0, act, DIMS(p->N, p->C));
-    compare(&t, 1, &sum, addend ? 2 : -1, 0);
+    for (int some = 0; some < 2; some++) {
+        check_gather(act, p->N, p->C, &f.call.out[0], some ? &near : NULL);
+        check_gather(act, p->N * p->k, 1, &f.call.out[0], some ? &near : NULL);
+        check_gather(act, p->N, 1, &f.call.out[0], some ? &near : NULL);
+        check_sum(act, p, addend, &f.call.out[1], some ? &near : NULL);
+    }
     optest_end(&f);
-    optest_end(&t);
 }
 
 /* sum of g gather(x) = sum of x ROW_SUM(g): they are each other's backward. */

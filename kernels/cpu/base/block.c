@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+/* Rows of this many bytes at most are fetched ahead, by so many rows. */
+enum { SHORT = 1024, AHEAD = 8 };
+
 /* Copy a row to f32 and back; the compiler vectorises these for each kind of processor. */
 SH_CLONES static void load_bf16(float *dst, const sh_bf16 *src, int64_t n)
 {
@@ -55,12 +58,23 @@ static void add_one_row(float *dst, const void *src, enum sh_dtype dtype, int64_
         add_f32(dst, src, n);
 }
 
+/* No processor foresees rows that lie pages apart, and a short row is over before the next one has arrived. */
+static void fetch(const void *row, int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const char *)row + at);
+}
+
 /* f32 to f32 is a copy; rows may be further apart on one side than on the other. */
 void sh_cpu_block_load(struct sh_cpu_block b, float *dst, int64_t ldd, const void *src, int64_t lds,
                        enum sh_dtype dtype)
 {
+    int64_t bytes = b.cols * sh_dtype_bytes(dtype);
+
     for (int64_t i = 0; i < b.rows; i++) {
         const void *row = sh_cpu_at(src, dtype, i * lds);
+        if (i + AHEAD < b.rows && bytes <= SHORT)
+            fetch(sh_cpu_at(src, dtype, (i + AHEAD) * lds), bytes);
         if (dtype == SH_BF16)
             load_bf16(dst + i * ldd, row, b.cols);
         else if (dtype == SH_F16)

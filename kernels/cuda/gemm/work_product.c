@@ -10,6 +10,8 @@ enum {
     CUDNN_SLACK = 1 << 20,  /* counters and the like */
     CUDNN_MOST = 640 << 20, /* holds the [T,T] of four heads at T = 8192, or of one at 16384 */
 };
+/* In any order, for a group of heads that share keys and values: T = 349,525 of four heads of 128. */
+static const int64_t cudnn_most_of_group = INT64_C(2) << 30;
 
 int64_t sh_cuda_linear_work_bytes(const struct sh_op_call *call)
 {
@@ -176,8 +178,8 @@ static int64_t most_at_once(int64_t n, int64_t each)
     return 0;
 }
 
-/* The backward is cut by key-value heads, then by sequences, until its scratch fits CUDNN_MOST. batch 0: cuDNN does
- * not support the call. */
+/* The backward is cut by key-value heads, then by sequences, until its scratch fits CUDNN_MOST. In any order the scratch of a
+ * group grows as the sequence does, and may be larger. batch 0: cuDNN does not support the call. */
 struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
 {
     struct sh_cuda_cudnn_work w = {0};
@@ -187,10 +189,14 @@ struct sh_cuda_cudnn_work sh_cuda_cudnn_work(const struct sh_op_call *call)
     if (call->kind == SH_OP_ATTENTION) {
         w = (struct sh_cuda_cudnn_work){.batch = batch, .kv_heads = kv, .plan = CUDNN_SLACK};
     } else {
-        int64_t group = call->attr->attn.heads / kv, heads = most_at_once(kv, cudnn_bytes(call, group));
-        int64_t whole = heads == kv ? most_at_once(batch, cudnn_bytes(call, call->attr->attn.heads)) : 1;
+        int64_t group = call->attr->attn.heads / kv, each = cudnn_bytes(call, group);
+        int64_t heads = most_at_once(kv, each), whole;
+        if (heads == 0 && call->attr->attn.any_order && each <= cudnn_most_of_group)
+            heads = 1;
         if (heads == 0)
             return w;
+        whole = heads == kv ? most_at_once(batch, kv * each) : 1;
+        whole = whole ? whole : 1; /* a group that is larger */
         w = (struct sh_cuda_cudnn_work){.batch = whole, .kv_heads = heads};
         w.sums = sh_cuda_round256(whole * heads * group * seq * (int64_t)sizeof(float));
         w.dq_sums = sh_cuda_round256(whole * dq_sums(call, heads * group));

@@ -9,10 +9,51 @@ namespace
 {
 using namespace sh_rows;
 
+/* Sorted rows, some of which may be near (kernels/op.h). One address and a distance, in elements: of either of two
+ * addresses a compiler does not know that both are in global memory. */
+template <class T> struct sorted {
+    T *rows;
+    int64_t near;                    /* from `rows` to where the near ones are */
+    const int32_t *at, *first, *end; /* NULL: none is near */
+    int64_t C;
+
+    /* Those numbers read once: rows [begin, begin + n) lie `away` elements behind their places among the others. */
+    struct places {
+        int64_t away;
+        int32_t begin, n;
+    };
+
+    __device__ __forceinline__ places read() const
+    {
+        if (!at)
+            return {0, 0, 0};
+        return {near + (*first - *at) * C, *at, *end - *first};
+    }
+
+    __device__ __forceinline__ T *row(const places &p, int32_t r) const
+    {
+        return rows + (r * C + ((uint32_t)(r - p.begin) < (uint32_t)p.n ? p.away : 0));
+    }
+
+    bool aligned(int64_t n) const
+    {
+        return sh_aligned<SH_WIDTH<T>>(rows, n) && sh_aligned<SH_WIDTH<T>>(rows + near, n);
+    }
+};
+
+template <class T>
+sorted<T> sorted_of(const sh_operand *rows, const sh_operand *near, const sh_operand *at, const sh_operand *first)
+{
+    const int32_t *group = sh_data<int32_t>(first), *end = group ? group + sh_elems(first) - 1 : NULL;
+    T *others = sh_data<T>(rows), *own = sh_data<T>(near);
+
+    return {others, own ? own - others : 0, sh_data<int32_t>(at), group, end, rows->dim[1]};
+}
+
 /* T: any type of that size. */
 template <class T> struct gather {
     static constexpr int N = SH_WIDTH<T>;
-    T *xs;
+    sorted<T> xs;
     const T *x;
     const int32_t *order;
     int64_t C, k;
@@ -21,7 +62,7 @@ template <class T> struct gather {
     __device__ __forceinline__ void row(int64_t r, unsigned lane) const
     {
         const T *from = x + order[r] / k * C;
-        T *to = xs + r * C;
+        T *to = xs.row(xs.read(), (int32_t)r);
 
         for (int64_t c = lane * N; vectors && c < C; c += LANES * N) {
             T raw[N];
@@ -37,20 +78,22 @@ template <class T> struct gather {
 template <class T> struct sum {
     static constexpr int N = SH_WIDTH<T>, AT_ONCE = 4;
     T *y;
-    const T *ys, *addend; /* (opt) */
+    sorted<T> ys;
+    const T *addend; /* (opt) */
     const int32_t *place;
     int64_t C, k;
     bool vectors;
 
     /* Four rows are asked for before the first is used. */
-    __device__ __forceinline__ void add_slots(float (&total)[N], const int32_t *at, int64_t slots, int64_t c) const
+    __device__ __forceinline__ void add_slots(float (&total)[N], const typename sorted<T>::places &from,
+                                              const int32_t *at, int64_t slots, int64_t c) const
     {
         sh_raw<T> raw[AT_ONCE];
 
         SH_UNROLL
         for (int i = 0; i < AT_ONCE; i++)
             if (i < slots)
-                raw[i].load(ys + at[i] * C + c, C - c, vectors);
+                raw[i].load(ys.row(from, at[i]) + c, C - c, vectors);
         SH_UNROLL
         for (int i = 0; i < AT_ONCE; i++) {
             float v[N];
@@ -64,10 +107,12 @@ template <class T> struct sum {
 
     __device__ __forceinline__ void row(int64_t token, unsigned lane) const
     {
+        const auto from = ys.read();
+
         for (int64_t c = lane * N; c < C; c += LANES * N) {
             float total[N] = {0}, v[N];
             for (int64_t j = 0; j < k; j += AT_ONCE)
-                add_slots(total, place + token * k + j, k - j, c);
+                add_slots(total, from, place + token * k + j, k - j, c);
             if (addend) {
                 sh_load_some(v, addend + token * C + c, C - c, vectors);
                 for (int n = 0; n < N; n++)
@@ -275,10 +320,14 @@ template <class T> static sh_rc run_gather(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *xs = &call->out[0];
     constexpr int N = SH_WIDTH<T>;
-    gather<T> f = {sh_data<T>(xs), sh_data<T>(x),          sh_data<int32_t>(&call->in[1]),
-                   xs->dim[1],     xs->dim[0] / x->dim[0], false};
+    gather<T> f = {sorted_of<T>(xs, &call->out[1], &call->in[2], &call->in[3]),
+                   sh_data<T>(x),
+                   sh_data<int32_t>(&call->in[1]),
+                   xs->dim[1],
+                   xs->dim[0] / x->dim[0],
+                   false};
 
-    f.vectors = sh_aligned<N>(f.x, f.C) && sh_aligned<N>(f.xs, f.C);
+    f.vectors = sh_aligned<N>(f.x, f.C) && f.xs.aligned(f.C);
     return run_rows("row_gather", f, xs->dim[0], call->queue);
 }
 
@@ -298,13 +347,13 @@ extern "C" sh_rc sh_cuda_row_sum(const struct sh_op_call *call)
         typedef decltype(zero) T;
         constexpr int N = SH_WIDTH<T>;
         sum<T> f = {sh_data<T>(y),
-                    sh_data<T>(&call->in[0]),
+                    sorted_of<T>(&call->in[0], &call->in[3], &call->in[4], &call->in[5]),
                     sh_data<T>(&call->in[2]),
                     sh_data<int32_t>(place),
                     y->dim[1],
                     place->dim[1],
                     false};
-        f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.ys, f.C) && sh_aligned<N>(f.addend, f.C);
+        f.vectors = sh_aligned<N>(f.y, f.C) && sh_aligned<N>(f.addend, f.C) && f.ys.aligned(f.C);
         return run_rows("row_sum", f, y->dim[0], call->queue);
     });
 }

@@ -9,7 +9,7 @@
 
 namespace
 {
-constexpr int THREADS = 256, EACH = 4, LANES = SH_CODE8_ELEMS / EACH, PER_WARP = 32 / LANES;
+constexpr int THREADS = 256, EACH = SH_CODE_EACH, LANES = SH_CODE_LANES, PER_WARP = 32 / LANES;
 static_assert(EACH == SH_RANDOM_ELEMS && PER_WARP * LANES == 32, "whole blocks of random bits and of codes");
 
 struct adamw {
@@ -91,39 +91,6 @@ template <class RULE> struct coded {
     }
 };
 
-/* Numbers beside one that is not finite become what the law makes of them. */
-__device__ __forceinline__ void store_codes(unsigned char *block, int s, unsigned lane, const float (&x)[EACH],
-                                            const uint32_t (&word)[EACH], float scale)
-{
-    unsigned char code[EACH] = {0};
-    float kept[1] = {scale < SH_CODE8_LEAST ? 0 : scale};
-
-    for (int k = 0; k < EACH && !(scale < SH_CODE8_LEAST); k++) {
-        uint32_t bits = word[k] >> s * SH_RANDOM_BITS & 0xffffu;
-        code[k] = sh_state_law(s) == SH_CODE8_LINEAR ? sh_code8_to_linear(x[k], sh_code8_per_linear(scale), bits)
-                                                     : sh_code8_to_fourth(x[k], sh_code8_per_fourth(scale), bits);
-    }
-    sh_store_raw(block + lane * EACH, code);
-    if (lane == 0)
-        sh_store_raw(sh_cuda_code_scale(block), kept);
-}
-
-/* The magnitude of the largest number of a block, of which each lane has some; a NaN is larger than all numbers. */
-__device__ __forceinline__ float largest(const float (&x)[EACH])
-{
-    uint32_t most = 0;
-
-    for (int k = 0; k < EACH; k++) {
-        uint32_t size = __float_as_uint(x[k]) & 0x7fffffffu;
-        most = size > most ? size : most;
-    }
-    for (int with = LANES / 2; with; with /= 2) {
-        uint32_t other = __shfl_xor_sync(~0u, most, with);
-        most = other > most ? other : most;
-    }
-    return __uint_as_float(most);
-}
-
 /* All lanes of a warp stay together for the shuffles, though one of its two blocks may be past the end or of no run. */
 template <bool VECTORS, class RULE> __global__ void __launch_bounds__(THREADS) update_codes(coded<RULE> u)
 {
@@ -142,9 +109,10 @@ template <bool VECTORS, class RULE> __global__ void __launch_bounds__(THREADS) u
         if (there)
             u.template update_lane<VECTORS>(at, at + lane * EACH, run, x, word);
         for (int s = 0; s < RULE::STATES; s++) {
-            float scale = largest(x[s]);
+            float scale = sh_cuda_largest(x[s]);
             if (there)
-                store_codes(u.state[s] + block * SH_CODE8_BLOCK_BYTES, s, lane, x[s], word, scale);
+                sh_cuda_store_codes(u.state[s] + block * SH_CODE8_BLOCK_BYTES, sh_state_law(s), lane, x[s], word,
+                                    s * SH_RANDOM_BITS, scale);
         }
     }
 }
