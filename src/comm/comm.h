@@ -82,7 +82,8 @@ struct sh_comm_segment {
  * job with SH_E_BUG before anything is sent. If no rank has rows, none sends or waits.
  * Rows may have a home, an operand in which the parts of a rank lie in the order of the group, but with gaps, and begin
  * at the rows at[i][j]; `at` of a part without rows is not looked at. The home is send, or recv if the rows go back: then
- * rank j sends to i the rows[i][j] rows that it once got, which lie end to end by i in its send.
+ * rank j sends to i the rows[i][j] rows that it once got, which lie end to end by i in its send. With `others` the rows of a
+ * rank for itself keep their place in recv, but are not copied there.
  *
  * Or the parts are those of two ways to cut one array: rank i has elements [i count, (i + 1) count) of it in send, and gets
  * [cuts[i], cuts[i + 1]) in recv; or back. Elements outside all cuts stay where they are.
@@ -94,7 +95,7 @@ struct sh_coll_parts {
     int sharers;         /* a divisor of size; 0: see above */
     const int32_t *rows; /* [size][size] */
     const int32_t *at;   /* [size][size]; NULL: parts lie end to end at home too */
-    bool back;
+    bool back, others;
     int64_t row_elems;
     int64_t send_room, recv_room; /* elements for which there is room; equal on all ranks, except with cuts */
 };

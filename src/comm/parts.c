@@ -136,7 +136,7 @@ static sh_rc next_part(struct walk *w, int peer, struct sh_part_extent *part)
     if (w->end > room_of(w))
         return sh_fail(SH_E_BUG, "all_to_all %s: place %d %s %lld elements, but there is room for %lld", label(w->coll),
                        w->rank, w->sends ? "sends" : "receives", (long long)w->end, (long long)room_of(w));
-    *part = (struct sh_part_extent){begin, n};
+    *part = (struct sh_part_extent){begin, w->coll->parts && w->coll->parts->others && from == to ? 0 : n};
     return SH_OK;
 }
 

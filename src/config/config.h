@@ -136,6 +136,9 @@ sh_rc sh_config_options(int n_options, const char *const *options, int n_overrid
 
 /* Resolved configuration as YAML that loads back to the same values; *text freed with free(). */
 sh_rc sh_config_print(const struct sh_config *cfg, char **text);
+/* The same of the keys for which shows(of, key) is true; NULL: of all. */
+sh_rc sh_config_print_some(const struct sh_config *cfg, bool (*shows)(const void *of, const char *key), const void *of,
+                           char **text);
 
 /* XXH3 of that text, 64 bits in hexadecimal, as `xxhsum -H3 config.yaml` prints it for the file of a run. Equal digests
  * mean that two runs had the same configuration. */

@@ -8,6 +8,7 @@
 #include "src/config/check/check.h"
 #include "src/config/foreign/alias.h"
 #include "src/config/preset.h"
+#include "src/config/read/groups.h"
 #include "src/config/read/place.h"
 #include "src/config/read/text.h"
 #include "src/config/read/yaml.h"
@@ -131,6 +132,26 @@ struct sources {
     const char *const *options, *const *overrides;
 };
 
+/* A group by muon in a run by adamw: a run by muon, in which AdamW has all else. */
+static sh_rc mix_optimizers(struct sh_config_state *state)
+{
+    struct sh_config_group groups[SH_CONFIG_GROUPS_MAX];
+    char *text = state->cfg.optimizer.groups;
+    int n;
+
+    if (state->cfg.optimizer.name != SH_OPTIM_ADAMW)
+        return SH_OK;
+    SH_TRY(sh_config_groups(text, groups, &n));
+    for (int i = 0; i < n; i++)
+        if (groups[i].optimizer >= 0 && sh_cfg_is_muon(groups[i].optimizer)) {
+            state->cfg.optimizer.name = groups[i].optimizer;
+            return sh_config_groups_rest(text, sizeof state->cfg.optimizer.groups) == SH_OK
+                       ? SH_OK
+                       : sh_config_refuse(state, "optimizer.groups", "%s", sh_error_text());
+        }
+    return SH_OK;
+}
+
 /* Read all sources into *state, then derive what follows from them. */
 static sh_rc fill(struct sh_config_state *state, const struct sources *s)
 {
@@ -145,6 +166,7 @@ static sh_rc fill(struct sh_config_state *state, const struct sources *s)
     SH_TRY(sh_config_alias_resolve(state));
     SH_TRY(give_folder(state, folder));
     SH_TRY(sh_config_preset_apply(state));
+    SH_TRY(mix_optimizers(state));
     return sh_config_check(state);
 }
 

@@ -22,24 +22,26 @@ sh_rc sh_config_get(const struct sh_config *cfg, const char *name, char **text)
     return SH_OK;
 }
 
-/* Print every key, resolved, as YAML that loads as the same configuration. Aliases are left out: the keys that they set
- * have the value. */
-sh_rc sh_config_print(const struct sh_config *cfg, char **text)
+/* Aliases are left out: the keys that they set have the value. */
+sh_rc sh_config_print_some(const struct sh_config *cfg, bool (*shows)(const void *of, const char *key), const void *of,
+                           char **text)
 {
     size_t bytes;
     char *out = NULL;
+    const char *section = "";
     FILE *f = open_memstream(&out, &bytes);
     if (f == NULL)
         return sh_fail(SH_E_MEMORY, "out of memory: no room to print the configuration");
     for (int i = 0; i < sh_config_n_keys; i++) {
         const struct sh_config_key *key = &sh_config_keys[i];
-        int section = sh_config_section_len(key->name);
-        if (sh_config_section_starts(i))
-            fprintf(f, "%.*s:\n", section, key->name);
-        if (key->alias_of != NULL)
+        int length = sh_config_section_len(key->name);
+        if (key->alias_of != NULL || (shows != NULL && !shows(of, key->name)))
             continue;
+        if (strncmp(section, key->name, (size_t)length + 1) != 0)
+            fprintf(f, "%.*s:\n", length, key->name);
+        section = key->name;
         char *value = sh_config_value_text(key, cfg);
-        fprintf(f, "  %s: %s\n", key->name + section + 1, value);
+        fprintf(f, "  %s: %s\n", key->name + length + 1, value);
         free(value);
     }
     /* A stream in memory fails only if memory runs out; the error shows when it is closed. */
@@ -50,6 +52,11 @@ sh_rc sh_config_print(const struct sh_config *cfg, char **text)
     }
     *text = out;
     return SH_OK;
+}
+
+sh_rc sh_config_print(const struct sh_config *cfg, char **text)
+{
+    return sh_config_print_some(cfg, NULL, NULL, text);
 }
 
 sh_rc sh_config_digest(const struct sh_config *cfg, char digest[SH_CONFIG_DIGEST])

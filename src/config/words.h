@@ -20,7 +20,10 @@ enum sh_cfg_precision { SH_PRECISION_FLOAT32, SH_PRECISION_BFLOAT16, SH_PRECISIO
 enum sh_cfg_gather { SH_GATHER_COMPUTE, SH_GATHER_INT8 };
 enum { SH_LOSS_SCALE_DYNAMIC = 0 };                   /* training.loss_scale, if it is not a number */
 enum { SH_TILE_ROWS_AUTO = -1, SH_TILE_ROWS = 8192 }; /* training.tile_rows, likewise, and what it stands for */
-enum { SH_ROW_LEAVES_MAX = 64 };
+enum {
+    SH_ROW_LEAVES_MAX = 64,
+    SH_ROW_LEAF_LEAST = 16
+}; /* tokens: products of fewer rows may be summed in another order */
 enum {
     SH_LESS_AUTO = -1
 }; /* parallelism.pipeline_parallel_first_stage_less_layers and _last_, if they are no numbers */

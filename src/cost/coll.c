@@ -276,11 +276,14 @@ static struct way cheaper(struct way a, struct way b)
 }
 
 /* In shared memory: nothing is gathered, sums are computed by reading what the others wrote, and rows are copied from
- * where the others have them, those of the rank itself too. */
-static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, double bytes)
+ * where the others have them, those of the rank itself too unless they stay. */
+static struct way in_segment(const struct sh_machine *m, enum sh_op_kind kind, const struct sh_coll_place *at,
+                             double bytes)
 {
     double times = kind == SH_OP_ALL_TO_ALL ? exchange_copies : segment_reads;
 
+    if (at->others)
+        bytes = sh_coll_received(kind, at->ranks, bytes);
     if (kind == SH_OP_ALL_GATHER)
         return (struct way){m->inside.barrier_seconds, 0};
     return (struct way){m->inside.barrier_seconds, times * bytes / (m->memory.bytes_per_second * m->memory.share)};
@@ -298,7 +301,7 @@ static struct way way_of(const struct sh_machine *m, enum sh_op_kind kind, const
     if (kind == SH_OP_SEND || kind == SH_OP_RECEIVE)
         return message(m, at, bytes);
     if (at->segment)
-        return in_segment(m, kind, bytes);
+        return in_segment(m, kind, at, bytes);
     if (kind == SH_OP_ALL_TO_ALL)
         return parts(m, at, bytes);
     if (!sh_machine_is_gpu(m) && is_small(kind, at, bytes))
@@ -323,7 +326,7 @@ static double correction(const struct sh_machine *m, enum sh_op_kind kind, const
 
     for (int i = 0; i < m->n_points; i++) {
         const struct sh_machine_point *p = &m->points[i];
-        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment, at->levels, false};
+        struct sh_coll_place there = {(int)p->ranks, (int)p->nodes, at->rings, at->segment, at->levels, false, false};
         struct way way;
 
         if (p->what != SH_POINT_COLL || strcmp(p->kind, sh_op_info(kind)->name) ||

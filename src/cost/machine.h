@@ -76,7 +76,7 @@ struct sh_machine {
         double write, read;
     } scratch; /* of the local disk of a node */
     struct {
-        double device_hours, restart_seconds, start_seconds;
+        double device_hours, restart_seconds, end_seconds, start_seconds;
     } failure;
     struct {
         double memory_bytes, step_seconds, read, write; /* read, write: rates of moves between a GPU and its host */

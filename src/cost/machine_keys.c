@@ -76,6 +76,10 @@ const struct sh_machine_key sh_machine_keys[] = {
     NUMBER(scratch.read, 1, LARGE, "byte/s", "the same for reading"),
     NUMBER(failure.device_hours, 0, LARGE, "h", "device-hours between failures; 0: not known"),
     NUMBER(failure.restart_seconds, 0, 1e7, "s", "from a failure to the first step after it, from a file"),
+    NUMBER(
+        failure.end_seconds, 0, 1e7, "s",
+        "from a death that is known until the launcher of the other ranks has ended; 0 if it is killed, as srun by the job "
+        "script"),
     NUMBER(failure.start_seconds, 0, 1e7, "s",
            "from the launch of ranks inside a job until they load: start_seconds of metrics.jsonl, up to data"),
     NUMBER(fit.computation, 0.01, 100, "",

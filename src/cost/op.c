@@ -220,15 +220,6 @@ static void look_at_attention(const struct sh_op_call *call, struct work *w)
     w->plain = w->own && (call->attr->attn.cap != 0 || !sh_cuda_attention_tiles(call->attr->attn.head_dim));
 }
 
-/* Of two products of matrix x, CPUs copy what lies above the tiles on the diagonal (sh_gemm_run_mirrored()). */
-static double copied_of(const struct sh_matrix *x, int steps)
-{
-    const double tile = 192;
-    double m = (double)sh_matrix_short(x), n = (double)sh_matrix_long(x), tiles = fmax(1, m / tile);
-
-    return (double)x->repeat * steps * (2 * m * m * n + 2 * m * m * m) * (1 - (tiles + 1) / (2 * tiles));
-}
-
 /* Matrix by matrix: three products and a sum in each step, and its norm before and its scale after them. */
 static void look_at_matrices(const struct sh_op_call *call, struct work *w)
 {
@@ -239,7 +230,7 @@ static void look_at_matrices(const struct sh_op_call *call, struct work *w)
     w->launches = 0;
     for (int i = 0; i < a->ortho.count; i++) {
         w->launches += (double)call->matrices[i].repeat * (4 * a->ortho.steps + 4);
-        w->copied += copied_of(&call->matrices[i], a->ortho.steps);
+        w->copied += sh_matrix_copied(&call->matrices[i], a->ortho.steps);
     }
 }
 

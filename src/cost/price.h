@@ -70,6 +70,7 @@ struct sh_coll_place {
     bool segment;     /* the ranks share memory (src/pass/pass.h segment_ranks) */
     bool levels; /* if many, some ranks communicate between nodes for neighbours too (src/comm/mpi/algo_levels.c) */
     bool half;   /* bfloat16; with levels, its sums travel in float32 */
+    bool others; /* rows of a rank for itself are not copied */
 };
 /* For a mesh whose neighbouring ranks fill nodes of ranks_per_node. */
 struct sh_coll_place sh_coll_place(const struct sh_mesh_shape *mesh, sh_group group, int ranks_per_node);

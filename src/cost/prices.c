@@ -57,7 +57,8 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
     else if (op->kind == SH_OP_HEAD_LOSS || op->kind == SH_OP_HEAD_LOSS_GRAD)
         h = mix(h, (uint64_t)op->attr.head.chunk_rows);
     else if (sh_program_counts_rows(op))
-        h = mix(h, (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems));
+        h = mix(h,
+                (uint64_t)(op->attr.exchange.expected * op->attr.exchange.row_elems) << 1 | op->attr.exchange.others);
     else if (sh_op_has_rows(op->kind))
         h = mix(h, (uint64_t)op->attr.rows.expected);
     else if (op->kind == SH_OP_ORTHO || op->kind == SH_OP_ORTHO_ROWS)
@@ -77,7 +78,7 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
 }
 
 /* Shard groups lie within the segment; other groups only if the segment holds all ranks. Of rows of the model, those that
- * travel to experts may lie there (src/pass/dispatch.c); others are in the memory of each rank. */
+ * travel to experts may lie there (src/pass/dispatch/); others are in the memory of each rank. */
 static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
 {
     const struct sh_segment *w = &r->p->segment;
@@ -128,6 +129,7 @@ static struct sh_price price_of(const struct sh_cost_request *r, const struct sh
         at.segment = in_segment(r, op);
         at.levels = r->shares;
         at.half = r->p->tensors[sh_program_result(op)].dtype == SH_BF16;
+        at.others = sh_program_counts_rows(op) && op->attr.exchange.others;
         return price_of_coll(r, op, &at);
     }
     if (sh_op_info(op->kind)->moves && sh_program_file_tier(r->p) == SH_NONE)

@@ -60,7 +60,7 @@ static bool may_skip(const struct sh_op *op)
 {
     const struct sh_op_info *info = sh_op_info(op->kind);
 
-    return !sh_op_starts(info) && !info->marker && !(info->add_out & ~op->attr.accumulate);
+    return sh_op_has_rows(op->kind) && !(info->add_out & ~op->attr.accumulate);
 }
 
 /* The wave of an operation that makes counts, moves rows, or computes with them. */

@@ -122,12 +122,30 @@ static sh_rc named(const struct sh_moves *m, int slice, sh_rc rc)
                                 (long long)s->first, (long long)(s->first + s->n - 1));
 }
 
-/* Write a slice; from then on the file is what counts. */
+/* Where the first part of a slice's extent after byte `from` begins, or where the extent ends. */
+static int64_t next_part(const struct sh_moves *m, int slice, int64_t from)
+{
+    const struct sh_slice *s = &m->p->slices[slice];
+    int64_t next = bytes_of(m, slice);
+
+    for (int k = 0; k < m->p->n_states; k++) {
+        const struct sh_tensor *t = &m->p->tensors[s->state[k]];
+        int64_t begin = t->base_elems * sh_dtype_bytes(t->dtype);
+
+        next = begin > from && begin < next ? begin : next;
+    }
+    return next;
+}
+
+/* Write a slice, each part by itself, since sections read some of them alone; from then on the file is what counts. */
 static sh_rc write_slice(struct sh_moves *m, int slice, const char *from)
 {
     int64_t at = m->p->tensors[m->p->slices[slice].home].offset_bytes;
 
-    SH_TRY(named(m, slice, sh_tier_write(m->file, at, from, bytes_of(m, slice))));
+    for (int64_t part = 0, next; part < bytes_of(m, slice); part = next) {
+        next = next_part(m, slice, part);
+        SH_TRY(named(m, slice, sh_tier_write(m->file, at + part, from + part, next - part)));
+    }
     m->written[slice] = true;
     return SH_OK;
 }

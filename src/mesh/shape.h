@@ -58,7 +58,7 @@ struct sh_mesh_shape {
     sh_group replicate; /* its ranks hold the same shards */
     sh_group data;      /* the batch is cut over it: each of its ranks has different sequences */
     sh_group rows;      /* and so are the tokens of a sequence: each of its ranks has the loss of different tokens;
-                           ranks of tensor divide them too (src/pass/tensor.c) */
+                           ranks of tensor divide them too (src/pass/tensor/) */
     sh_group pipeline;  /* the layers are cut over it: one of its ranks has the loss, the others have zero */
 };
 

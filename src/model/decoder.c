@@ -199,7 +199,7 @@ static void emit_head(struct decoder *d, int x, const struct sh_model_batch *b)
     else
         sh_objective_of(b->objective)->emit(&d->e, x, d->head, chunk_rows, b);
     if (b->top_k)
-        sh_emit_top_words(&d->e, x, d->head, b->top_k, chunk_rows);
+        sh_emit_top_words(&d->e, x, d->head, b->top_k, m->num_labels > 0, chunk_rows);
 }
 
 bool sh_model_distils(const struct sh_model_batch *b)

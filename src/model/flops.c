@@ -143,6 +143,26 @@ struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct s
     return all;
 }
 
+struct sh_model_rows sh_model_rows_of(const struct sh_program *p)
+{
+    struct sh_model_rows w = {0};
+
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        if (op->kind != SH_OP_ATTENTION_ROWS || op->phase != SH_PHASE_FORWARD)
+            continue;
+        *(op->attr.attn.window ? &w.windowed : &w.whole) += op->attr.attn.heads * (double)op->attr.attn.head_dim;
+        w.window = op->attr.attn.window ? op->attr.attn.window : w.window;
+    }
+    return w;
+}
+
+double sh_model_row_work(const struct sh_model_rows *w, int64_t keys)
+{
+    return w->whole * (double)keys + w->windowed * fmin((double)keys, w->window);
+}
+
 /* Padding of units is not counted: this is the number by which users know a model. */
 int64_t sh_model_params(const struct sh_model *m)
 {

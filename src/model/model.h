@@ -113,6 +113,17 @@ struct sh_model_flops sh_model_flops_of(const struct sh_model *m, const struct s
  *   of  out  [n_layers + 1] */
 void sh_model_flops_of_blocks(const struct sh_model *m, const struct sh_model_batch *b, struct sh_model_flops *of);
 
+/* The work of attention in the blocks of a program that gathers keys, by rows: how wide the heads of blocks without and with
+ * a window are in all, and that window. */
+struct sh_model_rows {
+    double whole, windowed;
+    int window;
+};
+struct sh_model_rows sh_model_rows_of(const struct sh_program *p);
+
+/* The work of a row before which, in its document, there are keys - 1 others. */
+double sh_model_row_work(const struct sh_model_rows *w, int64_t keys);
+
 int64_t sh_model_params(const struct sh_model *m);
 int64_t sh_model_active(const struct sh_model *m); /* active: of experts, only those of one token */
 

@@ -5,10 +5,12 @@
  *   for each unit     ALL_TO_ALL  chunk -> the rank's matrices, in a part of one buffer
  *   for each unit     ORTHO, unless a replica makes its matrices
  *                     ALL_TO_ALL  between replicas, each of which has made those of some units: a part of the buffer
- *   for each unit     ORTHO_ROWS if the owners keep a state of rows
- *   for each unit     ALL_TO_ALL  back;  MUON_APPLY
+ *   for each unit     ORTHO_ROWS if the owners keep a state of rows; ALL_TO_ALL  back
+ *   for each unit     MUON_APPLY
  *
- * Over one rank of a group there is no buffer. Each replica then makes some matrices of each unit, in its chunk.
+ * If no replica makes matrices of another, those of a unit return while ORTHO is at work on the next.
+ * Over one rank of a group there is no buffer. Each replica then makes some matrices of each unit, in its chunk, and these
+ * travel while ORTHO is at work on the next.
  *
  * What a matrix becomes is a function of its elements alone, so it does not matter who owns it. */
 #include "kernels/muon.h"
@@ -309,14 +311,6 @@ static void exchange_units(const struct sh_update_wave *w, const struct owned *o
     exchange_made(w, w->unit[0], w->p->tensors[o[0].view].base, first);
 }
 
-static void share_made(const struct sh_update_wave *w, const struct owned *o)
-{
-    if (w->ranks > 1)
-        exchange_units(w, o);
-    for (int i = 0; w->ranks == 1 && i < w->n; i++)
-        exchange_made(w, w->unit[i], w->p->units[w->unit[i]].grad_shard, o[i].first_cut);
-}
-
 static void make_orthogonal(const struct sh_update_wave *w, int unit, const struct owned *o)
 {
     struct sh_op op = sh_program_op(SH_OP_ORTHO);
@@ -360,6 +354,28 @@ static void even_rows(const struct sh_update_wave *w, int unit, const struct own
     sh_program_append(w->p, op);
 }
 
+/* Make matrices, each replica its own, and give the others what they lack. */
+static void share_made(const struct sh_update_wave *w, const struct owned *o)
+{
+    for (int i = 0; i < w->n; i++) {
+        make_orthogonal(w, w->unit[i], &o[i]);
+        if (w->ranks == 1)
+            exchange_made(w, w->unit[i], w->p->units[w->unit[i]].grad_shard, o[i].first_cut);
+    }
+    if (w->ranks > 1)
+        exchange_units(w, o);
+}
+
+/* Matrices that are made by their owners alone are made here, unit by unit. */
+static void bring_back(const struct sh_update_wave *w, int unit, const struct owned *o)
+{
+    if (w->sharers == 1)
+        make_orthogonal(w, unit, o);
+    even_rows(w, unit, o);
+    if (w->ranks > 1)
+        exchange(w, unit, o, true);
+}
+
 static void apply(const struct sh_update_wave *w, int unit)
 {
     const struct sh_unit *u = &w->p->units[unit];
@@ -393,14 +409,10 @@ void sh_optim_muon_finish(const struct sh_update_wave *w)
         add_room(w, elems, o);
     for (int i = 0; w->ranks > 1 && i < w->n; i++)
         exchange(w, w->unit[i], &o[i], false);
-    for (int i = 0; i < w->n; i++)
-        make_orthogonal(w, w->unit[i], &o[i]);
     if (w->sharers > 1)
         share_made(w, o);
     for (int i = 0; i < w->n; i++)
-        even_rows(w, w->unit[i], &o[i]);
-    for (int i = 0; w->ranks > 1 && i < w->n; i++)
-        exchange(w, w->unit[i], &o[i], true);
+        bring_back(w, w->unit[i], &o[i]);
     for (int i = 0; i < w->n; i++)
         apply(w, w->unit[i]);
     free(o);

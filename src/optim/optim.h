@@ -23,6 +23,7 @@ struct sh_ortho {
     int owners;                   /* at most so many ranks make matrices orthogonal, of a group, or of several that are
                                      replicas; 0: all of a group, and replicas if it pays */
     double worth;                 /* it pays if it saves more operations for each byte that replicas exchange */
+    bool near;                    /* a group is on one node: matrices reach owners sooner than replicas */
     bool narrow;                  /* products of bf16 with sums in f32, as op.h has it */
 };
 

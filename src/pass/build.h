@@ -12,7 +12,7 @@ struct sh_offload {
     bool parameters;     /* chunks that are gathered, on a device with its own memory; set options.fetched with it */
     int buffers;         /* slices on the device at once, at least 2: one arrives while one is in use */
     bool carry;          /* the update goes into the next step's first micro-step, ahead of each unit's first use */
-    bool overlap;        /* for a budget: it sets carry when it moves states */
+    bool overlap;        /* carry is set where an update moves states or matrices: sh_request_carry() */
     int act_blocks;      /* activations of that many first blocks lie there between their forward and backward */
     int64_t slice_elems; /* a multiple of SH_SLICE_MULTIPLE; 0: a sixteenth of the elements there, at most 4 Mi */
 };

@@ -11,6 +11,13 @@
  *   micro-step        G1 w F1 x  G2 w F2 x  G3 w F3 ...
  *   becomes           u1 u2 G1 w F1 x  u3 G2 w F2 x  G3 w F3 ...      (forward_prefetch 1)
  *
+ * A wave of units whose matrices travel has three parts (src/optim/muon.c): they go out, are made, and come back unit by
+ * unit. The first part of a wave stands right behind the second of the wave before, so the forward of that wave's units
+ * runs alongside; and so does that of a unit alongside the way back of those behind it. If replicas exchange what they have
+ * made, and that takes longer than the way out, a wave is made in the middle of the one before it, whose other half runs
+ * alongside. The second is made while the first is exchanged, which has no forward before it. Two waves are in memory at
+ * most.
+ *
  * A run skips the operations of phase UPDATE if no update is pending. */
 #include "src/base/mem.h"
 #include "src/pass/build.h"
@@ -22,26 +29,26 @@ struct carry {
     const struct sh_build *b;
     struct sh_program *p;
     const struct sh_section *update, *first;
-    int *use;     /* [units] operation of the micro-step that is the unit's first use; SH_NONE: it has no update */
-    int *begin;   /* [units] the operation before which its update stands */
-    int *lead;    /* [units] the unit with which it is updated at once, the first of its wave; else itself */
-    int *order;   /* [n_order] those units, if they have an update, in the order of first use */
-    bool *listed; /* [units] it is among them */
+    int *use;   /* [units] operation of the micro-step that is the unit's first use; SH_NONE: it has no update */
+    int *begin; /* [units] the operation before which its update stands, or the last part of it */
+    int *order; /* [n_order] units that have an update, in the order of first use */
     int n_order;
+    int *lead; /* [units] the unit that its wave begins with; SH_NONE: it has no wave */
+    int *sent; /* [units] of such a first unit: the last operation of UPDATE that sends matrices out */
+    int *made; /* [units] the one that gives them to replicas; SH_NONE: none does, or it takes no longer */
+    int *back; /* [units] and the last that sends them back */
+    int *wave; /* [n_waves] those first units, in the order of first use of any unit of the wave */
+    int *out;  /* [n_waves] the operation before which matrices go out */
+    int *make; /* [n_waves] before which they are made */
+    int *send; /* [n_waves] and before which they go back, unless that is a part of their making */
+    int n_waves;
     int *place; /* [operations of UPDATE] where the operation is in the micro-step now */
     int *copy;  /* [tensors of the old program] the tensor that replaces it here; SH_NONE: none yet */
     struct sh_op *op;
     int n, cap; /* the new micro-step */
 };
 
-static int *filled(int n)
-{
-    int *a = sh_calloc((size_t)n + 1, sizeof *a);
-
-    for (int i = 0; i < n; i++)
-        a[i] = SH_NONE;
-    return a;
-}
+enum part { GO_OUT, MAKE, SEND_BACK, COME_BACK };
 
 static const struct sh_op *op_of(const struct carry *c, const struct sh_section *s, int i)
 {
@@ -79,50 +86,87 @@ static void put_in_order(struct carry *c, int unit)
     c->order[at] = unit;
 }
 
-/* Units that exchange matrices in one wave are updated together, ahead of the first use of any. */
+/* Units whose matrices travel at once. */
 static void find_waves(struct carry *c)
 {
     const struct sh_op *first = NULL;
 
-    for (int i = 0; i < c->p->n_units; i++)
-        c->lead[i] = i;
     for (int i = 0; i < c->update->n_ops; i++) {
         const struct sh_op *op = op_of(c, c->update, i);
+        bool same;
 
         if (!sh_program_cuts(c->p, op))
             continue;
-        if (!first || first->attr.exchange.wave != op->attr.exchange.wave)
-            first = op;
+        same = first && first->attr.exchange.wave == op->attr.exchange.wave;
+        if (op->attr.exchange.sharers) {
+            if (same && c->b->options.ortho.near)
+                c->made[first->unit] = i;
+            continue;
+        }
+        first = same ? first : op;
         c->lead[op->unit] = first->unit;
+        *(op->attr.exchange.back ? &c->back[first->unit] : &c->sent[first->unit]) = i;
     }
+}
+
+/* The part of its wave's update to which an operation belongs. What a unit without a wave does is the last of one. */
+static enum part part_of(const struct carry *c, int i)
+{
+    const struct sh_op *op = op_of(c, c->update, i), *waited;
+    int lead = c->lead[op->unit];
+
+    if (lead == SH_NONE || i > c->back[lead])
+        return COME_BACK;
+    if (i <= c->sent[lead] && op->kind != SH_OP_WAIT)
+        return GO_OUT;
+    if (op->kind != SH_OP_WAIT)
+        return c->made[lead] != SH_NONE && i > c->made[lead] ? SEND_BACK : MAKE;
+    waited = op_of(c, c->update, op->attr.waits_for);
+    if (!sh_program_cuts(c->p, waited))
+        return part_of(c, op->attr.waits_for);
+    if (waited->attr.exchange.sharers)
+        return c->made[lead] == SH_NONE ? MAKE : SEND_BACK;
+    return waited->attr.exchange.back ? COME_BACK : MAKE;
+}
+
+/* Add the wave of the unit at place k of the order of use; `before`: the same of the wave before. */
+static void place_wave(struct carry *c, int k, int before)
+{
+    int n = c->n_waves++, lead = c->lead[c->order[k]];
+    bool early = c->made[lead] != SH_NONE;
+    int out = early && n > 1 && before + 1 < k ? before + 1 : before, half = n > 1 ? (before + k) / 2 : before;
+
+    c->wave[n] = lead;
+    c->out[n] = c->begin[c->order[out]];
+    c->make[n] = c->begin[c->order[early ? half : k]];
+    c->send[n] = c->begin[c->order[k]];
 }
 
 static void find_places(struct carry *c)
 {
-    int ahead = c->b->options.forward_prefetch;
+    int ahead = c->b->options.forward_prefetch, before = SH_NONE;
+    bool *listed = sh_calloc((size_t)c->p->n_units + 1, sizeof *listed);
 
     find_waves(c);
-
     for (int i = 0; i < c->update->n_ops; i++) {
         const struct sh_op *op = op_of(c, c->update, i);
 
         if ((!sh_op_info(op->kind)->runs && op->kind != SH_OP_ROUTE_BIAS) || c->use[op->unit] != SH_NONE)
             continue;
         c->use[op->unit] = first_use(c, &c->p->units[op->unit]);
+        put_in_order(c, op->unit);
     }
-    for (int i = 0; i < c->p->n_units; i++)
-        if (c->use[i] != SH_NONE && c->use[i] < c->use[c->lead[i]])
-            c->use[c->lead[i]] = c->use[i];
-    for (int i = 0; i < c->update->n_ops; i++) {
-        int unit = op_of(c, c->update, i)->unit;
+    for (int k = 0; k < c->n_order; k++) {
+        int unit = c->order[k], lead = c->lead[unit];
 
-        if (unit != SH_NONE && c->use[unit] != SH_NONE && c->lead[unit] == unit && !c->listed[unit]) {
-            c->listed[unit] = true;
-            put_in_order(c, unit);
-        }
+        c->begin[unit] = c->use[c->order[k > ahead ? k - ahead : 0]];
+        if (lead == SH_NONE || listed[lead])
+            continue;
+        listed[lead] = true;
+        place_wave(c, k, before == SH_NONE ? k : before);
+        before = k;
     }
-    for (int k = 0; k < c->n_order; k++)
-        c->begin[c->order[k]] = c->use[c->order[k > ahead ? k - ahead : 0]];
+    free(listed);
 }
 
 static int push(struct carry *c, struct sh_op op)
@@ -169,24 +213,37 @@ static bool waits_for_gather(const struct carry *c, int i)
     return op->kind == SH_OP_WAIT && op_of(c, c->update, op->attr.waits_for)->kind == SH_OP_ALL_GATHER;
 }
 
-static bool is_part_of(const struct carry *c, int i, int unit)
+/* Carry a part of a wave's update. */
+static void carry_wave(struct carry *c, int lead, enum part part)
 {
-    int of = op_of(c, c->update, i)->unit;
+    for (int i = 0; i < c->update->n_ops; i++) {
+        int unit = op_of(c, c->update, i)->unit;
 
-    return of != SH_NONE && c->lead[of] == unit;
+        if (unit != SH_NONE && c->lead[unit] == lead && part_of(c, i) == part)
+            carry_op(c, i);
+    }
 }
 
-/* Carry the waits for gathers of one unit's update, or of its wave's, or the rest of that update. */
+/* Carry the waits for gathers of one unit's update, or the rest of its last part. */
 static void carry_unit(struct carry *c, int unit, bool waits)
 {
     for (int i = 0; i < c->update->n_ops; i++)
-        if (is_part_of(c, i, unit) && waits_for_gather(c, i) == waits)
+        if (op_of(c, c->update, i)->unit == unit && part_of(c, i) == COME_BACK && waits_for_gather(c, i) == waits)
             carry_op(c, i);
 }
 
 /* Carry everything that stands before operation `at` of the micro-step. */
 static void carry_to(struct carry *c, int at)
 {
+    for (int k = 0; k < c->n_waves; k++) {
+        if (c->out[k] == at)
+            carry_wave(c, c->wave[k], GO_OUT);
+        if (c->make[k] == at)
+            carry_wave(c, c->wave[k], MAKE);
+    }
+    for (int k = 0; k < c->n_waves; k++)
+        if (c->send[k] == at)
+            carry_wave(c, c->wave[k], SEND_BACK);
     for (int k = 0; k < c->n_order; k++)
         if (c->begin[c->order[k]] == at)
             carry_unit(c, c->order[k], false);
@@ -198,7 +255,7 @@ static void carry_to(struct carry *c, int at)
 /* References between operations are positions within the section, so they are renumbered. */
 static void rebuild(struct carry *c)
 {
-    int *place = filled(c->first->n_ops);
+    int *place = sh_program_nones(c->first->n_ops);
 
     for (int i = 0; i < c->first->n_ops; i++) {
         struct sh_op op;
@@ -236,13 +293,19 @@ sh_rc sh_pass_carry(const struct sh_build *b, struct sh_program *p)
         return SH_OK;
     c.update = &p->sections[update];
     c.first = &p->sections[first];
-    c.use = filled(p->n_units);
-    c.begin = filled(p->n_units);
-    c.lead = filled(p->n_units);
-    c.listed = sh_calloc((size_t)p->n_units + 1, sizeof *c.listed);
-    c.order = filled(p->n_units);
-    c.place = filled(c.update->n_ops);
-    c.copy = filled(p->n_tensors);
+    c.use = sh_program_nones(p->n_units);
+    c.begin = sh_program_nones(p->n_units);
+    c.order = sh_program_nones(p->n_units);
+    c.lead = sh_program_nones(p->n_units);
+    c.sent = sh_program_nones(p->n_units);
+    c.back = sh_program_nones(p->n_units);
+    c.wave = sh_program_nones(p->n_units);
+    c.made = sh_program_nones(p->n_units);
+    c.out = sh_program_nones(p->n_units);
+    c.make = sh_program_nones(p->n_units);
+    c.send = sh_program_nones(p->n_units);
+    c.place = sh_program_nones(c.update->n_ops);
+    c.copy = sh_program_nones(p->n_tensors);
     find_places(&c);
     SH_TRY_OUT(is_whole(&c));
     rebuild(&c);
@@ -254,7 +317,13 @@ out:
     free(c.begin);
     free(c.order);
     free(c.lead);
-    free(c.listed);
+    free(c.sent);
+    free(c.back);
+    free(c.wave);
+    free(c.made);
+    free(c.out);
+    free(c.make);
+    free(c.send);
     free(c.place);
     free(c.copy);
     free(c.op);

@@ -40,7 +40,7 @@ uint64_t sh_pass_hash(const struct sh_program *p)
             h = sh_program_cuts(p, op) ? mix_cuts(h, p, op)
                                        : mix(h, sh_tensor_bytes(&p->tensors[sh_program_result(op)]));
             if (sh_program_counts_rows(op))
-                h = mix(mix(h, op->attr.exchange.row_elems), op->attr.exchange.back);
+                h = mix(mix(h, op->attr.exchange.row_elems), op->attr.exchange.back + 2 * op->attr.exchange.others);
             else if (op->kind == SH_OP_ALL_TO_ALL)
                 h = mix(h, op->attr.exchange.sequences);
         }

@@ -12,7 +12,9 @@
  * the same place for all.
  *
  * The chunk of a unit's parameters has a copy from its first update to its last, fetched and evicted, and one for each
- * gather. Over one rank a gather is the fetch itself, at the place that schedule has given it (opt->fetched).
+ * gather. Over one rank a gather is the fetch itself, at the place that schedule has given it (opt->fetched). If gathers are
+ * in codes, these have a home too: they are made from the chunk's copy before it leaves, are evicted, and are what a gather
+ * fetches.
  *
  * Fetch n + 1 of a chain (gradients, updated chunks, gathered chunks) starts at the first touch of copy n. Eviction n
  * is waited for where eviction n + 1 starts, or where its result is fetched. So one copy arrives and one leaves while
@@ -64,21 +66,13 @@ struct host {
     int *of_grad, *of_param,
         *of_op;       /* [units], [units], [operations] rows of copies, SH_NONE: of a section's gradient, of an
                                         updated chunk, of what an update or a gather reads */
+    int *of_codes;    /* [units] the copy into which the codes of a chunk are made, SH_NONE */
     int *of_update;   /* [units] the copy for all updates of a unit, from a file, SH_NONE */
     int *stop[STOPS]; /* [operations] the first of the copies that stop there, in their order; SH_NONE */
     int *moved;       /* [n_tensors] the same view of the section's copy, SH_NONE */
     struct sh_op *op; /* the new section */
     int n, cap;
 };
-
-static int *filled(int n)
-{
-    int *a = sh_calloc((size_t)n + 1, sizeof *a);
-
-    for (int i = 0; i < n; i++)
-        a[i] = SH_NONE;
-    return a;
-}
 
 static const struct sh_op *op_at(const struct host *h, int i)
 {
@@ -99,6 +93,12 @@ static int unit_in(const int *of, int tensor)
 static bool is_update(const struct sh_op *op)
 {
     return sh_op_info(op->kind)->runs;
+}
+
+/* The codes of a chunk are made, which lives at home as they do. */
+static bool is_coding(const struct host *h, const struct sh_op *op)
+{
+    return op->kind == SH_OP_ENCODE && unit_in(h->param_of, op->in[0]) != SH_NONE;
 }
 
 /* The gather of a chunk that lives at home. */
@@ -162,7 +162,8 @@ static void touch_gradients(struct host *h, int i)
 
 static int add_chunk(struct host *h, enum chain chain, int unit, int i)
 {
-    int home = h->p->units[unit].compute, c;
+    const struct sh_unit *u = &h->p->units[unit];
+    int home = chain == GATHERED ? sh_program_sent(u) : u->compute, c;
 
     c = add_copy(h, chain, unit, home, 0, sh_tensor_elems(&h->p->tensors[home]), i);
     h->copies[c].fetched = true;
@@ -180,6 +181,20 @@ static void touch_parameters(struct host *h, int i)
     if (h->of_param[unit] == SH_NONE)
         h->of_param[unit] = add_chunk(h, UPDATED, unit, i);
     h->copies[h->of_param[unit]].last = i;
+}
+
+/* From the copy that was updated; at the start none is. */
+static void touch_codes(struct host *h, int i)
+{
+    int unit = h->param_of[op_at(h, i)->in[0]], codes = h->p->units[unit].codes;
+
+    if (h->of_param[unit] == SH_NONE) {
+        h->of_param[unit] = add_chunk(h, UPDATED, unit, i);
+        h->copies[h->of_param[unit]].evicted = false;
+    }
+    h->copies[h->of_param[unit]].last = i;
+    h->of_codes[unit] = add_copy(h, UPDATED, unit, codes, 0, sh_tensor_elems(&h->p->tensors[codes]), i);
+    h->copies[h->of_codes[unit]].evicted = true;
 }
 
 /* The first touch shows whether the section adds to what is there. */
@@ -210,6 +225,8 @@ static void find_copies(struct host *h)
             touch_parameters(h, i);
             continue;
         }
+        if (is_coding(h, &op))
+            touch_codes(h, i);
         if (is_gather(h, op_at(h, i)) && !is_fetch(h, &op))
             h->of_op[i] = add_chunk(h, GATHERED, op.unit, i);
         for (int k = 0; k < SH_OP_MAX_IN; k++)
@@ -374,6 +391,8 @@ static int copy_for(const struct host *h, int i, int tensor)
 {
     int grad = unit_in(h->grad_of, tensor), param = unit_in(h->param_of, tensor);
 
+    if (is_coding(h, op_at(h, i)))
+        return tensor == op_at(h, i)->in[0] ? h->of_param[param] : h->of_codes[param];
     if (h->of_op[i] != SH_NONE && (grad != SH_NONE || h->copies[h->of_op[i]].chain == GATHERED))
         return grad != SH_NONE || param != SH_NONE ? h->of_op[i] : SH_NONE;
     if (grad != SH_NONE)
@@ -434,7 +453,7 @@ static bool is_square(const struct host *h, const struct sh_op *op)
 
 static void rebuild(struct host *h)
 {
-    int n = h->p->sections[h->section].n_ops, *place = filled(n);
+    int n = h->p->sections[h->section].n_ops, *place = sh_program_nones(n);
 
     for (int i = 0; i < n; i++) {
         push_before(h, i);
@@ -456,13 +475,14 @@ static void do_section(struct host *h, int section)
     h->section = section;
     h->n = h->n_copies = 0;
     h->waits = SH_NONE;
-    h->of_grad = filled(h->p->n_units);
-    h->of_param = filled(h->p->n_units);
-    h->of_update = filled(h->p->n_units);
-    h->of_op = filled(n);
+    h->of_grad = sh_program_nones(h->p->n_units);
+    h->of_param = sh_program_nones(h->p->n_units);
+    h->of_codes = sh_program_nones(h->p->n_units);
+    h->of_update = sh_program_nones(h->p->n_units);
+    h->of_op = sh_program_nones(n);
     for (int stop = 0; stop < STOPS; stop++)
-        h->stop[stop] = filled(n);
-    h->moved = filled(h->n_tensors);
+        h->stop[stop] = sh_program_nones(n);
+    h->moved = sh_program_nones(h->n_tensors);
     if (h->p->sections[section].kind != SH_SECTION_NORM)
         find_copies(h);
     find_starts(h);
@@ -471,6 +491,7 @@ static void do_section(struct host *h, int section)
     sh_program_set_ops(h->p, section, h->op, h->n);
     free(h->of_grad);
     free(h->of_param);
+    free(h->of_codes);
     free(h->of_update);
     free(h->of_op);
     for (int stop = 0; stop < STOPS; stop++)
@@ -497,13 +518,13 @@ static void look_at_tensors(struct host *h)
     const struct sh_program *p = h->p;
 
     h->n_tensors = p->n_tensors;
-    h->grad_of = filled(p->n_tensors);
-    h->param_of = filled(p->n_tensors);
+    h->grad_of = sh_program_nones(p->n_tensors);
+    h->param_of = sh_program_nones(p->n_tensors);
     for (int i = 0; i < p->n_units; i++) {
         if (gradients_go(h, &p->units[i]))
             h->grad_of[p->units[i].grad_shard] = i;
         if (parameters_go(h, &p->units[i]))
-            h->param_of[p->units[i].compute] = i;
+            h->param_of[p->units[i].compute] = h->param_of[sh_program_sent(&p->units[i])] = i;
     }
     for (int t = 0; t < p->n_tensors; t++) {
         h->grad_of[t] = h->grad_of[sh_tensor_root(p, t)];
@@ -542,8 +563,10 @@ static void move_homes(struct host *h)
             h->p->tensors[h->p->units[i].grad_shard].tier = h->tier;
             h->p->tensors[h->p->units[i].grad_shard].space = SH_SPACE_OWN;
         }
-        if (parameters_go(h, &h->p->units[i]))
+        if (parameters_go(h, &h->p->units[i])) {
             h->p->tensors[h->p->units[i].compute].tier = h->tier;
+            h->p->tensors[sh_program_sent(&h->p->units[i])].tier = h->tier;
+        }
     }
 }
 

@@ -8,6 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
+static int stages_of(const struct sh_build *b)
+{
+    return sh_group_size(&b->options.mesh, b->options.mesh.pipeline);
+}
+
 /* Each function turns a build into a trial; false if it does not apply. */
 static bool less_kept(struct sh_build *b)
 {
@@ -35,7 +40,7 @@ static bool one_sequence(struct sh_build *b)
     return applies;
 }
 
-/* A mesh of numbers that fit, with experts and parts of sequences where they are. */
+/* A mesh of numbers that fit, with matrices, parts of sequences, experts and stages as they are. */
 static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int rank)
 {
     struct sh_mesh_request all = {.shard = SH_MESH_ALL,
@@ -43,13 +48,15 @@ static void sharded_over(struct sh_mesh_shape *mesh, int ranks, int inner, int r
                                   .inner = inner,
                                   .tensor = sh_group_size(mesh, mesh->tensor),
                                   .context = sh_group_size(mesh, mesh->context),
-                                  .expert = sh_group_size(mesh, mesh->expert)};
+                                  .expert = sh_group_size(mesh, mesh->expert),
+                                  .pipeline = sh_group_size(mesh, mesh->pipeline)};
     sh_rc rc = sh_mesh_shape_make(&all, ranks, rank, mesh);
 
     (void)rc;
 }
 
-/* Everything sharded over all ranks; a segment is given up, since it needs whole groups in a node. */
+/* Everything sharded over all ranks; a segment is given up, since it needs whole groups in a node. Not for stages, which
+ * keep their parameters for a step. */
 static bool all_sharded(struct sh_build *b)
 {
     struct sh_mesh_shape *mesh = &b->options.mesh;
@@ -58,7 +65,7 @@ static bool all_sharded(struct sh_build *b)
     sharded_over(mesh, sh_mesh_ranks(mesh), 1, 0);
     b->options.strategy = (struct sh_strategy){.sync_last_only = b->options.reproducible};
     b->options.segment_ranks = b->options.segment_rank = 0;
-    return keeps && sh_mesh_ranks(mesh) > 1;
+    return keeps && sh_mesh_ranks(mesh) > 1 && stages_of(b) == 1;
 }
 
 /* Applies only if the states can go there. */
@@ -91,25 +98,26 @@ static bool activations_on_the_host(struct sh_build *b)
     return applies;
 }
 
-/* What can go to a file once the states are there. */
+/* What can go to a file once the states are there; stages add up whole gradients in memory. */
 static bool gradients_in_a_file(struct sh_build *b)
 {
     bool applies = b->options.training && b->offload.optimizer_16 == 16 && !b->offload.gradients &&
-                   !b->snapshot_on_host && !b->fit_homes;
+                   !b->snapshot_on_host && !b->fit_homes && stages_of(b) == 1;
 
     b->offload.gradients = true;
     return applies;
 }
 
-/* If the shard axis is one rank, as with no_shard, more ranks change nothing. */
+/* The same place in a stage of twice as many. If the shard axis is one rank, as with no_shard, more ranks change nothing. */
 static bool twice_the_ranks(struct sh_build *b)
 {
     struct sh_mesh_shape *mesh = &b->options.mesh;
+    int ranks = sh_mesh_ranks(mesh), rank = mesh->rank + mesh->rank / (ranks / stages_of(b)) * (ranks / stages_of(b));
     bool applies = !b->options.segment_ranks && sh_group_size(mesh, mesh->replicate) == 1 && b->options.training &&
                    !b->options.strategy.params_resident;
 
     if (applies)
-        sharded_over(mesh, 2 * sh_mesh_ranks(mesh), sh_group_size(mesh, mesh->inner), mesh->rank);
+        sharded_over(mesh, 2 * ranks, sh_group_size(mesh, mesh->inner), rank);
     return applies;
 }
 

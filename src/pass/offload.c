@@ -1,11 +1,13 @@
 /* Optimizer states that live in a file, or in the host's memory next to a GPU's: the update of a unit becomes, slice by
  * slice, a fetch of the remainder and the states, the update on views of the fetched copy, and the move back. The
  * update is elementwise, so no cut changes a bit. Right after this pass each move is waited for on the spot; schedule
- * then makes the double buffer.
+ * then makes the double buffer. What has matrices of Muon alone is moved in parts: the momentum, and later, for the step,
+ * the remainder.
  *
  * The first units in forward order stay on the device: they are the first to be needed again. A unit in which the cut
  * falls is split there. */
 #include "src/base/mem.h"
+#include "src/optim/update.h"
 #include "src/pass/build.h"
 #include "src/pass/home.h"
 #include "src/pass/shard/shard.h"
@@ -100,28 +102,36 @@ static void view_blocks(struct sh_tensor *t, int64_t n)
     t->dim[1] = SH_CODE8_BLOCK_BYTES;
 }
 
-static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
+/* A place on the device for a slice. One that is moved twice has two, and is not there in between. */
+static void add_copy(struct offload *o, struct sh_slice *s)
 {
     struct sh_program *p = o->p;
-    struct sh_slice s = {.unit = unit, .first = first, .n = n, .room = whole_multiples(n), .remainder = SH_NONE};
-    int64_t bytes = extent_bytes(p, s.room), at = 0;
+    int64_t at = 0;
 
-    s.home = add_extent(o, &p->units[unit], bytes, SH_MEM_OPTIM, o->home);
-    s.copy = add_extent(o, &p->units[unit], bytes, SH_MEM_FETCHED, 0);
+    s->copy = add_extent(o, &p->units[s->unit], extent_bytes(p, s->room), SH_MEM_FETCHED, 0);
+    s->remainder = SH_NONE;
     if (has_remainder(p)) {
-        s.remainder = view_part(p, s.copy, SH_I16, at, n, "remainder");
-        at += s.room * sh_dtype_bytes(SH_I16);
+        s->remainder = view_part(p, s->copy, SH_I16, at, s->n, "remainder");
+        at += s->room * sh_dtype_bytes(SH_I16);
     }
     for (int k = 0; k < SH_KEPT_MAX; k++) {
-        s.state[k] = SH_NONE;
+        s->state[k] = SH_NONE;
         if (k >= p->n_states)
             continue;
-        s.state[k] = view_part(p, s.copy, p->state[k].dtype, at, n, p->state[k].name);
+        s->state[k] = view_part(p, s->copy, p->state[k].dtype, at, s->n, p->state[k].name);
         if (p->state[k].dtype == SH_U8)
-            view_blocks(&p->tensors[s.state[k]], n);
-        at += state_room(p, k, s.room);
+            view_blocks(&p->tensors[s->state[k]], s->n);
+        at += state_room(p, k, s->room);
     }
-    sh_program_add_slice(p, &s);
+}
+
+static void add_slice(struct offload *o, int unit, int64_t first, int64_t n)
+{
+    struct sh_slice s = {.unit = unit, .first = first, .n = n, .room = whole_multiples(n)};
+
+    s.home = add_extent(o, &o->p->units[unit], extent_bytes(o->p, s.room), SH_MEM_OPTIM, o->home);
+    add_copy(o, &s);
+    sh_program_add_slice(o->p, &s);
 }
 
 /* The part of a chunk's tensor that stays; if nothing stays, there is no such tensor. */
@@ -139,18 +149,44 @@ static int shrink(struct sh_program *p, int t, int64_t held)
     return held ? t : SH_NONE;
 }
 
+/* Where the slices of a chunk begin that have only matrices of Muon, on any rank: these come last in a unit. An average of
+ * parameters is moved with the remainder, and then no slices are such. */
+static int64_t matrices_from(const struct offload *o, const struct sh_unit *u)
+{
+    int64_t end = 0;
+
+    if (!o->b->options.optim->finish || o->p->n_states > o->p->n_optim_states)
+        return u->chunk;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+        if (!sh_optim_has(o->p, SH_RUNS_MATRICES, &o->p->params[i]))
+            end = o->p->params[i].unit_elems + o->p->params[i].elems;
+    end = whole_multiples(end);
+    return end < u->chunk ? end : u->chunk;
+}
+
+/* Elements of the slice that begins at `at`. None has both kinds. */
+static int64_t length_of(const struct sh_unit *u, int64_t at, int64_t matrices, int64_t slice)
+{
+    int64_t left = (at < matrices ? matrices : u->chunk) - at;
+
+    return left < slice ? left : slice;
+}
+
 static void cut_unit(struct offload *o, int unit, int64_t held, int64_t slice)
 {
     struct sh_program *p = o->p;
     struct sh_unit *u = &p->units[unit];
+    int64_t matrices = matrices_from(o, u);
 
     u->held = held;
     u->remainder = shrink(p, u->remainder, held);
     for (int k = 0; k < p->n_states; k++)
         u->state[k] = shrink(p, u->state[k], held);
     u->first_slice = p->n_slices;
-    for (int64_t at = held; at < u->chunk; at += slice)
-        add_slice(o, unit, at, u->chunk - at < slice ? u->chunk - at : slice);
+    for (int64_t at = held, n; at < u->chunk; at += n) {
+        n = length_of(&p->units[unit], at, matrices, slice);
+        add_slice(o, unit, at, n);
+    }
     u->n_slices = p->n_slices - u->first_slice;
 }
 
@@ -242,11 +278,43 @@ static void take_slice(const struct offload *o, struct sh_op *op, const struct s
         op->out[1 + (apply ? 0 : o->p->n_optim_states)] = s->remainder;
 }
 
+/* Such an operation needs one part of the extent: the momentum, or the remainder. */
+static void update_part(struct offload *o, const struct sh_op *all, const struct sh_slice *s)
+{
+    struct sh_program *p = o->p;
+    bool momentum = all->kind == SH_OP_MUON_MOMENTUM;
+    const struct sh_tensor part = p->tensors[momentum ? s->state[0] : s->remainder];
+    int64_t bytes = momentum ? state_room(p, 0, s->room) : s->room * sh_dtype_bytes(SH_I16);
+    struct sh_tensor home = sh_tensor_make(SH_MEM_OPTIM, SH_U8, 1, &bytes, "%.60s", p->tensors[s->home].name);
+    int at, copy;
+    struct sh_op op;
+
+    home.base = s->home;
+    home.base_elems = part.base_elems * sh_dtype_bytes(part.dtype);
+    home.tier = o->home;
+    home.persistent = true;
+    at = sh_program_add_tensor(p, &home);
+    copy = add_extent(o, &p->units[s->unit], bytes, SH_MEM_FETCHED, 0);
+    move(o, SH_OP_FETCH, s->unit, at, copy);
+    op = part_of(o, all, s->first, s->n);
+    op.out[1] = view_part(p, copy, part.dtype, 0, s->n, momentum ? p->state[0].name : "remainder");
+    push(o, op);
+    move(o, SH_OP_EVICT, s->unit, copy, at);
+}
+
 /* Operations on one slice: it is moved once. */
 static void update_slice(struct offload *o, const struct sh_op *all, int n, int slice)
 {
     struct sh_slice s = o->p->slices[slice];
 
+    if (s.first >= matrices_from(o, &o->p->units[s.unit])) {
+        for (int i = 0; i < n; i++)
+            if (all[i].kind != SH_OP_ADAMW)
+                update_part(o, &all[i], &s);
+        return;
+    }
+    if (all->kind == SH_OP_MUON_APPLY)
+        add_copy(o, &s);
     move(o, SH_OP_FETCH, s.unit, s.home, s.copy);
     for (int i = 0; i < n; i++) {
         int64_t elems = elems_of(o, &all[i], s.first, s.n);

@@ -9,7 +9,7 @@
  * reduction runs alongside one unit's backward and at most two unreduced gradients are alive. What follows a wait
  * (casts, adding to the shard, the sum over replicas) moves with it; the wait for that sum, and those of the update's
  * gathers, go to the end of the section. If shards leave the device after their sums, the wait for a sum goes no
- * further than the next unit's reduction. Waits for rows that are exchanged sink too (schedule_rows.c).
+ * further than the next unit's reduction. Waits for rows and matrices that are exchanged sink too (schedule_rows.c).
  *
  * Three units, forward_prefetch 1, backward in reverse order. G gather, w wait, F forward, B backward, R reduction, r
  * wait for it, x release; time from left to right. Unit 3 is that of the loss, and unit 2 stays through it:
@@ -502,12 +502,12 @@ static void schedule_section(const struct sh_build *b, struct sh_program *p, con
 
     memcpy(old, ops, (size_t)s.n * sizeof *old);
     delay_waits(&s, &delayed);
-    if (is_micro_step(section->kind)) {
+    if (is_micro_step(section->kind) || section->kind == SH_SECTION_UPDATE)
         sh_schedule_rows(p, old, delayed.op, delayed.n);
+    if (is_micro_step(section->kind))
         advance_gathers(&s, &delayed, &gathered);
-    } else {
+    else
         append(&gathered, &delayed);
-    }
     move_slices(&s, &gathered, b->offload.buffers, &order);
     apply(ops, old, &order);
     free(delayed.op);

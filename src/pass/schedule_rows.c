@@ -1,5 +1,5 @@
-/* A collective that exchanges rows stands between the operation that makes them and the one that needs them, so nothing
- * would run alongside it. Two kinds of operations do:
+/* A collective that exchanges rows, or whole matrices for an update, stands between the operation that makes them and the
+ * one that needs them, so nothing would run alongside it. Two kinds of operations do:
  *
  *   - what follows and touches neither side: the wait sinks to the first operation that does
  *   - in the backward, products that make gradients of weights and come before it in its block: they are put off until
@@ -25,9 +25,9 @@ struct rows {
     int *waits, n_waits; /* sinking */
 };
 
-static bool exchanges(const struct sh_op *op)
+static bool exchanges(const struct sh_program *p, const struct sh_op *op)
 {
-    return sh_op_info(op->kind)->async && op->unit == SH_NONE && !sh_program_is_message(op);
+    return sh_op_info(op->kind)->async && (op->unit == SH_NONE || sh_program_cuts(p, op)) && !sh_program_is_message(op);
 }
 
 /* The operation whose result a wait brings; any other operation is itself. */
@@ -44,14 +44,25 @@ static int64_t begin_of(const struct sh_program *p, int t)
     return v->base == SH_NONE ? 0 : begin_of(p, v->base) + v->base_elems * sh_dtype_bytes(v->dtype);
 }
 
-/* Whether a tensor has bytes of one of the others: gradients of a unit are views of one storage. */
+static bool is_view(const struct sh_program *p, int t, int of)
+{
+    while (t != SH_NONE && t != of)
+        t = p->tensors[t].base;
+    return t == of;
+}
+
+/* Whether a tensor is one of the others, is a view of one or the other way round, or has bytes of one: gradients of a
+ * unit are views of one storage. A view without elements here has some on another rank, and the order is the same on
+ * all. */
 static bool has(const struct sh_program *p, const int *tensors, int n, int t)
 {
     int64_t begin = begin_of(p, t), end = begin + sh_tensor_bytes(&p->tensors[t]);
 
     for (int k = 0; k < n; k++)
-        if (tensors[k] != SH_NONE && sh_tensor_root(p, tensors[k]) == sh_tensor_root(p, t) &&
-            begin_of(p, tensors[k]) < end && begin < begin_of(p, tensors[k]) + sh_tensor_bytes(&p->tensors[tensors[k]]))
+        if (tensors[k] != SH_NONE &&
+            (is_view(p, t, tensors[k]) || is_view(p, tensors[k], t) ||
+             (sh_tensor_root(p, tensors[k]) == sh_tensor_root(p, t) && begin_of(p, tensors[k]) < end &&
+              begin < begin_of(p, tensors[k]) + sh_tensor_bytes(&p->tensors[tensors[k]]))))
             return true;
     return false;
 }
@@ -99,7 +110,7 @@ static bool may_wait(const struct rows *r, int i, const int *old, int at, int n)
 
         if (meet(r, i, old[at]) || (next->block != r->ops[i].block && next->unit == SH_NONE))
             return false;
-        if (exchanges(next))
+        if (exchanges(r->p, next))
             return true;
     }
     return false;
@@ -135,8 +146,8 @@ static bool is_between(const struct rows *r, const struct sh_op *exchange, int i
 {
     const struct sh_op *op = &r->ops[i];
 
-    return op->kind == SH_OP_WAIT ? exchanges(effect(r, i))
-                                  : exchange->tiles && op->tiles == exchange->tiles && !exchanges(op);
+    return op->kind == SH_OP_WAIT ? exchanges(r->p, effect(r, i))
+                                  : exchange->tiles && op->tiles == exchange->tiles && !exchanges(r->p, op);
 }
 
 /* Whether another exchange starts right after old[at], and may do so before what is held. */
@@ -147,7 +158,7 @@ static bool another_follows(const struct rows *r, const int *old, int at, int n)
     do
         at++;
     while (at < n && is_between(r, exchange, old[at]));
-    if (at == n || !exchanges(&r->ops[old[at]]))
+    if (at == n || !exchanges(r->p, &r->ops[old[at]]))
         return false;
     for (int k = 0; k < r->n_held; k++)
         if (meet(r, r->held[k], old[at]))
@@ -185,7 +196,7 @@ static void take(struct rows *r, const int *old, int at, int n)
 {
     int i = old[at], now;
 
-    if (r->ops[i].kind == SH_OP_WAIT && exchanges(effect(r, i))) {
+    if (r->ops[i].kind == SH_OP_WAIT && exchanges(r->p, effect(r, i))) {
         r->waits[r->n_waits++] = i;
         return;
     }
@@ -195,7 +206,7 @@ static void take(struct rows *r, const int *old, int at, int n)
     }
     settle(r, i);
     put(r, i);
-    if (!exchanges(&r->ops[i]) || another_follows(r, old, at, n))
+    if (!exchanges(r->p, &r->ops[i]) || another_follows(r, old, at, n))
         return;
     now = alongside(r, old, at, n);
     for (int k = 0; k < now; k++) {
@@ -212,7 +223,7 @@ void sh_schedule_rows(const struct sh_program *p, const struct sh_op *ops, int *
     int *old, any = 0;
 
     for (int i = 0; i < n; i++)
-        any |= exchanges(&ops[i]);
+        any |= exchanges(p, &ops[i]);
     if (!any)
         return;
     old = sh_calloc((size_t)n, sizeof *old);

@@ -80,9 +80,6 @@ sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topol
         {cfg->lora.rank > 0, "adapters (lora.rank) need a base in bfloat16 or float32; give one of these"},
     };
 
-    if (at->gpu && cfg->parallelism.gather_dtype == SH_GATHER_INT8)
-        return sh_fail(SH_E_USAGE, "parallelism.gather_dtype=int8: its kernels are for CPUs, but the job runs on GPUs; "
-                                   "give compute, or training.device=cpu");
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
@@ -146,7 +143,6 @@ sh_rc sh_request_offload(const struct sh_config *cfg, bool gpu, struct sh_offloa
                                .gradients = cfg->offload.gradients != SH_OFFLOAD_NONE,
                                .parameters = cfg->offload.parameters == SH_OFFLOAD_CPU};
     out->overlap = cfg->offload.overlap_update == SH_OVERLAP_AUTO;
-    out->carry = optimizer && out->overlap;
     if (optimizer)
         out->optimizer_16 = share_of(cfg->offload.optimizer_ratio, 16);
     if (act)

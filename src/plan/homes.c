@@ -6,7 +6,7 @@
 static void put_optimizer(const struct sh_config *cfg, int part, struct sh_build *b)
 {
     b->offload.optimizer_16 = part;
-    b->offload.carry = b->offload.overlap && part > 0;
+    sh_request_carry(b);
     b->options.snapshot = sh_request_snapshot(cfg, b->snapshot_on_host, part > 0);
 }
 

@@ -139,6 +139,7 @@ static const char *why_other(const struct coll *a, const struct coll *b)
         return "another size";
     if (a->counted && (a->copy.attr.exchange.row_elems != b->copy.attr.exchange.row_elems ||
                        a->copy.attr.exchange.back != b->copy.attr.exchange.back ||
+                       a->copy.attr.exchange.others != b->copy.attr.exchange.others ||
                        a->copy.attr.exchange.wave != b->copy.attr.exchange.wave))
         return "other rows";
     /* The order is the same, but what one rank prefetches the others do not. */
@@ -576,11 +577,14 @@ sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out)
 
 struct sh_ranks_built {
     struct sh_build b;
-    struct sh_program **of; /* [places in the groups tensor, inner and pipeline together]; NULL: not built yet */
-    int n;
+    struct sh_program **of; /* [2: the last of a shard group][places in the groups tensor, inner and pipeline together];
+                               NULL: not built yet */
+    int n;                  /* both together */
 };
 
-/* Ranks with the same place in it have the same program, but for views of their own elements (sh_pass_rank). */
+/* Ranks with the same place in it have the same program, but for views of their own elements (sh_pass_rank). A job builds each
+ * rank's own; so that an order of operations that depends on those views is found, the last of a shard group, whose parts are
+ * the smallest, has one of its own. */
 static sh_group of_programs(const struct sh_mesh_shape *mesh)
 {
     return mesh->tensor | mesh->inner | mesh->pipeline;
@@ -588,7 +592,7 @@ static sh_group of_programs(const struct sh_mesh_shape *mesh)
 
 sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out)
 {
-    int n = sh_group_size(&b->options.mesh, of_programs(&b->options.mesh));
+    int n = 2 * sh_group_size(&b->options.mesh, of_programs(&b->options.mesh));
 
     *out = sh_calloc(1, sizeof **out);
     **out = (struct sh_ranks_built){.b = *b, .of = sh_calloc((size_t)n, sizeof *(*out)->of), .n = n};
@@ -607,16 +611,19 @@ void sh_ranks_free(struct sh_ranks_built *b)
 sh_rc sh_ranks_get(void *built, int rank, const struct sh_program **p, const struct sh_mesh_shape **mesh)
 {
     struct sh_ranks_built *l = built;
+    const struct sh_mesh_shape *m = &l->b.options.mesh;
     struct sh_program **mine;
+    bool last;
 
     l->b.options.mesh.rank = rank;
+    last = sh_group_index(m, m->shard) == sh_group_size(m, m->shard) - 1;
     l->b.options.segment_rank = l->b.options.segment_ranks ? rank % l->b.options.segment_ranks : 0;
-    mine = &l->of[sh_group_index(&l->b.options.mesh, of_programs(&l->b.options.mesh))];
+    mine = &l->of[(last ? l->n / 2 : 0) + sh_group_index(m, of_programs(m))];
     if (!*mine)
         SH_TRY(sh_pass_build(&l->b, mine));
     else
         sh_pass_rank(&l->b.options, *mine);
     *p = *mine;
-    *mesh = &l->b.options.mesh;
+    *mesh = m;
     return SH_OK;
 }

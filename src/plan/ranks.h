@@ -34,8 +34,8 @@ struct sh_ranks_found {
  * Cost: about 0.1 ms per rank for 12,000 operations. */
 sh_rc sh_ranks_check(const struct sh_ranks *ranks, struct sh_ranks_found *out);
 
-/* The programs of a request, for get(): each is built once for each place on the axes that decide it, and then adapted for
- * the other ranks. */
+/* The programs of a request, for get(): each is built once for each place on the axes that decide it, and once for the
+ * last rank of a shard group, and then adapted for the other ranks. */
 struct sh_ranks_built;
 sh_rc sh_ranks_build(const struct sh_build *b, struct sh_ranks_built **out);
 void sh_ranks_free(struct sh_ranks_built *b);

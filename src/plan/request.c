@@ -63,11 +63,16 @@ static sh_rc check_weights(const struct sh_config *cfg)
 /* Refuse what only some commands can do. */
 static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose, bool gpu)
 {
-    if (cfg->model.num_labels && purpose != SH_TO_TRAIN && purpose != SH_TO_EVALUATE)
+    if (cfg->model.num_labels && purpose != SH_TO_TRAIN && purpose != SH_TO_EVALUATE && purpose != SH_TO_LABEL)
         return sh_fail(SH_E_USAGE,
                        "the model has model.num_labels %d and does not predict tokens; `sherd eval --data` "
                        "evaluates it",
                        cfg->model.num_labels);
+    if (purpose == SH_TO_LABEL && gpu && cfg->model.num_labels > SH_KD_WORDS)
+        return sh_fail(SH_E_USAGE,
+                       "sherd eval: -o: model.num_labels %d, and kernels for GPUs list at most %d logits of a text; "
+                       "give --training.device=cpu",
+                       cfg->model.num_labels, SH_KD_WORDS);
     if (gpu && cfg->parallelism.tensor_parallel_degree > 1 && sh_family_of(cfg->model.family)->wide_qk_norm)
         return sh_fail(
             SH_E_USAGE,
@@ -221,6 +226,15 @@ static double worth_of_byte(const struct sh_config *cfg, const struct sh_topolog
                : 0;
 }
 
+/* Where nobody knows how many ranks a node has, one has all. */
+static bool group_on_a_node(const struct sh_topology *at, const struct sh_mesh_shape *mesh)
+{
+    struct sh_mesh_shape first = *mesh;
+
+    first.rank = 0;
+    return !at->ranks_per_node || sh_coll_place(&first, first.shard, at->ranks_per_node).nodes == 1;
+}
+
 /* What the passes are asked for. */
 static struct sh_pass_options options_of(const struct sh_config *cfg, const struct sh_topology *at,
                                          const struct sh_mesh_shape *mesh, enum sh_purpose purpose,
@@ -248,6 +262,7 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
                   .adjust = cfg->optimizer.adjust_lr_fn,
                   .owners = cfg->optimizer.muon_ranks,
                   .worth = worth_of_byte(cfg, at, mesh, narrow),
+                  .near = group_on_a_node(at, mesh),
                   .narrow = narrow},
         .mup = {.width = cfg->optimizer.mup ? (double)cfg->model.dim / cfg->optimizer.mup_base_dim : 0,
                 .eps = cfg->optimizer.eps,
@@ -275,12 +290,21 @@ static struct sh_pass_options options_of(const struct sh_config *cfg, const stru
 
 _Static_assert((int)SH_TILE_ROWS == (int)SH_ROW_BLOCK, "tiles of whole blocks change no bit");
 
+void sh_request_carry(struct sh_build *b)
+{
+    const struct sh_pass_options *o = &b->options;
+    bool exchanges = o->optim->finish && sh_group_size(&o->mesh, o->mesh.shard) > 1;
+
+    b->offload.carry = b->offload.overlap && (b->offload.optimizer_16 > 0 || exchanges);
+}
+
 /* An update is carried into the one section of first micro-steps. A step of a single micro-step has another. */
 static void carry_into_one(struct sh_build *b)
 {
     for (int i = 0; i < b->options.n_fewer; i++)
         if (b->options.fewer[i] == 1)
-            b->offload.overlap = b->offload.carry = false;
+            b->offload.overlap = false;
+    sh_request_carry(b);
 }
 
 /* Everything that the passes need to know, in one struct. Local, and the same on all ranks except for segment_rank,
@@ -316,7 +340,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .fit_tiles = !cfg->training.tile_rows && cfg->offload.mode != SH_OFFLOAD_BUDGET,
         .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
-        .evaluate = purpose == SH_TO_EVALUATE || purpose == SH_TO_TEACH ||
+        .evaluate = purpose == SH_TO_EVALUATE || purpose == SH_TO_TEACH || purpose == SH_TO_LABEL ||
                     (purpose == SH_TO_TRAIN && (cfg->validation.enable || has_reference(cfg))),
         .logits = generate,
         .score = purpose == SH_TO_SCORE,
@@ -340,7 +364,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     if (purpose == SH_TO_TEACH)
         out->batch.top_k = cfg->objective.top_k;
     else if (cfg->model.num_labels > 1) /* the likeliest label, to count right ones */
-        out->batch.top_k = 1;
+        out->batch.top_k = purpose == SH_TO_LABEL ? cfg->model.num_labels : 1;
     return sh_model_check(&out->model, &out->batch);
 }
 

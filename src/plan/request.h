@@ -27,6 +27,10 @@ const char *sh_request_strategy_text(const struct sh_config *cfg, const struct s
 sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at, const struct sh_mesh_shape *mesh,
                        enum sh_purpose purpose, int threads, int64_t limit_bytes, struct sh_build *out);
 
+/* Carry the update into the next step's forward if that hides something: states that move to and from a lower tier, or
+ * whole matrices that ranks exchange. */
+void sh_request_carry(struct sh_build *b);
+
 /* Add the cache of keys and values to a build made for SH_TO_GENERATE; `resident`: what was chosen for its `parallel`.
  * Local. Errors: SH_E_USAGE if sizes are too large to be counted. */
 sh_rc sh_request_cached(const struct sh_request_cache *cache, bool resident, struct sh_build *build);

@@ -176,16 +176,17 @@ sh_rc sh_request_check_stages(const struct sh_config *cfg, int micro_steps)
                              .chunks = chunks / stages,
                              .first_less = cfg->parallelism.pipeline_parallel_first_stage_less_layers,
                              .last_less = cfg->parallelism.pipeline_parallel_last_stage_less_layers};
-    char first[16], last[16];
+    char first[16], last[16], most[48] = "smaller numbers, or auto";
 
     if (stages > 1 && cfg->parallelism.pipeline_parallel_schedule == SH_SCHEDULE_INTERLEAVED)
         SH_TRY(check_interleaved(cfg, micro_steps));
     if (stages == 1 || sh_pipe_divides(&d))
         return SH_OK;
-    return sh_fail(
-        SH_E_USAGE,
-        "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %s and "
-        "last_stage_less_layers %s, not every stage has a block%s; give at most %d stages, or less of the others",
-        stages, d.layers, less_text(d.first_less, first), less_text(d.last_less, last),
-        d.chunks > 1 ? " in each of its chunks" : "", d.layers / d.chunks);
+    if (d.layers < chunks)
+        snprintf(most, sizeof most, "at most %d stages, or less of the others", d.layers / d.chunks);
+    return sh_fail(SH_E_USAGE,
+                   "parallelism.pipeline_parallel_degree=%d: with model.n_layers %d, first_stage_less_layers %s and "
+                   "last_stage_less_layers %s, not every stage has a block%s; give %s",
+                   stages, d.layers, less_text(d.first_less, first), less_text(d.last_less, last),
+                   d.chunks > 1 ? " in each of its chunks" : "", most);
 }

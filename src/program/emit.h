@@ -198,7 +198,8 @@ int sh_emit_pair_numbers(const struct sh_op_pair *how); /* how many numbers it m
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows,
                        const struct sh_teacher_numbers *teacher); /* NULL: none */
 /* Makes SH_PORT_TOP_WORDS and TOP_LOGP, top_k of each row. */
-void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, int64_t chunk_rows);
+void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, bool raw,
+                       int64_t chunk_rows);                                   /* raw: their logits */
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* makes logprob and likeliest */
 void sh_emit_logits(struct sh_emit *e, int x, int w, int words);              /* makes the logits */
 

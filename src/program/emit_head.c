@@ -85,10 +85,11 @@ static struct sh_op score_of(struct sh_emit *e, int x, int w, int64_t chunk_rows
     return score;
 }
 
-void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, int64_t chunk_rows)
+void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, bool raw, int64_t chunk_rows)
 {
     struct sh_op score = score_of(e, x, w, chunk_rows);
 
+    score.attr.head.raw = raw;
     score.out[2] = sh_program_add_port(e->p, SH_PORT_TOP_WORDS, e->batch, e->seq, top_k);
     score.out[3] = sh_program_add_port(e->p, SH_PORT_TOP_LOGP, e->batch, e->seq, top_k);
     sh_emit_append(e, &score);

@@ -19,7 +19,7 @@ static int look_up(struct sh_emit *e, int ids, int table, int wpe, const char *w
 int sh_emit_embed(struct sh_emit *e, int wte, int wpe)
 {
     bool apart = wpe != SH_NONE && (e->cache || e->apart);
-    int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, apart ? SH_NONE : wpe, "embedded");
+    int x = look_up(e, e->p->port[SH_PORT_TOKENS], wte, apart ? SH_NONE : wpe, apart ? "words" : "embedded");
 
     if (apart && e->p->port[SH_PORT_AT] == SH_NONE)
         sh_emit_port(e, SH_PORT_AT);

@@ -88,6 +88,15 @@ int sh_program_add_port(struct sh_program *p, enum sh_port port, int64_t B, int6
     return p->port[port] = sh_program_add_tensor(p, &t);
 }
 
+int *sh_program_nones(int n)
+{
+    int *a = sh_calloc((size_t)n + 1, sizeof *a);
+
+    for (int i = 0; i < n; i++)
+        a[i] = SH_NONE;
+    return a;
+}
+
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op)
 {
     return APPEND(p->ops, p->n_ops, p->cap_ops, *op);

@@ -179,7 +179,7 @@ struct sh_unit {
     sh_group replicate;      /* the ranks that hold the same chunk */
     sh_group split;          /* the ranks whose units of this name have other elements: their experts */
     int leaves;              /* sums of gradients that are kept apart until the unit is reduced, one for each rank from
-                                which rows come: leaves of the tree (shard_section.c); else 1 */
+                                which rows come: leaves of the tree (shard_grad.c); else 1 */
     int row_leaves;          /* sums of gradients of a micro-step's parts of rows, which become one at its end; else 1 */
     int64_t elems;           /* without padding */
     int64_t room;            /* elements by which it is cut, the most that a rank of split has; 0: elems */
@@ -208,11 +208,11 @@ struct sh_unit {
     int grad_shard;          /* [chunk] f32 */
     int grad_full;           /* persistent unreduced gradients [leaves*size*chunk] f32, or SH_NONE */
     int grad_level[SH_GRAD_LEVELS]; /* the same for later micro-steps, whose sum with earlier ones waits for its place
-                                       in the tree (shard_section.c); SH_NONE: no such level */
+                                       in the tree (shard_grad.c); SH_NONE: no such level */
 };
 
 /* A stretch of a unit's chunk whose remainder and optimizer states live in another tier: one extent there, which is
- * fetched and put back as a whole. */
+ * fetched and put back as a whole, or the remainder or the first state of it alone. */
 enum { SH_SLICE_MULTIPLE = 2048, SH_FILE_PAGE = 4096 }; /* elements; so each array of a slice fills whole pages of a
                                                            file */
 struct sh_slice {
@@ -317,6 +317,9 @@ int sh_program_add_stream(struct sh_program *p, const char *name, int runs);
 /* Append; returns the index. Storage of earlier rows may move: keep indices, not pointers. */
 int sh_program_add_tensor(struct sh_program *p, const struct sh_tensor *t);
 int sh_program_add_op(struct sh_program *p, const struct sh_op *op);
+
+/* A list with room for n + 1 tensors, operations or the like, all SH_NONE; freed with free(). */
+int *sh_program_nones(int n);
 int sh_program_add_saved(struct sh_program *p, const struct sh_saved *saved);
 int sh_program_add_param(struct sh_program *p, const struct sh_param *param);
 int sh_program_add_run(struct sh_program *p, struct sh_decay_run run);

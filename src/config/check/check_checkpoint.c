@@ -23,8 +23,6 @@ const char *sh_config_no_near(const struct sh_config *c)
         return "near checkpoints go on from the files of checkpoint.enable=true, but it is false";
     if (c->offload.optimizer == SH_OFFLOAD_NVME)
         return "each copy would read all states back from their file (offload.optimizer=nvme)";
-    if (c->optimizer.state_dtype == SH_PRECISION_INT8)
-        return "copies are of states in float32 or bfloat16, not of optimizer.state_dtype=int8";
     return NULL;
 }
 

@@ -46,15 +46,12 @@ bool sh_config_cuts_sequences(const struct sh_config *c, int degree)
     return degree == 1 || (shares_sequences(c, degree) && !sh_layers_any(&c->model, SH_LAYER_LINEAR));
 }
 
-/* Products of fewer rows may be summed in another order. */
-enum { LEAST_LEAF = 16 };
-
 /* The most leaves of a sequence. */
 static int most_leaves(const struct sh_config *c)
 {
     int most = 1;
 
-    while (c->training.seq_len % (2 * most) == 0 && c->training.seq_len / (2 * most) >= LEAST_LEAF)
+    while (c->training.seq_len % (2 * most) == 0 && c->training.seq_len / (2 * most) >= SH_ROW_LEAF_LEAST)
         most *= 2;
     return most;
 }
@@ -160,7 +157,7 @@ sh_rc sh_config_check_leaves(struct sh_config_state *state)
         return sh_config_refuse(state, "training.row_leaves",
                                 "%d does not cut training.seq_len=%d into a power of two of equal parts of at least %d "
                                 "tokens; give at most %d",
-                                leaves, c->training.seq_len, LEAST_LEAF, most);
+                                leaves, c->training.seq_len, SH_ROW_LEAF_LEAST, most);
     return SH_OK;
 }
 

@@ -8,6 +8,7 @@
 /* Which keys move optimizer states to a lower tier, which move anything, and which move anything to a file. */
 #define TAIL "lr_scheduler.decay_type=wsd or power_tail"
 #define STATES_AWAY "offload.optimizer=cpu or nvme, or offload.mode=memory_budget"
+#define UPDATE_MOVES STATES_AWAY ", or optimizer.name=muon or normuon"
 #define DYNAMIC "training.mixed_precision_param=float16 and training.loss_scale=dynamic"
 #define ANYWHERE_ELSE "offload.mode=memory_budget, or another key of offload that moves tensors off the device"
 #define IN_A_FILE "offload.optimizer, offload.gradients or offload.activations=nvme, or offload.mode=memory_budget"
@@ -82,7 +83,7 @@ sh_rc sh_config_check_idle(struct sh_config_state *state)
         {"model.hf_ignore", "model.hf_assets_path", c->hf.assets_path[0] != '\0'},
         {"data.excess_length_strategy", "data.packing=bfd or none", c->data.packing != SH_PACKING_CONCAT},
         {"offload.optimizer_ratio", "offload.optimizer=cpu or nvme", c->offload.optimizer != SH_OFFLOAD_NONE},
-        {"offload.overlap_update", STATES_AWAY, states},
+        {"offload.overlap_update", UPDATE_MOVES, states || sh_cfg_is_muon(c->optimizer.name)},
         {"offload.activation_ratio", "offload.activations=cpu or nvme", c->offload.activations != SH_OFFLOAD_NONE},
         {"offload.buffer_count", STATES_AWAY, states},
         {"offload.verify", IN_A_FILE, file},

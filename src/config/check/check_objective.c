@@ -167,6 +167,9 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "the numbers of texts, and the margins of pairs, are those of one set; give training.dataset_path"},
     };
 
+    if (value && !sh_family_of(c->model.family)->labels)
+        return sh_config_refuse(state, "objective.name",
+                                "there is no class for values of texts of this model.family here; give lm");
     if (value && c->model.num_labels != 1)
         return sh_config_refuse(state, "objective.name",
                                 "needs a model that makes one value of a text; give model.num_labels=1");

@@ -6,6 +6,7 @@
 #include "src/config/read/place.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 /* The words of optimizer.name, and which of the keys that some optimizers do not read each of them reads. */
@@ -57,19 +58,39 @@ sh_rc sh_config_check_codes(struct sh_config_state *state)
                             "int8 is for optimizer.name=adamw and lion; give bfloat16 for %s", optimizers[name].word);
 }
 
-/* What a group says of the optimizer is of muon's matrices. */
+/* A group's number that its optimizer does not read. Groups of muon may have tensors of AdamW, unless it is named. */
+static sh_rc check_group_numbers(struct sh_config_state *state, const struct sh_config_group *g)
+{
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {{"beta1", g->beta1}, {"beta2", g->beta2}, {"eps", g->eps}};
+    int by = g->optimizer < 0 ? state->cfg.optimizer.name : g->optimizer;
+    bool none = g->optimizer >= 0 && sh_cfg_is_muon(by);
+
+    for (int k = 0; k < 3; k++)
+        if (!isnan(numbers[k].value) && (none || !has_word(optimizers[by].reads, numbers[k].key)))
+            return sh_config_refuse(state, "optimizer.groups", "pattern '%s': %s has no effect on what %s updates",
+                                    g->pattern, numbers[k].key, optimizers[by].word);
+    return SH_OK;
+}
+
+/* One update moves all elements of a unit, and that of muon has AdamW in it. */
 sh_rc sh_config_check_groups(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
     struct sh_config_group groups[SH_CONFIG_GROUPS_MAX];
     int n;
     SH_TRY(sh_config_groups(c->optimizer.groups, groups, &n));
-    for (int i = 0; i < n; i++)
-        if (groups[i].adamw && !sh_cfg_is_muon(c->optimizer.name))
+    for (int i = 0; i < n; i++) {
+        int by = groups[i].optimizer;
+        if (by >= 0 && by != c->optimizer.name && (by != SH_OPTIM_ADAMW || !sh_cfg_is_muon(c->optimizer.name)))
             return sh_config_refuse(state, "optimizer.groups",
-                                    "pattern '%s': optimizer=adamw is for optimizer.name=muon and normuon; "
-                                    "one run has one optimizer otherwise",
-                                    groups[i].pattern);
+                                    "pattern '%s': optimizer=%s does not go with optimizer.name=%s; adamw goes with "
+                                    "muon, and with normuon, and no other two in one run",
+                                    groups[i].pattern, optimizers[by].word, optimizers[c->optimizer.name].word);
+        SH_TRY(check_group_numbers(state, &groups[i]));
+    }
     return SH_OK;
 }
 

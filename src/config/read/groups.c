@@ -1,6 +1,8 @@
 #include "src/config/read/groups.h"
 
 #include "src/base/mem.h"
+#include "src/base/string/str.h"
+#include "src/config/words.h"
 
 #include <math.h>
 #include <regex.h>
@@ -21,6 +23,17 @@ static const struct {
     {"eps", offsetof(struct sh_config_group, eps), 1e-30, 1},
 };
 enum { NUMBERS = sizeof numbers / sizeof *numbers };
+
+static const char *const optimizers[] = {
+#define OPTIM(id, word, ...) [SH_OPTIM_##id] = word,
+#include "src/config/optim.inc"
+#undef OPTIM
+};
+
+const char *sh_config_optimizer_word(int optimizer)
+{
+    return optimizers[optimizer];
+}
 
 /* What other languages allow and POSIX does not would match something else. */
 static sh_rc check_pattern(const char *pattern)
@@ -60,16 +73,26 @@ static sh_rc set_number(struct sh_config_group *g, int i, const char *value)
     return SH_OK;
 }
 
+static sh_rc set_optimizer(struct sh_config_group *g, const char *value)
+{
+    char words[64] = "";
+
+    if (g->optimizer >= 0)
+        return sh_fail(SH_E_USAGE, "optimizer is given twice in a group");
+    for (int i = 0; i < SH_OPTIMS; i++) {
+        if (!strcmp(value, optimizers[i]))
+            g->optimizer = i;
+        sh_str_add(words, sizeof words, ", ", optimizers[i]);
+    }
+    return g->optimizer >= 0 ? SH_OK : sh_fail(SH_E_USAGE, "optimizer=%s is not one of %s", value, words);
+}
+
 static sh_rc set_field(struct sh_config_group *g, const char *key, const char *value)
 {
     if (!strcmp(key, "pattern"))
         return set_pattern(g, value);
-    if (!strcmp(key, "optimizer") && strcmp(value, "adamw") != 0)
-        return sh_fail(SH_E_USAGE, "optimizer=%s: a group of a run by muon may have adamw, and no other", value);
-    if (!strcmp(key, "optimizer")) {
-        g->adamw = true;
-        return SH_OK;
-    }
+    if (!strcmp(key, "optimizer"))
+        return set_optimizer(g, value);
     for (int i = 0; i < NUMBERS; i++)
         if (!strcmp(key, numbers[i].key))
             return set_number(g, i, value);
@@ -80,7 +103,8 @@ static sh_rc set_field(struct sh_config_group *g, const char *key, const char *v
 /* `text` is cut at its blanks and equals signs. */
 static sh_rc read_group(char *text, struct sh_config_group *g)
 {
-    *g = (struct sh_config_group){.lr = NAN, .weight_decay = NAN, .beta1 = NAN, .beta2 = NAN, .eps = NAN};
+    *g = (struct sh_config_group){
+        .optimizer = -1, .lr = NAN, .weight_decay = NAN, .beta1 = NAN, .beta2 = NAN, .eps = NAN};
     for (char *rest = text, *field; (field = strsep(&rest, " ")) != NULL;) {
         char *value = strchr(field, '=');
 
@@ -110,6 +134,26 @@ sh_rc sh_config_groups(const char *text, struct sh_config_group out[SH_CONFIG_GR
         ++*n;
     }
     free(copy);
+    return rc;
+}
+
+sh_rc sh_config_groups_rest(char *text, size_t size)
+{
+    struct sh_config_group groups[SH_CONFIG_GROUPS_MAX];
+    char *copy = sh_strdup(text), *rest = copy, *part;
+    size_t used = 0;
+    int n, i = 0;
+    sh_rc rc = sh_config_groups(text, groups, &n);
+
+    while (rc == SH_OK && used < size && (part = strsep(&rest, ";")) != NULL)
+        if (part[strspn(part, " ")])
+            used += (size_t)snprintf(text + used, size - used, "%s%s%s", used ? ";" : "", part,
+                                     groups[i++].optimizer < 0 ? " optimizer=adamw" : "");
+    if (rc == SH_OK && used < size && strcmp(groups[n - 1].pattern, SH_CONFIG_PATTERN_REST) != 0)
+        used += (size_t)snprintf(text + used, size - used, "; pattern=%s optimizer=adamw", SH_CONFIG_PATTERN_REST);
+    free(copy);
+    if (rc == SH_OK && used >= size)
+        return sh_fail(SH_E_USAGE, "more than %zu bytes", size - 1);
     return rc;
 }
 

@@ -33,14 +33,14 @@ static bool within_reach(const struct sh_check *c, const int *operand, int room)
     return true;
 }
 
-/* A move has the device at one end and another tier at the other, and moves whole storage, not views: one request of a
- * file. In the host's memory that end may be a part of a tensor. */
+/* A move has the device at one end and another tier at the other, and moves whole storage of the device. The other end
+ * may be a part of a tensor. */
 static bool goes_between_tiers(const struct sh_check *c, const struct sh_op *op)
 {
     const struct sh_tensor *in = &c->p->tensors[op->in[0]], *out = &c->p->tensors[op->out[0]];
 
     return (in->tier == 0) != (out->tier == 0) && (out->tier == 0) == (op->kind == SH_OP_FETCH) &&
-           (in->base == SH_NONE || c->p->tiers[in->tier].kind == SH_TIER_HOST) && out->base == SH_NONE;
+           (in->tier ? out : in)->base == SH_NONE;
 }
 
 /* Whether the stream runs operations of this kind. */

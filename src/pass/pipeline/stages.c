@@ -16,14 +16,25 @@ static sh_rc fit_other(struct sh_build *b)
     return sh_pass_widen(b, &most);
 }
 
-static sh_rc build_stage(const struct sh_build *b, int stage, int first_rank, bool weigh, struct sh_pipe_stages *out)
+static void put_fitted(struct sh_build *b, const struct sh_pipe_fitted *fitted)
+{
+    b->batch.chunk_rows = fitted->chunk_rows;
+    b->tile_rows = fitted->tile_rows;
+    if (b->fit)
+        b->recompute = fitted->recompute;
+}
+
+static sh_rc build_stage(const struct sh_build *b, int stage, int first_rank, bool weigh,
+                         const struct sh_pipe_fitted *fitted, struct sh_pipe_stages *out)
 {
     struct sh_build one = *b;
     sh_rc rc = SH_OK;
 
     one.options.mesh.rank = first_rank;
     out->mesh[stage] = one.options.mesh;
-    if (stage != sh_group_index(&b->options.mesh, b->options.mesh.pipeline))
+    if (fitted)
+        put_fitted(&one, &fitted[stage]);
+    else if (stage != sh_group_index(&b->options.mesh, b->options.mesh.pipeline))
         SH_TRY(fit_other(&one));
     out->recompute[stage] = one.recompute;
     if (!out->p[stage])
@@ -31,7 +42,8 @@ static sh_rc build_stage(const struct sh_build *b, int stage, int first_rank, bo
     return rc == SH_OK ? SH_OK : sh_fail_prefix(rc, "stage %d: ", stage);
 }
 
-sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_program *own, struct sh_pipe_stages *out)
+sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_program *own,
+                           const struct sh_pipe_fitted *fitted, struct sh_pipe_stages *out)
 {
     int n = sh_group_size(&b->options.mesh, b->options.mesh.pipeline), each = sh_mesh_ranks(&b->options.mesh) / n;
 
@@ -41,7 +53,7 @@ sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_progr
                                    .recompute = sh_calloc((size_t)n, sizeof *out->recompute)};
     out->p[sh_group_index(&b->options.mesh, b->options.mesh.pipeline)] = own;
     for (int i = 0; i < n; i++)
-        SH_TRY(build_stage(b, i, i * each, weigh, out));
+        SH_TRY(build_stage(b, i, i * each, weigh, fitted, out));
     return SH_OK;
 }
 

@@ -16,11 +16,18 @@ struct sh_pipe_stages {
     struct sh_recompute *recompute; /* [n] of all blocks of the model */
 };
 
-/* Build them. With b->fit each stage but b's own, which has done so, first fits b->limit_bytes. `weigh`: whatever the limits,
- * and without the pass that checks. *out is freed by the caller, whatever is returned.
- *   own  the program of b's rank, which *out takes over; NULL: built like the others
+/* What a stage has chosen to fit its limit: rows of tiles and of chunks of logits, and what it recomputes if b->fit. */
+struct sh_pipe_fitted {
+    struct sh_recompute recompute;
+    int64_t tile_rows, chunk_rows;
+};
+
+/* Build them. `weigh`: whatever the limits, and without the pass that checks. *out is freed by the caller, whatever is returned.
+ *   own     the program of b's rank, which *out takes over; NULL: built like the others
+ *   fitted  [n] what the stages have chosen; NULL: each but b's own is fitted here, as one whose ranks have b's threads
  * Errors: those of the passes; SH_E_MEMORY names the stage. */
-sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_program *own, struct sh_pipe_stages *out);
+sh_rc sh_pipe_stages_build(const struct sh_build *b, bool weigh, struct sh_program *own,
+                           const struct sh_pipe_fitted *fitted, struct sh_pipe_stages *out);
 void sh_pipe_stages_free(struct sh_pipe_stages *s);
 
 /* What a stage of `deal` recomputes, of its own blocks alone. */

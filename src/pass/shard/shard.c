@@ -144,7 +144,7 @@ sh_rc sh_pass_shard(const struct sh_build *b, struct sh_program *p)
     SH_TRY(check_whole(b));
     SH_TRY_OUT(sh_pass_micro_step(b, false, &micro));
     if (b->options.training)
-        SH_TRY_OUT(sh_groups_assign(micro, b->options.groups));
+        SH_TRY_OUT(sh_groups_assign(micro, b->options.optim, b->options.groups));
     if (b->options.training && b->options.mup.width > 0)
         sh_mup_assign(micro, &b->options.mup, b->options.optim->whole);
     SH_TRY_OUT(check_params(b, micro));

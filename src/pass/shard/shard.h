@@ -37,6 +37,9 @@ struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_uni
 int sh_shard_stretch(struct sh_program *p, const struct sh_unit *u, int base, int64_t first, int64_t n);
 int64_t sh_shard_place(const struct sh_unit *u, int64_t elem);
 
+/* Elements of a rank's chunk of a unit over `size` ranks. */
+int64_t sh_shard_cut(const struct sh_unit *u, int size);
+
 /* What a section has unpacked or decoded. weight: [micro tensors] for the run `tiles` of tiles, SH_NONE; freed by its owner. */
 struct sh_shard_unpacked {
     const struct sh_program *micro;

@@ -278,6 +278,18 @@ static void move_bands(const struct sh_pass_options *opt, struct sh_program *p)
     }
 }
 
+/* What says which rows are those for this rank's own experts (src/pass/dispatch/). */
+static void move_near(const struct sh_pass_options *opt, struct sh_program *p, const struct sh_op *op)
+{
+    int at = op->kind == SH_OP_ROW_GATHER ? op->in[2] : op->kind == SH_OP_ROW_SUM ? op->in[4] : SH_NONE;
+    int first = op->kind == SH_OP_ROW_GATHER ? op->in[3] : op->in[5];
+
+    if (at == SH_NONE)
+        return;
+    p->tensors[at].base_elems = sh_group_index(&opt->mesh, opt->mesh.expert) * (p->tensors[first].dim[0] - 1);
+    p->tensors[first].base_elems = p->tensors[at].base_elems;
+}
+
 /* Whether an update is from this rank's part of a whole unit (sh_optim_own). */
 static bool reads_own_part(const struct sh_program *p, const struct sh_op *op)
 {
@@ -304,6 +316,7 @@ void sh_pass_rank(const struct sh_pass_options *opt, struct sh_program *p)
             sh_pass_place_runs(&opt->mesh, p->tensors[op->in[0]].dim[1], &op->attr);
         if (op->kind == SH_OP_ROUTE_WAVE)
             op->attr.wave.place = sh_group_index(&opt->mesh, opt->mesh.expert);
+        move_near(opt, p, op);
         if (reads_own_part(p, op))
             p->tensors[op->in[0]].base_elems = p->units[op->unit].chunk * sh_shard_index(opt, &p->units[op->unit]);
     }

@@ -82,6 +82,14 @@ struct sh_tensor sh_shard_stored(const struct sh_program *p, const struct sh_uni
                      : sh_tensor_make(mem, p->act, 1, &n, "%.40s.%s", u->name, what);
 }
 
+/* NCCL moves 16 bytes at once between multiples of 16 bytes, else each byte by itself, so chunks of blocks are four by four. */
+int64_t sh_shard_cut(const struct sh_unit *u, int size)
+{
+    const int64_t group = block_bytes(u) ? 4 * SH_LAYOUT_ALIGN : SH_LAYOUT_ALIGN;
+
+    return (sh_layout_chunk(u->room, size) + group - 1) / group * group;
+}
+
 int64_t sh_shard_place(const struct sh_unit *u, int64_t elem)
 {
     return block_bytes(u) ? elem / SH_LAYOUT_ALIGN * block_bytes(u) : elem;
@@ -300,7 +308,7 @@ void sh_shard_state(const struct sh_program *micro, const struct sh_pass_options
         u.others = u.elems;
         u.resident |= opt->training && i < opt->resident_units;
         u.coded = opt->gather_coded && !u.packed && !u.balances;
-        u.held = u.chunk = sh_layout_chunk(u.room, sh_shard_chunks(opt, &u));
+        u.held = u.chunk = sh_shard_cut(&u, sh_shard_chunks(opt, &u));
         keep_params(opt, out, &u);
         if (opt->training && u.trainable)
             keep_training(opt, out, &u);
