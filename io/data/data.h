@@ -115,8 +115,8 @@ sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label);
 /* The number of a document of a set whose documents have numbers. Errors: SH_E_DATA: it is not finite. */
 sh_rc sh_data_number(const struct sh_data *d, int64_t document, double *number);
 
-/* Say where documents begin in samples [first, first + n) of a set of answers. document out [n,T]: the number in the set
- * of the document that begins at the place, -1 elsewhere. Errors: SH_E_DATA. */
+/* Say where documents begin in samples [first, first + n) of a set whose rows have whole ones. document out [n,T]: the
+ * number in the set of the document that begins at the place, -1 elsewhere. Errors: SH_E_DATA. */
 sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document);
 
 /* Read samples [first, first + n) of the run, in order.

@@ -1,9 +1,9 @@
 /* Converts the element types of foreign files to float32 masters and back.
  *
  * Widening is exact: each float16, subnormals included, and each bfloat16 is a float32. Narrowing to bfloat16 gives the
- * upper half of kernels/floats.h, to nearest with ties away from zero: the value that a run computes with, bit for bit,
- * and the original of a widened number. Narrowing to float16: to nearest, ties to even. Local, no state; the bytes of a
- * file need not be aligned. */
+ * upper half of src/base/number/floats.h, to nearest with ties away from zero: the value that a run computes with, bit
+ * for bit, and the original of a widened number. Narrowing to float16: to nearest, ties to even. Local, no state; the
+ * bytes of a file need not be aligned. */
 #ifndef IO_MOVE_TYPES_H
 #define IO_MOVE_TYPES_H
 

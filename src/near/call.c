@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_SECONDS = 300 };
+enum { ANSWER_SECONDS = 300 }; /* memory is reserved, and ranks of an earlier start end, before some answers */
 
 /* Whoever came first has an abstract name. */
 static bool is_ours(int socket)
@@ -57,41 +57,46 @@ sh_rc sh_keep_connect(const char *folder, double seconds, int *fd)
 }
 
 /* Wait until something can be read. The keeper greets a rank once those of the start before are gone. */
-static bool is_answered(int socket)
+static bool is_answered(int socket, double seconds)
 {
     struct pollfd p = {.fd = socket, .events = POLLIN};
     int64_t begin = sh_now_ns();
 
-    while (poll(&p, 1, 1000) <= 0)
-        if (sh_seconds_since(begin) > ANSWER_SECONDS)
+    while (poll(&p, 1, 100) <= 0)
+        if (sh_seconds_since(begin) > seconds)
             return false;
     return true;
 }
 
-/* Ask, and wait for the answer. */
-static sh_rc ask(int socket, struct sh_wire *m, int *fd)
+/* Ask, and wait for the answer for at most that long. */
+static sh_rc ask_for(int socket, double seconds, struct sh_wire *m, int *fd)
 {
     if (!sh_wire_send(socket, m, -1))
         return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
-    if (!is_answered(socket))
+    if (!is_answered(socket, seconds))
         return sh_fail(SH_E_COMM,
-                       "the keeper of near checkpoints has not answered for %d s; is it stopped, or is a rank of "
+                       "the keeper of near checkpoints has not answered for %.0f s; is it stopped, or is a rank of "
                        "an earlier start still there?",
-                       ANSWER_SECONDS);
+                       seconds);
     if (!sh_wire_receive(socket, m, fd))
         return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
     m->text[sizeof m->text - 1] = '\0';
     return m->rc == SH_OK ? SH_OK : sh_fail((sh_rc)m->rc, "%s", m->text);
 }
 
-sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper)
+static sh_rc ask(int socket, struct sh_wire *m, int *fd)
+{
+    return ask_for(socket, ANSWER_SECONDS, m, fd);
+}
+
+sh_rc sh_keep_hello(int fd, double seconds, int rank, int world, uint64_t start, uint64_t *keeper)
 {
     struct sh_wire m = {.kind = SH_WIRE_HELLO, .rank = rank, .world = world, .start = start};
     const char *watch = getenv(SH_PULSE_VARIABLE), *number = getenv("SHERD_START");
 
     snprintf(m.text, sizeof m.text, "%s", watch ? watch : "");
     m.slot = number ? atoi(number) : 0;
-    SH_TRY(ask(fd, &m, NULL));
+    SH_TRY(ask_for(fd, seconds > 0 && seconds < ANSWER_SECONDS ? seconds : ANSWER_SECONDS, &m, NULL));
     *keeper = m.start;
     return SH_OK;
 }

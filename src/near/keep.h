@@ -45,9 +45,10 @@ void sh_keep_leave(const char *why);
 sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
 
 /* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
- * same keeper. The rank says which watch its script has ($SHERD_WATCH). Errors: SH_E_COMM: a rank of an earlier start does not
+ * same keeper. seconds: for how long it waits for an answer; 0: as long as ranks of an earlier start may take to end. The rank says
+ * which watch its script has ($SHERD_WATCH). Errors: SH_E_COMM: no answer, a rank of an earlier start does not
  * end, or the keeper follows another watch: the script has lost its place. */
-sh_rc sh_keep_hello(int fd, int rank, int world, uint64_t start, uint64_t *keeper);
+sh_rc sh_keep_hello(int fd, double seconds, int rank, int world, uint64_t start, uint64_t *keeper);
 void sh_keep_bye(int fd);
 
 /* After hello: wait for news. Returns true if a rank has died, false if the keeper is gone. */

@@ -70,12 +70,18 @@ static int rows_of_unit(const struct sh_program *p, const struct sh_unit *u, con
     return n;
 }
 
+/* Codes are widened, as for a file: a mesh that cuts their blocks can read them as well. */
+static enum sh_dtype dtype_of(const struct sh_program *p, int k)
+{
+    return p->state[k].dtype == SH_U8 ? SH_F32 : p->state[k].dtype;
+}
+
 static int64_t bytes_of_unit(const struct sh_program *p, int64_t n)
 {
     int64_t bytes = aligned(4 * n, ALIGN);
 
     for (int k = 0; k < p->n_states; k++)
-        bytes += aligned(n * sh_dtype_bytes(p->state[k].dtype), ALIGN);
+        bytes += aligned(n * sh_dtype_bytes(dtype_of(p, k)), ALIGN);
     return bytes;
 }
 
@@ -148,7 +154,7 @@ void sh_near_format(void *memory, const struct sh_program *p, const struct sh_me
     h->layout = layout;
     h->model = sh_near_model(p);
     for (int k = 0; k < p->n_states; k++)
-        h->dtype[1 + k] = p->state[k].dtype;
+        h->dtype[1 + k] = dtype_of(p, k);
     find_parts(memory, out);
     row = out->row;
     at = h->text_at + SH_NEAR_TEXT;

@@ -144,16 +144,17 @@ static bool takes_results(const struct sh_run *r)
     return sh_group_index(m, same) == 0 && sh_group_index(m, m->pipeline) + 1 == sh_group_size(m, m->pipeline);
 }
 
-/* How many of the targets that count are the model's likeliest label; right: at least as many numbers as places. */
+/* How many of the targets that count are the model's likeliest label, the first of those listed for a place; right: as many
+ * numbers as the port has. */
 static int64_t count_right(const struct sh_run *r, const struct sh_feed *f, int32_t *right)
 {
-    int64_t n = 0;
+    int64_t n = 0, listed = r->build.batch.top_k;
 
     if (!right || !takes_results(r))
         return 0;
     sh_feed_take(r, SH_PORT_TOP_WORDS, right);
     for (int64_t i = 0; i < f->sequences * r->cfg.training.seq_len; i++)
-        n += f->targets[i] >= 0 && f->targets[i] == right[i];
+        n += f->targets[i] >= 0 && f->targets[i] == right[i * listed];
     return n;
 }
 
@@ -222,7 +223,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
         sequences = all;
     sh_reference_forget(f->reference);
     if (counts_right(f))
-        right = sh_calloc((size_t)(each * r->cfg.training.seq_len), sizeof *right);
+        right = sh_calloc((size_t)(each * r->cfg.training.seq_len * r->build.batch.top_k), sizeof *right);
     /* Every rank runs as many passes as all others, even when its own batch lies past the end: the program has
      * collectives. */
     for (int64_t first = 0; first < sequences; first += pass) {

@@ -2,6 +2,7 @@
 #include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/model/model.h"
 #include "src/model/objective.h"
 #include "src/run/feed.h"
 #include "src/run/reference.h"
@@ -280,8 +281,9 @@ sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmaske
     return f->teacher ? sh_teacher_read(f->teacher, f->data, first, n, f->tokens) : SH_OK;
 }
 
-/* The keys that the rows of rank `place` see in the sequences. */
-static double keys_seen(const struct sh_run *r, const struct sh_feed *f, struct part p, int64_t place)
+/* The work of the rows of rank `place` in the attention of the sequences. */
+static double work_of(const struct sh_run *r, const struct sh_feed *f, const struct sh_model_rows *w, struct part p,
+                      int64_t place)
 {
     int64_t T = r->cfg.training.seq_len;
     double n = 0;
@@ -290,26 +292,29 @@ static double keys_seen(const struct sh_run *r, const struct sh_feed *f, struct 
     for (int64_t i = 0; i < p.runs * f->sequences * p.rows; i++) {
         int64_t run = i / p.rows, at = begin_of(&p, run / f->sequences) + i % p.rows;
 
-        n += (double)(at + 1 - f->docs[run % f->sequences * T + at]);
+        n += sh_model_row_work(w, at + 1 - (f->docs ? f->docs[run % f->sequences * T + at] : 0));
     }
     return n;
 }
 
-/* Pieces of either half balance whole sequences, but not documents. */
+/* Pieces of either half balance whole sequences, but neither documents nor windows. */
 static void note_balance(const struct sh_run *r, const struct sh_feed *f)
 {
+    struct sh_model_rows w = sh_model_rows_of(r->p);
     struct part p = part_of(r);
     double most = 0, all = 0;
 
+    if (!f->docs && !w.window)
+        return;
     for (int64_t place = 0; place < p.ranks; place++) {
-        double n = keys_seen(r, f, p, place);
+        double n = work_of(r, f, &w, p, place);
 
         most = n > most ? n : most;
         all += n;
     }
-    sh_log_info("note: documents share the work of attention unequally: of the %lld ranks of the first sequences, the "
+    sh_log_info("note: %s share the work of attention unequally: of the %lld ranks of the first sequences, the "
                 "busiest has %.2f times the mean",
-                (long long)p.ranks, most * (double)p.ranks / all);
+                f->docs ? "documents" : "windows", (long long)p.ranks, all > 0 ? most * (double)p.ranks / all : 1);
 }
 
 void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
@@ -333,7 +338,7 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
         put_rows(r, f, SH_PORT_TEACHER_LOGP, micro, sh_teacher_logp(f->teacher), r->cfg.objective.top_k);
     }
     put_positions(r, f, micro);
-    if (f->with_docs && gathers && !f->noted)
+    if (gathers && !f->noted)
         note_balance(r, f);
     f->noted = true;
 }

@@ -38,7 +38,7 @@ struct sh_run {
     struct sh_exec *exec;
     struct sh_map *map; /* of the states that this rank holds */
     int threads;
-    double *stage_bytes; /* [3][stages] of sh_stages_weigh(); NULL: there are no stages */
+    double *stage_bytes; /* of sh_stages_weigh(); NULL: there are no stages */
     char *folder;        /* job.dump_folder */
 
     /* Where training stands; saved with every checkpoint. */

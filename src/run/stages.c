@@ -125,16 +125,48 @@ sh_rc sh_stages_agree(const struct sh_run *r)
     return sh_agree(check_links(r));
 }
 
+/* Rows of r->stage_bytes: the arena, blocks that are recomputed, rows of a tile and of a chunk. */
+enum { ARENA, FULL, SELECTIVE, TILE, CHUNK, FITTED };
+
 sh_rc sh_stages_weigh(const struct sh_run *r, double **bytes)
 {
+    const struct sh_build *b = &r->build;
+    const double own[FITTED] = {(double)r->p->arena_bytes, b->recompute.full, b->recompute.selective,
+                                (double)b->tile_rows, (double)b->batch.chunk_rows};
+
     *bytes = NULL;
     if (stages_of(r) == 1)
         return SH_OK;
-    *bytes = sh_calloc(3 * (size_t)stages_of(r), sizeof **bytes);
-    (*bytes)[place_of(r)] = (double)r->p->arena_bytes;
-    (*bytes)[stages_of(r) + place_of(r)] = r->build.recompute.full;
-    (*bytes)[2 * stages_of(r) + place_of(r)] = r->build.recompute.selective;
-    return sh_mesh_max(*bytes, 3 * stages_of(r));
+    *bytes = sh_calloc((size_t)FITTED * (size_t)stages_of(r), sizeof **bytes);
+    for (int i = 0; i < FITTED; i++)
+        (*bytes)[i * stages_of(r) + place_of(r)] = own[i];
+    return sh_mesh_max(*bytes, FITTED * stages_of(r));
+}
+
+static struct sh_pipe_fitted fitted_of(const struct sh_run *r, int stage)
+{
+    const double *of = r->stage_bytes + stage;
+    int n = stages_of(r);
+
+    return (struct sh_pipe_fitted){.recompute = {.full = (int)of[FULL * n], .selective = (int)of[SELECTIVE * n]},
+                                   .tile_rows = (int64_t)of[TILE * n],
+                                   .chunk_rows = (int64_t)of[CHUNK * n]};
+}
+
+sh_rc sh_stages_build(const struct sh_run *r, struct sh_pipe_stages *out)
+{
+    struct sh_pipe_fitted *fitted;
+    sh_rc rc;
+
+    *out = (struct sh_pipe_stages){0};
+    if (stages_of(r) == 1)
+        return SH_OK;
+    fitted = sh_calloc((size_t)stages_of(r), sizeof *fitted);
+    for (int s = 0; s < stages_of(r); s++)
+        fitted[s] = fitted_of(r, s);
+    rc = sh_pipe_stages_build(&r->build, true, NULL, fitted, out);
+    free(fitted);
+    return rc;
 }
 
 enum { ROOM = 1024 };
@@ -142,13 +174,12 @@ enum { ROOM = 1024 };
 /* ", recompute none; selective in 3 of 4 blocks": of a budget, which each stage fits for itself. */
 static void say_fitted(const struct sh_run *r, const struct sh_pipe_deal *d, const int *begin, char text[ROOM])
 {
-    const double *full = r->stage_bytes + d->stages, *selective = full + d->stages;
     char one[SH_RECOMPUTE_TEXT];
     size_t n = 0;
 
     text[0] = '\0';
     for (int s = 0; r->build.fit && s < d->stages && n < ROOM; s++) {
-        struct sh_recompute of = {.full = (int)full[s], .selective = (int)selective[s]};
+        struct sh_recompute of = fitted_of(r, s).recompute;
 
         n += (size_t)snprintf(text + n, ROOM - n, "%s%s", s ? "; " : ", recompute ",
                               sh_pipe_recompute_text(d, begin, s, &of, one));

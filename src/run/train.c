@@ -361,6 +361,7 @@ static sh_rc loop(struct sh_train *t)
     sh_mesh_timeout(cfg->comm.train_timeout_seconds);
     SH_TRY(save_again(t));
     SH_TRY(catch_up(t));
+    sh_exec_take_time(r->exec); /* what the start has moved is no step's */
     while (r->step < cfg->training.steps && !t->stopping.asked) {
         sh_tracing_before_step(&t->tracing, r);
         SH_TRY(sh_fingerprint_before_step(&t->fingerprint, r, sh_batches_of(&t->batches, r->step)));

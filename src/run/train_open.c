@@ -199,7 +199,7 @@ sh_rc sh_train_open_outputs(struct sh_train *t)
 {
     if (t->r->mesh->rank == 0) {
         SH_TRY(sh_tracing_check(t->r));
-        SH_TRY(sh_fingerprint_check(t->r));
+        SH_TRY(sh_fingerprint_check(t->r, &t->batches));
         SH_TRY(sh_norms_check(t->r));
         SH_TRY(save_config(t->r));
         SH_TRY(open_metrics(t));

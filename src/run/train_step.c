@@ -264,7 +264,7 @@ sh_rc sh_train_replay(struct sh_train *t)
 }
 
 /* Leaves the sum over this rank's micro-steps in the program's loss; with tree_sums, summed in the same tree as their
- * gradients (the stack of src/pass/shard/shard_section.c). */
+ * gradients (the stack of src/pass/shard/shard_grad.c). */
 static void micro_steps(struct sh_train *t)
 {
     struct sh_run *r = t->r;
@@ -436,6 +436,7 @@ static sh_rc compute(struct sh_train *t, struct sh_step_metrics *m, enum sh_verd
     m->loss_scale = t->r->p->act == SH_F16 ? t->loss_scale.scale : 0;
     if (hunts(t, m))
         SH_TRY(find_nan(t));
+    sh_fingerprint_before_update(&t->fingerprint);
     if (sh_norms_due(t->r, t->r->step + 1))
         sh_norms_before_update(&t->norms, t->r, t->loss_scale.scale);
     if (sh_loss_scale_overflows(&t->loss_scale, m->loss, m->grad_norm))

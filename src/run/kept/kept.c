@@ -188,6 +188,23 @@ static uint64_t get_from_device(const struct sh_run *r, struct sh_floats to, str
     return sh_mixsum(to, n, place);
 }
 
+/* States in codes as floats, for any mesh. */
+static uint64_t copy_coded(const struct sh_run *r, struct sh_floats to, const struct sh_map_stretch *s, int k,
+                           struct sh_range of, uint64_t place)
+{
+    uint64_t sum = 0;
+
+#pragma omp parallel for reduction(+ : sum) if (!r->device->gpu)
+    for (int64_t at = of.begin; at < of.end; at += SH_MIXSUM_PART) {
+        struct sh_range here = sh_layout_intersect(of, (struct sh_range){at, at + SH_MIXSUM_PART});
+        struct sh_floats part = sh_floats_at(to, at - of.begin);
+
+        sh_map_widen(r, s, k, here, part.whole);
+        sum += sh_mixsum(part, here.end - here.begin, place + (uint64_t)(at - of.begin) * SH_MIXSUM_STEP);
+    }
+    return sum;
+}
+
 /* States that are missing count as zeros, as which the slot began. */
 static uint64_t copy_floats(const struct sh_run *r, struct sh_floats to, struct sh_floats from, int64_t n,
                             uint64_t place)
@@ -218,11 +235,15 @@ static void copy_stretch(const struct sh_map_stretch *s, void *arg)
 
     if (mine.begin == mine.end)
         return;
-    for (int k = 0; k < slot->head->n_states; k++)
+    for (int k = 0; k < slot->head->n_states; k++) {
+        struct sh_floats to = sh_floats_at(sh_near_array(slot, unit, k), at);
+        uint64_t place = sh_near_place(c->r->step, unit, k, at);
+
         slot->sum[unit * slot->head->n_states + k] +=
-            copy_floats(c->r, sh_floats_at(sh_near_array(slot, unit, k), at),
-                        sh_floats_at(s->state[k], mine.begin - s->range.begin), mine.end - mine.begin,
-                        sh_near_place(c->r->step, unit, k, at));
+            s->state[k].coded ? copy_coded(c->r, to, s, k, mine, place)
+                              : copy_floats(c->r, to, sh_floats_at(s->state[k], mine.begin - s->range.begin),
+                                            mine.end - mine.begin, place);
+    }
 }
 
 /* The texts of a generation, but for the guard, stay the same until the run goes back. */

@@ -28,6 +28,7 @@ struct sh_kept {
     struct sh_ckpt_meta meta;
     atomic_bool gone;        /* the keeper */
     bool said_gone, refused; /* refused: the one that came after it had no memory */
+    int64_t again_ns;        /* before then no keeper is asked */
     pthread_t listener;
     double seconds;
     double down; /* from the end of the loaded generation to the load */

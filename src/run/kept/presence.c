@@ -38,12 +38,12 @@ static sh_rc name_start(uint64_t *start)
     return sh_mesh_bcast(start, sizeof *start, 0);
 }
 
-/* Over a presence that is connected. */
-static sh_rc greet(struct sh_run *r, uint64_t *keeper)
+/* Over a presence that is connected; seconds: see sh_keep_hello(). */
+static sh_rc greet(struct sh_run *r, double seconds, uint64_t *keeper)
 {
     struct sh_kept *k = r->kept;
 
-    SH_TRY(sh_keep_hello(k->presence, k->rank, k->world, k->start, keeper));
+    SH_TRY(sh_keep_hello(k->presence, seconds, k->rank, k->world, k->start, keeper));
     SH_TRY(sh_keep_connect(r->folder, 1, &k->socket));
     atomic_store(&k->gone, false);
     return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
@@ -52,7 +52,7 @@ static sh_rc greet(struct sh_run *r, uint64_t *keeper)
 static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
 {
     SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &r->kept->presence));
-    return greet(r, keeper);
+    return greet(r, 0, keeper);
 }
 
 /* In containers with networks of their own there may be several. */
@@ -160,25 +160,48 @@ static void give_up(struct sh_kept *k, sh_rc rc)
     atomic_store(&k->gone, true);
 }
 
-/* Whether a keeper is there again that this rank could join. */
+/* A new keeper answers once it has reserved the slots of the ranks that came first. One that is silent for ten times as long as
+ * makes a node a lost one counts as stopped. */
+static double hello_seconds(const struct sh_run *r)
+{
+    return 10 * r->cfg.checkpoint.near_silence_seconds;
+}
+
+static void give_up_for_now(struct sh_run *r, sh_rc rc, int64_t begin)
+{
+    struct sh_kept *k = r->kept;
+    int64_t waited = sh_now_ns() - begin;
+
+    if (rc == SH_E_COMM && (double)waited >= 1e9 * hello_seconds(r))
+        sh_log_warn("rank %d: %s; it is asked again after %.0f s", r->mesh->rank, sh_error_text(),
+                    100e-9 * (double)waited);
+    k->again_ns = sh_now_ns() + 100 * waited;
+    give_up(k, rc);
+}
+
+/* Whether a keeper is there again that this rank could join. One that does not answer is asked again so seldom that training
+ * waits for it in 1 % of its time. */
 static bool join_again(struct sh_run *r)
 {
     struct sh_kept *k = r->kept;
+    int64_t begin = sh_now_ns();
     uint64_t keeper;
     int presence;
     sh_rc rc;
 
+    if (begin < k->again_ns)
+        return false;
     if (sh_keep_connect(r->folder, 0, &presence) != SH_OK) {
         sh_error_clear();
         return false;
     }
     leave_keeper(k);
     k->presence = presence;
-    rc = greet(r, &keeper);
+    rc = greet(r, hello_seconds(r), &keeper);
     if (rc == SH_OK)
         rc = take_again(r);
     if (rc != SH_OK) {
-        give_up(k, rc);
+        give_up_for_now(r, rc, begin);
         return false;
     }
     k->said_gone = false;

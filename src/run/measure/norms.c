@@ -41,7 +41,7 @@ static void make_rows(struct sh_norms *n, const struct sh_run *r)
         int chars = blocks ? block_chars(name) : (int)strlen(name), row;
 
         n->row_of[i] = SH_NONE;
-        if (!p->saved[i].trainable)
+        if (!p->saved[i].trainable || p->saved[i].role == SH_PARAM_MOMENT)
             continue;
         for (row = blocks ? 0 : n->rows; row < n->rows; row++)
             if (!strncmp(n->name[row], name, (size_t)chars) && !n->name[row][chars])
@@ -176,7 +176,7 @@ void sh_norms_before_update(struct sh_norms *n, struct sh_run *r, double scale)
         const struct sh_unit *u = &r->p->units[i];
         struct sh_range mine = r->map->unit[i].written;
 
-        if (!u->trainable || mine.begin == mine.end)
+        if (!u->trainable || u->of_rows || mine.begin == mine.end)
             continue;
         if (sh_program_descends(u))
             add_gradients(n, r, i);

@@ -27,6 +27,9 @@ int64_t sh_walk_place(const struct sh_run *r, int op, int micro)
 
 /* ---- rows that have come ---- */
 
+/* In place of groups: some rows are elsewhere, or are not there yet. */
+enum { SCATTERED = -2 };
+
 static int root_of(const struct sh_walk_rows *w, int tensor)
 {
     return sh_tensor_root(w->r->p, tensor);
@@ -38,6 +41,8 @@ static int groups_of(const struct sh_walk_rows *w, const int *groups_of_parts, c
 {
     const struct sh_program *p = w->r->p;
 
+    if (op->kind == SH_OP_ROW_GATHER || op->kind == SH_OP_ROW_SUM)
+        return SH_NONE;
     if (op->kind == SH_OP_ALL_TO_ALL)
         return op->in[1] == SH_NONE || op->attr.exchange.back ? SH_NONE : groups_of_parts[root_of(w, op->in[1])];
     for (int k = 0; k < SH_OP_MAX_IN; k++)
@@ -67,6 +72,14 @@ void sh_walk_rows_make(struct sh_walk_rows *w, const struct sh_run *r)
             if (op->out[k] != SH_NONE && groups_of(w, of_parts, op, k) != SH_NONE)
                 w->wave[root_of(w, op->out[k])] = groups_of(w, of_parts, op, k);
     }
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct sh_op *op = &p->ops[i];
+
+        if (op->kind == SH_OP_ROW_GATHER && op->out[1] != SH_NONE)
+            w->wave[root_of(w, op->out[0])] = SCATTERED;
+        if (op->kind == SH_OP_ROW_SUM && op->in[3] != SH_NONE)
+            w->wave[root_of(w, op->in[0])] = SCATTERED;
+    }
     free(of_parts);
 }
 
@@ -95,12 +108,53 @@ void sh_walk_rows_note(struct sh_walk_rows *w, int op)
     w->live[root_of(w, o->out[1])] = rows;
 }
 
-int64_t sh_walk_rows_elems(const struct sh_walk_rows *w, int tensor)
+static int64_t elems_of(const struct sh_walk_rows *w, int tensor)
 {
     const struct sh_tensor *t = &w->r->p->tensors[tensor];
     int64_t all = sh_tensor_elems(t);
     int wave = w->wave[root_of(w, tensor)];
-    int64_t live = wave == SH_NONE ? t->dim[0] : w->live[wave];
+    int64_t live = wave == SCATTERED ? 0 : wave == SH_NONE ? t->dim[0] : w->live[wave];
 
     return all / t->dim[0] * (live < 0 ? 0 : live > t->dim[0] ? t->dim[0] : live);
+}
+
+static int64_t number(const struct sh_walk_rows *w, int tensor, int64_t i)
+{
+    const int32_t *at = (const int32_t *)sh_exec_data(w->r->exec, tensor) + i;
+    int32_t n;
+
+    if (!w->r->device->gpu)
+        return *at;
+    sh_exec_get_at(w->r->exec, &n, at, sizeof n);
+    return n;
+}
+
+/* The tensors of sorted rows, some of which are near (kernels/op.h). */
+struct two_places {
+    int rows, near, at, groups;
+};
+
+void sh_walk_rows_parts(const struct sh_walk_rows *w, const struct sh_op *op, int tensor, struct sh_walk_part part[2])
+{
+    const struct sh_tensor *t = &w->r->p->tensors[tensor];
+    struct two_places two = {.near = SH_NONE};
+    int64_t width = sh_tensor_elems(t) / t->dim[0], first, at, n;
+
+    part[0] = (struct sh_walk_part){0, elems_of(w, tensor)};
+    part[1] = (struct sh_walk_part){0, 0};
+    if (op->kind == SH_OP_ROW_GATHER)
+        two = (struct two_places){op->out[0], op->out[1], op->in[2], op->in[3]};
+    else if (op->kind == SH_OP_ROW_SUM)
+        two = (struct two_places){op->in[0], op->in[3], op->in[4], op->in[5]};
+    if (two.near == SH_NONE || (tensor != two.rows && tensor != two.near))
+        return;
+    at = number(w, two.at, 0);
+    first = number(w, two.groups, 0);
+    n = number(w, two.groups, w->r->p->tensors[two.groups].dim[0] - 1) - first;
+    part[0] = (struct sh_walk_part){0, at * width};
+    part[1] = (struct sh_walk_part){(at + n) * width, sh_tensor_elems(t)};
+    if (tensor == two.near) {
+        part[0] = (struct sh_walk_part){first * width, (first + n) * width};
+        part[1] = (struct sh_walk_part){0, 0};
+    }
 }

@@ -19,7 +19,7 @@ int64_t sh_walk_place(const struct sh_run *r, int op, int micro);
 struct sh_walk_rows {
     const struct sh_run *r;
     int *wave; /* [n_tensors] of a root: the end of the rows of this tensor, groups of a wave, is that of its rows;
-                  SH_NONE: it has no such rows */
+                  SH_NONE: it has no such rows; SCATTERED (walk.c): some of its rows lie elsewhere */
     int *live; /* [n_tensors] of groups: their rows in the section that is running */
 };
 
@@ -29,7 +29,10 @@ void sh_walk_rows_free(struct sh_walk_rows *w);
 /* Call it after each operation of a section. */
 void sh_walk_rows_note(struct sh_walk_rows *w, int op);
 
-/* Elements of a tensor that are written, from its first on. */
-int64_t sh_walk_rows_elems(const struct sh_walk_rows *w, int tensor);
+/* The elements of a tensor, in up to two parts, that an operation which has just run has written, or may have read. */
+struct sh_walk_part {
+    int64_t begin, end;
+};
+void sh_walk_rows_parts(const struct sh_walk_rows *w, const struct sh_op *op, int tensor, struct sh_walk_part part[2]);
 
 #endif

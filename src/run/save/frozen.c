@@ -220,12 +220,18 @@ sh_rc sh_frozen_load(struct sh_run *r, const char *of, const char *text)
     if (!r->base.there)
         SH_TRY_OUT(load(r, of, noted));
     if (noted && sum != r->base.sum)
-        rc = sh_agree(r->mesh->rank == 0
-                          ? sh_fail(SH_E_DATA,
-                                    "%s was trained on the parameters that were in %s; those in %s%s are different%s",
-                                    of, noted, r->base.path, strcmp(noted, r->base.path) ? "" : " now",
-                                    r->p->act == SH_F32 ? "" : " (as bfloat16 has them)")
-                          : SH_OK);
+        rc = sh_agree(
+            r->mesh->rank == 0
+                ? sh_fail(SH_E_DATA,
+                          "%s was trained on the parameters that were in %s; those in %s%s are different, read "
+                          "as %s; another training.mixed_precision_param or lora.quantize_base changes them, "
+                          "too",
+                          of, noted, r->base.path, strcmp(noted, r->base.path) ? "" : " now",
+                          r->build.packed        ? "nf4"
+                          : r->p->act == SH_F32  ? "float32"
+                          : r->p->act == SH_BF16 ? "bfloat16"
+                                                 : "float16")
+                : SH_OK);
 out:
     free(noted);
     return rc;

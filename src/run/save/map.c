@@ -264,6 +264,30 @@ sh_rc sh_map_visit(const struct sh_run *r, int unit, struct sh_range range, unsi
     return SH_OK;
 }
 
+/* To the host, wherever they lie. */
+static void get(const struct sh_run *r, struct sh_floats from, int64_t n, float *to)
+{
+    if (r->device->gpu)
+        sh_exec_get_floats(r->exec, to, from, n);
+    else
+        sh_floats_get(from, n, to);
+}
+
+void sh_map_widen(const struct sh_run *r, const struct sh_map_stretch *s, int k, struct sh_range of, float *to)
+{
+    int64_t at = of.begin - s->range.begin, n = of.end - of.begin;
+    int64_t before = at % SH_CODE8_ELEMS, here = before ? SH_CODE8_ELEMS - before : 0;
+    float block[SH_CODE8_ELEMS];
+
+    here = here < n ? here : n;
+    if (here > 0) {
+        get(r, sh_floats_at(s->state[k], at - before), before + here, block);
+        memcpy(to, block + before, (size_t)here * sizeof *to);
+    }
+    if (here < n)
+        get(r, sh_floats_at(s->state[k], at + here), n - here, to + here);
+}
+
 void sh_map_visit_all(const struct sh_run *r, bool change, sh_map_look *look, void *arg)
 {
     unsigned all = (1u << r->map->n_states) - 1;

@@ -66,6 +66,10 @@ int sh_map_state_at(const struct sh_program *p, int unit, int k);
 /* Whether a state is in codes. Visits must then begin at whole blocks. */
 bool sh_map_coded(const struct sh_program *p, int k);
 
+/* State k of elements `of` of the unit, in codes of which the stretch has all, as floats in host memory. `of` may begin
+ * and end within a block. */
+void sh_map_widen(const struct sh_run *r, const struct sh_map_stretch *s, int k, struct sh_range of, float *to);
+
 /* State k of what the rank owns of a unit, from the owned element `first` on. Not for a state that is far or coded. */
 struct sh_floats sh_map_state(const struct sh_map *map, int unit, int k, int64_t first);
 

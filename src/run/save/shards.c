@@ -245,34 +245,16 @@ struct far_copy {
     const float *from;
 };
 
-/* The range of the caller may begin within a block, but that of the visit does not. */
-static void get_coded(const struct sh_map_stretch *t, const struct far_copy *c)
-{
-    enum { PIECE = 1 << 15 };
-    struct sh_range here = sh_layout_intersect(t->range, (struct sh_range){c->begin, c->end});
-    float *room = sh_calloc(PIECE, sizeof *room);
-
-    for (int64_t at = t->range.begin; at < here.end; at += PIECE) {
-        struct sh_range of =
-            sh_layout_intersect(here, (struct sh_range){at, at + PIECE < here.end ? at + PIECE : here.end});
-
-        if (c->r->device->gpu)
-            sh_exec_get_floats(c->r->exec, room, sh_floats_at(t->state[c->k], at - t->range.begin), of.end - at);
-        else
-            sh_floats_get(sh_floats_at(t->state[c->k], at - t->range.begin), of.end - at, room);
-        memcpy(c->to + (of.begin - c->begin), room + (of.begin - at), (size_t)(of.end - of.begin) * sizeof *room);
-    }
-    free(room);
-}
-
 static void copy_far(const struct sh_map_stretch *t, void *arg)
 {
     const struct far_copy *c = arg;
     int64_t at = t->range.begin - c->begin, n = t->range.end - t->range.begin;
     bool gpu = c->r->device->gpu; /* on a CPU directly, without the executor's buffer */
 
-    if (sh_map_coded(c->r->p, c->k)) {
-        get_coded(t, c);
+    if (sh_map_coded(c->r->p, c->k)) { /* the visit begins before what is wanted */
+        struct sh_range of = sh_layout_intersect(t->range, (struct sh_range){c->begin, c->end});
+
+        sh_map_widen(c->r, t, c->k, of, c->to + (of.begin - c->begin));
         return;
     }
     if (c->to && gpu)

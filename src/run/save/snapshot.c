@@ -16,20 +16,17 @@ static int64_t parts_of(int64_t elems)
 
 /* ---- on a CPU ---- */
 
-/* Widen a range and copy it, block by block. */
+/* Widen a range and copy it, piece by piece. */
 static void copy_coded(const struct sh_shards *p, int piece, int k, const struct sh_map_stretch *s, struct sh_range of)
 {
-    int64_t begin = of.begin - (of.begin - s->range.begin) % SH_CODE8_ELEMS, next;
-    int64_t first = sh_shards_range(p, piece, 0, 0).begin;
-    float room[SH_CODE8_ELEMS];
+    int64_t first = sh_shards_range(p, piece, 0, 0).begin, next;
+    float room[16 * SH_CODE8_ELEMS];
 
-    for (int64_t at = begin; at < of.end; at = next) {
-        int64_t from = at > of.begin ? at : of.begin;
-
-        next = at + SH_CODE8_ELEMS < of.end ? at + SH_CODE8_ELEMS : of.end;
-        sh_floats_get(sh_floats_at(s->state[k], at - s->range.begin), next - at, room);
-        sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, from - first, next - from,
-                           (struct sh_floats){.whole = room + (from - at) - (from - first)});
+    for (int64_t at = of.begin; at < of.end; at = next) {
+        next = at + 16 * SH_CODE8_ELEMS < of.end ? at + 16 * SH_CODE8_ELEMS : of.end;
+        sh_map_widen(p->r, s, k, (struct sh_range){at, next}, room);
+        sh_ckpt_piece_copy(&p->pieces[piece], sh_shards_name(p, piece), p->r->step, k, at - first, next - at,
+                           (struct sh_floats){.whole = room - (at - first)});
     }
 }
 

@@ -1,7 +1,9 @@
 /* Parameters and optimizer state: initial values, or those of a checkpoint. */
 #include "src/run/save/shards.h"
 
+#include "src/optim/groups.h"
 #include "src/optim/optim.h"
+#include "src/optim/update.h"
 #include "src/run/run.h"
 #include "src/run/save/frozen.h"
 #include "src/run/save/map.h"
@@ -286,23 +288,41 @@ static sh_rc read_file(struct sh_run *r, const char *path, bool model_only, stru
     return read_file(r, path, model_only, meta, damaged);
 }
 
-/* Matrices that groups move between Muon and AdamW would lack a state, or have an old one. */
-static sh_rc check_groups(const char *path, const struct sh_config *then, const struct sh_config *now)
+/* Whether AdamW had other matrices by the groups of then. These would lack a state, or have an old one. */
+static bool moves_matrices(const struct sh_program *p, const char *then)
 {
-    bool moves = strstr(then->optimizer.groups, "optimizer=") || strstr(now->optimizer.groups, "optimizer=");
+    struct sh_program was = {.n_saved = p->n_saved};
+    bool moves;
 
-    if (!moves || !strcmp(then->optimizer.groups, now->optimizer.groups))
+    was.saved = sh_calloc((size_t)p->n_saved + 1, sizeof *was.saved);
+    for (int i = 0; i < p->n_saved; i++) {
+        was.saved[i] = p->saved[i];
+        was.saved[i].group = 0;
+    }
+    moves = sh_groups_assign(&was, NULL, then) != SH_OK;
+    for (int i = 0; i < p->n_saved && !moves; i++)
+        moves = sh_optim_takes(&was, SH_RUNS_MATRICES, &was.saved[i]) !=
+                sh_optim_takes(p, SH_RUNS_MATRICES, &p->saved[i]);
+    free(was.saved);
+    free(was.numbers);
+    return moves;
+}
+
+static sh_rc check_groups(const struct sh_run *r, const char *path, const char *then)
+{
+    if (!sh_cfg_is_muon(r->cfg.optimizer.name) || !moves_matrices(r->p, then))
         return SH_OK;
     return sh_fail(SH_E_USAGE,
                    "%s has states by other optimizer.groups, which say which matrices AdamW updates; give "
                    "--optimizer.groups='%s', or start a new run from its parameters",
-                   path, then->optimizer.groups);
+                   path, then);
 }
 
 /* All ranks have read the same meta data. */
 static sh_rc check_optimizer(const struct sh_run *r, const char *path, const struct sh_ckpt_meta *meta)
 {
     const char *was, *is = sh_optim_of(r->cfg.optimizer.name)->name;
+    bool by_groups = strstr(r->cfg.optimizer.groups, "muon") != NULL;
     struct sh_config then;
 
     if (!r->build.options.training ||
@@ -310,12 +330,12 @@ static sh_rc check_optimizer(const struct sh_run *r, const char *path, const str
         return SH_OK;
     was = sh_optim_of(then.optimizer.name)->name;
     if (was == is)
-        return check_groups(path, &then, &r->cfg);
+        return check_groups(r, path, then.optimizer.groups);
     return sh_fail(
         SH_E_USAGE,
-        "%s has the state of %s, from which %s cannot continue; give --optimizer.name=%s, or start a new run from its "
+        "%s has the state of %s, from which %s cannot continue; give --optimizer.name=%s%s, or start a new run from its "
         "parameters: --checkpoint.initial_load_path and --checkpoint.initial_load_model_only=true in another folder",
-        path, was, is, was);
+        path, was, is, was, by_groups ? " and no group by muon" : "");
 }
 
 /* Collective, after a load that failed, with what to report: that the file is another optimizer's, if it is, and not the

@@ -11,13 +11,23 @@ static int global_batch(const struct sh_config *cfg, int world)
     return n <= LARGEST ? (int)n : -1;
 }
 
-/* The largest batch of a micro-step, up to `most`, that divides the step's sequences. A stored configuration is
- * evaluated on any machine, where the run's own micro-step may not fit. */
-static int local_batch(int global, int most)
+static bool divides_all(const struct sh_batches *b, int n)
 {
+    int i = 0;
+
+    while (i < b->n && b->at[i].sequences % n == 0)
+        i++;
+    return i == b->n;
+}
+
+/* The largest batch of a micro-step, up to `most`, that divides the sequences of each step. A stored configuration is
+ * evaluated on any machine, where the run's own micro-step may not fit. */
+static int local_batch(const struct sh_config *cfg, int world, int most)
+{
+    struct sh_batches steps = sh_request_batches(cfg, world);
     int n = most;
 
-    while (global > 0 && global % n)
+    while (!divides_all(&steps, n))
         n--;
     return n;
 }
@@ -32,8 +42,7 @@ sh_rc sh_stored_config(const struct sh_config *cfg, int world, char **text)
     SH_TRY(sh_config_load(NULL, 1, model, &defaults));
     stored.training.global_batch_size = global_batch(cfg, world);
     sh_config_take(&stored, &defaults, SH_OF(MACHINE));
-    stored.training.local_batch_size =
-        local_batch(stored.training.global_batch_size, defaults.training.local_batch_size);
+    stored.training.local_batch_size = local_batch(cfg, world, defaults.training.local_batch_size);
     return sh_config_print(&stored, text);
 }
 

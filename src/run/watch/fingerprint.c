@@ -6,9 +6,11 @@
 #include "src/base/number/half.h"
 #include "src/base/number/sketch.h"
 #include "src/base/string/str.h"
+#include "src/optim/update.h"
 #include "src/program/saved.h"
 #include "src/run/run.h"
 #include "src/run/save/map.h"
+#include "src/run/stages.h"
 #include "src/run/watch/fingerprint_rows.h"
 
 #include <errno.h>
@@ -81,17 +83,23 @@ static void add_leaf(struct sh_fingerprint_step *s, int row, int64_t first, uint
     s->maker[at] = s->r->mesh->world - s->r->mesh->rank;
 }
 
-/* x: what a micro-step has that begins with sequence `first`. */
-static void add_floats(struct sh_fingerprint_step *s, int row, const struct sh_tensor *t, const float *x, int64_t first)
+/* x: of a micro-step of `batch` that begins with sequence `first`. Each of the ranks that have parts of a row sketches
+ * its own as a tensor of its own. */
+static void add_floats(struct sh_fingerprint_step *s, int row, const struct sh_tensor *t,
+                       const struct sh_print_batch *batch, const float *x, int64_t first)
 {
-    uint64_t before = s->sketch[row].sum;
+    uint64_t before = s->sketch[row].sum, seed = s->rows.row[row].seed;
     struct sh_print_cut c;
 
-    if (!sh_print_cut(t, &s->batch, &c))
+    if (!sh_print_cut(t, batch, &c))
         return;
-    for (int64_t j = 0; j < s->batch.runs * s->batch.sequences; j++)
-        sh_sketch_add(&s->sketch[row], x + j * c.rows * c.width, c.rows, c.width, s->rows.row[row].seed,
-                      ((first + j % s->batch.sequences) * c.all + c.first[j / s->batch.sequences]) * c.width);
+    for (int64_t row_here = 0, n; row_here < c.here; row_here += n) {
+        int64_t sequence, at;
+
+        n = sh_print_place(&c, batch, row_here, &sequence, &at);
+        sh_sketch_add(&s->sketch[row], x + row_here * c.width, n, c.width, seed + (c.part ? (uint64_t)batch->place : 0),
+                      ((first + sequence) * c.all + at) * c.width);
+    }
     if (s->leaves)
         add_leaf(s, row, first, s->sketch[row].sum - before);
 }
@@ -104,24 +112,22 @@ static int64_t first_of(const struct sh_fingerprint_step *s, const struct sh_op 
     return unrolled == 1 ? s->first : s->first - (unrolled - 1 - op->micro) * s->batch.sequences;
 }
 
-/* Of each stage one rank speaks for the same sequences. */
-static bool speaks(const struct sh_mesh_shape *mesh)
-{
-    return sh_group_index(mesh, sh_group_others(mesh, mesh->data | mesh->pipeline)) == 0;
-}
-
-/* They lie in one port for all micro-steps of a section. Of stages the first one reads them. */
+/* They lie in one port for all micro-steps of a section. Ranks that share matrices read the same ones, and of stages the
+ * first one reads them. */
 static void add_tokens(struct sh_fingerprint_step *s, int m)
 {
     const struct sh_mesh_shape *mesh = &s->r->mesh->shape;
     int port = s->r->p->port[SH_PORT_TOKENS], unrolled = s->r->p->unrolled;
+    struct sh_print_batch whole = s->batch;
     struct sh_tensor one;
 
-    if (port == SH_NONE || !speaks(mesh) || sh_group_index(mesh, mesh->pipeline) > 0)
+    if (port == SH_NONE || sh_group_index(mesh, mesh->tensor | mesh->pipeline) > 0)
         return;
     one = s->r->p->tensors[port];
-    one.dim[0] /= unrolled;
-    add_floats(s, s->rows.tokens, &one, read_floats(s, port) + m % unrolled * sh_tensor_elems(&one), s->first);
+    one.dim[0] = sh_tensor_elems(&one) / unrolled;
+    one.ndim = 1;
+    whole.ranks = 1;
+    add_floats(s, s->rows.tokens, &one, &whole, read_floats(s, port) + m % unrolled * one.dim[0], s->first);
 }
 
 /* Called by the executor around each operation. */
@@ -132,8 +138,8 @@ static void look(void *arg, int op, bool done)
 
     for (int k = 0; done && k < SH_OP_MAX_OUT; k++)
         if (s->rows.made[op * SH_OP_MAX_OUT + k] != SH_NONE)
-            add_floats(s, s->rows.made[op * SH_OP_MAX_OUT + k], &s->r->p->tensors[o->out[k]], read_floats(s, o->out[k]),
-                       first_of(s, o));
+            add_floats(s, s->rows.made[op * SH_OP_MAX_OUT + k], &s->r->p->tensors[o->out[k]], &s->batch,
+                       read_floats(s, o->out[k]), first_of(s, o));
 }
 
 /* Elements from element `at` of a unit on. A block of 64 of them lies on one rank, so it is a row of the sketch. */
@@ -196,19 +202,6 @@ static sh_rc sketch_states(struct sh_fingerprint_step *s)
         if (s->r->p->units[i].trainable)
             SH_TRY(sh_map_visit(s->r, i, map->unit[i].written, (1U << map->n_states) - 1, false, add_states, s));
     return SH_OK;
-}
-
-/* Gradients stay until the next step's first micro-step. Of replicas the first one speaks. */
-static void sketch_gradients(struct sh_fingerprint_step *s)
-{
-    const struct sh_program *p = s->r->p;
-
-    for (int i = 0; i < p->n_units; i++) {
-        const struct sh_unit *u = &p->units[i];
-
-        if (sh_program_descends(u) && sh_group_index(&s->r->mesh->shape, u->replicate) == 0)
-            add_unit(s, i, s->r->map->unit[i].owned, read_floats(s, u->grad_shard), s->rows.gradient, 1);
-    }
 }
 
 /* ---- over all ranks ---- */
@@ -287,6 +280,15 @@ static long long tile_rows_of(const struct sh_config *cfg)
     return rows > 0 && rows % SH_TILE_ROWS ? (long long)rows : 0;
 }
 
+/* Of which rows losses of balance are made, if there are any. */
+static void print_balance(const struct sh_fingerprint_step *s, FILE *out)
+{
+    if (s->r->cfg.moe.aux_loss_coeff != 0)
+        fprintf(out, ", \"balance\": \"%lld sequences over %d tensor x %d context ranks%s, in %d tiles\"",
+                (long long)s->batch.sequences, s->batch.ranks, s->batch.parts, s->batch.runs > 1 ? ", in halves" : "",
+                s->batch.stripes);
+}
+
 static void print_head(const struct sh_fingerprint_step *s, FILE *out)
 {
     const struct sh_run *r = s->r;
@@ -298,13 +300,17 @@ static void print_head(const struct sh_fingerprint_step *s, FILE *out)
         sh_error_clear();
     fprintf(
         out,
-        "{\"fingerprint\": 1, \"config\": \"%s\", \"ranks\": %d, \"replicate\": %d, \"context\": %d, \"device\": "
+        "{\"fingerprint\": 1, \"config\": \"%s\", \"ranks\": %d, \"replicate\": %d, \"tensor\": %d, \"context\": %d, "
+        "\"expert\": %d, \"pipeline\": %d, \"pieces\": %d, \"row_leaves\": %d, \"device\": "
         "\"%s\", \"dtype\": \"%s\", \"reproducible\": %s, \"seq_len\": %lld, \"local_batch\": %d, \"global_batch\": "
         "%lld, \"tiles\": %d, \"tile_rows\": %lld, \"base\": \"%016llx\"",
-        config, sh_mesh_ranks(m), sh_group_size(m, m->replicate), sh_group_size(m, m->context), r->device->name,
-        sh_dtype_name(r->p->act), r->p->tree_sums ? "true" : "false", (long long)cfg->training.seq_len,
-        r->build.batch.batch, (long long)sh_request_global_batch(cfg, sh_group_size(m, m->data)),
-        cfg->parallelism.tensor_parallel_tiles, tile_rows_of(cfg), (unsigned long long)r->base.sum);
+        config, sh_mesh_ranks(m), sh_group_size(m, m->replicate), sh_group_size(m, m->tensor),
+        sh_group_size(m, m->context), sh_group_size(m, m->expert), sh_group_size(m, m->pipeline), s->batch.runs,
+        r->build.options.row_leaves, r->device->name, sh_dtype_name(r->p->act), r->p->tree_sums ? "true" : "false",
+        (long long)cfg->training.seq_len, r->build.batch.batch,
+        (long long)sh_request_global_batch(cfg, sh_group_size(m, m->data)), cfg->parallelism.tensor_parallel_tiles,
+        tile_rows_of(cfg), (unsigned long long)r->base.sum);
+    print_balance(s, out);
     for (int i = 0; s->leaves && i < r->mesh->world; i++)
         fprintf(out, "%s\"%s\"", i ? ", " : ", \"hosts\": [", s->host[i]);
     fprintf(out, "%s}\n", s->leaves ? "]" : "");
@@ -334,6 +340,8 @@ static void print_row(const struct sh_fingerprint_step *s, int i, FILE *out)
     for (int j = 0; j < row->n_in; j++)
         fprintf(out, "%s\"%s\"%s", j ? ", " : ", \"in\": [", s->rows.row[row->in[j]].name,
                 j + 1 < row->n_in ? "" : "]");
+    if (row->more)
+        fprintf(out, ", \"more\": true");
     fprintf(out, ", \"sum\": \"%016llx\", \"bad\": %lld, \"largest\": %.9g, \"norm\": %.17g, \"signs\": [",
             (unsigned long long)k->sum, (long long)k->bad, (double)sh_bits_to_f32(k->largest), sh_sketch_norm(k));
     for (int j = 0; j < SH_SKETCH_SIGNS; j++)
@@ -343,7 +351,17 @@ static void print_row(const struct sh_fingerprint_step *s, int i, FILE *out)
     fprintf(out, "}\n");
 }
 
-/* A row without a sum is of a parameter that is not trained, or of one without such a state. */
+/* Whether a row's tensor has its state: for one that it lacks some meshes, and states in a file, have zeros. */
+static bool is_there(const struct sh_fingerprint_step *s, int row)
+{
+    const struct sh_program *p = s->r->p;
+    int at = row - s->rows.state, states = s->r->map->n_states;
+
+    return at < 0 || at >= p->n_saved * states || at % states == 0 ||
+           sh_optim_keeps(p, s->r->build.options.optim, at % states - 1, &p->saved[at / states]);
+}
+
+/* A row without a sum is of a parameter that is not trained. */
 static sh_rc write_step(const struct sh_fingerprint *f, const struct sh_fingerprint_step *s)
 {
     const char *path = s->r->cfg.debug.fingerprint;
@@ -354,7 +372,7 @@ static sh_rc write_step(const struct sh_fingerprint *f, const struct sh_fingerpr
     if (!f->written)
         print_head(s, out);
     for (int i = 0; i < s->rows.n; i++)
-        if (s->sketch[i].sum)
+        if (s->sketch[i].sum && is_there(s, i))
             print_row(s, i, out);
     failed = ferror(out) != 0;
     failed = fclose(out) != 0 || failed;
@@ -381,12 +399,28 @@ static void forget_step(struct sh_fingerprint *f)
     f->recording = NULL;
 }
 
-sh_rc sh_fingerprint_check(const struct sh_run *r)
+static sh_rc check_leaves(const struct sh_run *r, const struct sh_batches *batches)
+{
+    for (int64_t step = r->step + 1; r->cfg.debug.fingerprint_leaves && step <= r->cfg.training.steps; step++) {
+        int64_t leaves = sh_batches_of(batches, step - 1) / r->build.batch.batch;
+
+        if (leaves > MOST_LEAVES && sh_str_lists(r->cfg.debug.fingerprint_steps, step))
+            return sh_fail(
+                SH_E_USAGE,
+                "debug.fingerprint_leaves: step %lld has %lld micro-steps, and at most %d are told apart; give "
+                "another training.local_batch_size or debug.fingerprint_steps, or leave it out",
+                (long long)step, (long long)leaves, MOST_LEAVES);
+    }
+    return SH_OK;
+}
+
+sh_rc sh_fingerprint_check(const struct sh_run *r, const struct sh_batches *batches)
 {
     struct sh_new_file file;
 
     if (!r->cfg.debug.fingerprint[0] || r->mesh->rank != 0)
         return SH_OK;
+    SH_TRY(check_leaves(r, batches));
     for (int i = 0; i < r->p->n_units; i++) {
         int gradient = r->p->units[i].grad_shard;
 
@@ -406,9 +440,8 @@ sh_rc sh_fingerprint_check(const struct sh_run *r)
 static sh_rc make_rows(struct sh_fingerprint_step *s)
 {
     const struct sh_run *r = s->r;
-    const struct sh_mesh_shape *mesh = &r->mesh->shape;
-    struct sh_pipe_stages stages = {0};
-    sh_rc rc = sh_group_size(mesh, mesh->pipeline) > 1 ? sh_pipe_stages_build(&r->build, true, NULL, &stages) : SH_OK;
+    struct sh_pipe_stages stages;
+    sh_rc rc = sh_stages_build(r, &stages);
 
     if (rc == SH_OK)
         sh_print_rows_make(r->p, &s->batch, &stages, r->cfg.model.n_layers, &s->rows);
@@ -416,22 +449,17 @@ static sh_rc make_rows(struct sh_fingerprint_step *s)
     return rc;
 }
 
-static sh_rc make_leaves(struct sh_fingerprint_step *s, int64_t batch)
+static void make_leaves(struct sh_fingerprint_step *s, int64_t batch)
 {
     size_t n;
 
     if (!s->r->cfg.debug.fingerprint_leaves)
-        return SH_OK;
+        return;
     s->leaves = batch / s->batch.sequences;
-    if (s->leaves > MOST_LEAVES)
-        return sh_fail(SH_E_USAGE,
-                       "debug.fingerprint_leaves: step %lld has %lld micro-steps; at most %d are told apart",
-                       (long long)s->step, (long long)s->leaves, MOST_LEAVES);
     n = (size_t)(s->rows.n * s->leaves);
     s->leaf = sh_calloc(n, sizeof *s->leaf);
     s->maker = sh_calloc(n, sizeof *s->maker);
     s->host = sh_calloc((size_t)s->r->mesh->world, sizeof *s->host);
-    return SH_OK;
 }
 
 sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r, int64_t batch)
@@ -443,17 +471,13 @@ sh_rc sh_fingerprint_before_step(struct sh_fingerprint *f, struct sh_run *r, int
         return SH_OK;
     f->recording = s = sh_calloc(1, sizeof *s);
     *s = (struct sh_fingerprint_step){
-        .r = r,
-        .step = r->step + 1,
-        .begin = r->samples,
-        .batch = sh_print_batch_of(&r->build.batch, cfg->training.seq_len, r->build.options.gather, &r->mesh->shape)};
+        .r = r, .step = r->step + 1, .begin = r->samples, .batch = sh_print_batch_of(&r->build, cfg->training.seq_len)};
     SH_TRY(sh_agree(make_rows(s)));
-    SH_TRY(make_leaves(s, batch));
+    make_leaves(s, batch);
     s->sketch = sh_calloc((size_t)s->rows.n, sizeof *s->sketch);
     sh_exec_settle(r->exec);
     SH_TRY(sketch_states(s));
-    if (speaks(&r->mesh->shape))
-        sh_exec_set_look(r->exec, SH_LOOKS, look, s);
+    sh_exec_set_look(r->exec, SH_LOOKS, look, s);
     return SH_OK;
 }
 
@@ -467,6 +491,19 @@ void sh_fingerprint_micro_step(struct sh_fingerprint *f, int m, int64_t first)
     add_tokens(s, m);
 }
 
+/* Of replicas the first one speaks. */
+void sh_fingerprint_before_update(struct sh_fingerprint *f)
+{
+    struct sh_fingerprint_step *s = f->recording;
+
+    for (int i = 0; s && i < s->r->p->n_units; i++) {
+        const struct sh_unit *u = &s->r->p->units[i];
+
+        if (sh_program_descends(u) && sh_group_index(&s->r->mesh->shape, u->replicate) == 0)
+            add_unit(s, i, s->r->map->unit[i].owned, read_floats(s, u->grad_shard), s->rows.gradient, 1);
+    }
+}
+
 /* A step that was left before its first micro-step has no record. */
 sh_rc sh_fingerprint_after_step(struct sh_fingerprint *f, struct sh_run *r)
 {
@@ -474,7 +511,6 @@ sh_rc sh_fingerprint_after_step(struct sh_fingerprint *f, struct sh_run *r)
     sh_rc rc = SH_OK;
 
     if (s && r->step == s->step) {
-        sketch_gradients(s);
         rc = add_ranks(s);
         if (rc == SH_OK)
             rc = add_leaves(s);

@@ -8,38 +8,64 @@
 
 /* ---- logical places ---- */
 
+/* Rows of tokens, [n, ...] or [sequences, rows of one, ...]. */
+static bool has_rows(const struct sh_tensor *t, int64_t n, int64_t sequences)
+{
+    return t->dim[0] == n || (t->ndim > 2 && t->dim[0] == sequences && t->dim[0] * t->dim[1] == n);
+}
+
 bool sh_print_cut(const struct sh_tensor *t, const struct sh_print_batch *batch, struct sh_print_cut *out)
 {
-    int64_t here = batch->tokens / batch->parts, elems = sh_tensor_elems(t), width;
+    int64_t tokens = batch->tokens / batch->parts, all = batch->sequences * tokens, own = all / batch->ranks;
+    int64_t elems = sh_tensor_elems(t), pieces = batch->runs * batch->sequences, second = 2 * batch->parts - 1;
 
     if (t->ndim == 0 || elems == 0)
         return false;
-    if (t->dim[0] == batch->sequences * here ||
-        (t->ndim > 2 && t->dim[0] == batch->runs * batch->sequences && t->dim[1] == here / batch->runs)) {
-        width = elems / (batch->sequences * here);
-        *out = (struct sh_print_cut){here, width, {batch->part * here}, batch->tokens};
-        if (batch->runs == 2)
-            *out = (struct sh_print_cut){here / 2,
-                                         width,
-                                         {batch->part * here / 2, (2 * batch->parts - 1 - batch->part) * here / 2},
-                                         batch->tokens};
-        return true;
+    *out = (struct sh_print_cut){.rows = all / pieces,
+                                 .first = {batch->part * (tokens / batch->runs), (second - batch->part) * (tokens / 2)},
+                                 .all = batch->tokens,
+                                 .here = all,
+                                 .stripe = all,
+                                 .part = batch->ranks > 1};
+    if (batch->ranks > 1 && has_rows(t, own, 1)) {
+        out->here = own;
+        out->stripe = own / batch->stripes;
+        out->step = all / batch->stripes;
+        out->begin = batch->place * out->stripe;
+        out->part = false;
+    } else if (!has_rows(t, all, pieces)) {
+        if (t->dim[0] != batch->sequences || batch->parts > 1 || t->ndim < 2)
+            return false;
+        out->rows = out->all = elems / batch->sequences / t->dim[t->ndim - 1];
+        out->here = out->stripe = batch->sequences * out->rows;
     }
-    if (t->dim[0] != batch->sequences || batch->parts > 1 || t->ndim < 2)
-        return false;
-    width = t->dim[t->ndim - 1];
-    *out = (struct sh_print_cut){elems / batch->sequences / width, width, {0}, elems / batch->sequences / width};
+    out->width = elems / out->here;
     return true;
 }
 
-struct sh_print_batch sh_print_batch_of(const struct sh_model_batch *batch, int64_t tokens, bool gathers,
-                                        const struct sh_mesh_shape *mesh)
+int64_t sh_print_place(const struct sh_print_cut *c, const struct sh_print_batch *batch, int64_t row, int64_t *sequence,
+                       int64_t *at)
 {
-    return (struct sh_print_batch){.sequences = batch->batch,
+    int64_t flat = c->begin + row / c->stripe * c->step + row % c->stripe, piece = flat / c->rows;
+    int64_t of_stripe = c->stripe - row % c->stripe, of_piece = c->rows - flat % c->rows;
+
+    *sequence = piece % batch->sequences;
+    *at = c->first[piece / batch->sequences] + flat % c->rows;
+    return of_stripe < of_piece ? of_stripe : of_piece;
+}
+
+struct sh_print_batch sh_print_batch_of(const struct sh_build *build, int64_t tokens)
+{
+    const struct sh_mesh_shape *mesh = &build->options.mesh;
+
+    return (struct sh_print_batch){.sequences = build->batch.batch,
                                    .tokens = tokens,
                                    .parts = sh_group_size(mesh, mesh->context),
-                                   .runs = gathers ? 2 : 1,
-                                   .part = sh_group_index(mesh, mesh->context)};
+                                   .runs = build->options.gather ? 2 : 1,
+                                   .part = sh_group_index(mesh, mesh->context),
+                                   .ranks = sh_group_size(mesh, mesh->tensor),
+                                   .place = sh_group_index(mesh, mesh->tensor),
+                                   .stripes = build->tensor_tiles > 1 ? build->tensor_tiles : 1};
 }
 
 bool sh_print_sorts_rows(enum sh_op_kind kind)
@@ -58,17 +84,19 @@ bool sh_print_sorts_rows(enum sh_op_kind kind)
     }
 }
 
-/* Not what is written in tiles, whose parts are views. */
-static bool is_recorded(const struct sh_program *p, const struct sh_op *op, int tensor,
-                        const struct sh_print_batch *batch)
+static bool is_made(const struct sh_tensor *t)
 {
-    const struct sh_tensor *t = &p->tensors[tensor];
-    struct sh_print_cut cut;
     bool floats = t->dtype == SH_F32 || t->dtype == SH_BF16 || t->dtype == SH_F16;
 
-    return floats && (t->mem == SH_MEM_ACT || t->mem == SH_MEM_ACT_GRAD) && !op->tiles &&
-           !sh_print_sorts_rows(op->kind) && p->streams[op->stream].runs == SH_RUNS_KERNELS &&
-           !sh_op_info(op->kind)->marker && sh_print_cut(t, batch, &cut);
+    return floats && (t->mem == SH_MEM_ACT || t->mem == SH_MEM_ACT_GRAD);
+}
+
+/* Not what is written in tiles, whose parts are views. */
+static bool is_recorded(const struct sh_program *p, const struct sh_op *op, int tensor,
+                        const struct sh_print_batch *batch, struct sh_print_cut *cut)
+{
+    return !op->tiles && !sh_print_sorts_rows(op->kind) && p->streams[op->stream].runs == SH_RUNS_KERNELS &&
+           sh_print_cut(&p->tensors[tensor], batch, cut);
 }
 
 /* ---- names ---- */
@@ -116,37 +144,52 @@ static bool is_param(const struct sh_program *p, int tensor)
 }
 
 /* Several tensors of a block have one name; the parameter that an operation reads tells most of them apart. */
-static char *name_of(const struct sh_program *p, const struct sh_op *op, int tensor, int number)
+static char *name_of(const struct sh_program *p, const struct sh_op *op, int tensor, int number, int parts)
 {
     const char *param = NULL;
-    char count[16] = "";
+    char count[16] = "", part[32] = "";
 
     for (int i = SH_OP_MAX_IN - 1; i >= 0; i--)
         if (op->in[i] != SH_NONE && is_param(p, op->in[i]))
             param = p->tensors[op->in[i]].name;
     if (number > 1)
         snprintf(count, sizeof count, " (%d)", number);
-    return sh_strfmt("%s %s%s%s%s", sh_phase_name(op->phase), p->tensors[tensor].name, param ? " of " : "",
-                     param ? param : "", count);
+    if (parts > 1)
+        snprintf(part, sizeof part, " (in %d parts)", parts);
+    return sh_strfmt("%s %s%s%s%s%s", sh_phase_name(op->phase), p->tensors[tensor].name, param ? " of " : "",
+                     param ? param : "", count, part);
 }
 
-/* The row of an output, by its name and by how often the section has made one of that name. */
-static int row_of(struct sh_print_rows *rows, const struct sh_program *p, const struct sh_op *op, int tensor,
-                  int section)
+/* Whether the section has made a tensor of that name, but for pieces of `whole`. */
+static bool is_taken(const struct sh_print_rows *rows, char *name, int section, int whole)
 {
-    for (int number = 1;; number++) {
-        char *name = name_of(p, op, tensor, number);
-        int row = find(rows, name);
+    int row = find(rows, name);
 
-        if (row == SH_NONE)
-            row = add_made(rows, name, op);
-        else
-            free(name);
-        if (rows->row[row].section != section) {
-            rows->row[row].section = section;
-            return row;
-        }
-    }
+    free(name);
+    return row != SH_NONE && rows->row[row].section == section && rows->row[row].root != whole;
+}
+
+/* The row of an output, by its name and by how often the section has made one of that name, in parts or not, with a record or
+ * not: other meshes and tiles give others a record. */
+static int row_of(struct sh_print_rows *rows, const struct sh_program *p, const struct sh_op *op, int tensor,
+                  int section, int ranks, bool part)
+{
+    int number = 1, row, root = sh_tensor_root(p, tensor);
+    int whole = sh_tensor_elems(&p->tensors[tensor]) < sh_tensor_elems(&p->tensors[root]) ? root : SH_NONE;
+    char *name;
+
+    while (is_taken(rows, name_of(p, op, tensor, number, 1), section, whole) ||
+           (ranks > 1 && is_taken(rows, name_of(p, op, tensor, number, ranks), section, whole)))
+        number++;
+    name = name_of(p, op, tensor, number, part ? ranks : 1);
+    row = find(rows, name);
+    if (row == SH_NONE)
+        row = add_made(rows, name, op);
+    else
+        free(name);
+    rows->row[row].section = section;
+    rows->row[row].root = root;
+    return row;
 }
 
 /* A walk over the operations of one micro-step, of one program or of all stages.
@@ -215,12 +258,35 @@ static void list_inputs(struct walk *w, int row, int stage, const struct sh_op *
     struct sh_print_row *to = &w->rows->row[row];
 
     to->n_in = 0;
+    to->more = false;
     for (int i = 0; i < SH_OP_MAX_IN; i++) {
         int in = op->in[i] == SH_NONE ? SH_NONE : held(w, stage, op->in[i]);
 
         if (in != SH_NONE)
             to->in[to->n_in++] = in;
+        else if (op->in[i] != SH_NONE && is_made(&w->p[stage]->tensors[sh_tensor_root(w->p[stage], op->in[i])]))
+            to->more = true;
     }
+}
+
+/* The row of output k; SH_NONE: it has no record. */
+static int find_row(struct walk *w, int stage, const struct sh_op *op, int k)
+{
+    const struct sh_program *p = w->p[stage];
+    int ranks = w->batch->ranks, row;
+    struct sh_print_cut cut;
+    bool recorded;
+
+    if (op->out[k] == SH_NONE || !is_made(&p->tensors[op->out[k]]) || sh_op_info(op->kind)->marker ||
+        sh_program_is_message(op))
+        return SH_NONE;
+    recorded = is_recorded(p, op, op->out[k], w->batch, &cut);
+    row = row_of(w->rows, p, op, op->out[k], w->rows->sections, ranks, recorded && cut.part);
+    if (!recorded)
+        return SH_NONE;
+    if (!w->known)
+        list_inputs(w, row, stage, op);
+    return row;
 }
 
 /* row: out, of the outputs. */
@@ -228,13 +294,8 @@ static void walk_over(struct walk *w, int stage, const struct sh_op *op, int row
 {
     const struct sh_program *p = w->p[stage];
 
-    for (int k = 0; k < SH_OP_MAX_OUT; k++) {
-        bool recorded = op->out[k] != SH_NONE && is_recorded(p, op, op->out[k], w->batch);
-
-        row[k] = recorded ? row_of(w->rows, p, op, op->out[k], w->rows->sections) : SH_NONE;
-        if (recorded && !w->known)
-            list_inputs(w, row[k], stage, op);
-    }
+    for (int k = 0; k < SH_OP_MAX_OUT; k++)
+        row[k] = find_row(w, stage, op, k);
     for (int k = 0; k < SH_OP_MAX_OUT; k++)
         if (op->out[k] != SH_NONE)
             w->holds[stage][sh_tensor_root(p, op->out[k])] = row[k];

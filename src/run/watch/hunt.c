@@ -49,7 +49,8 @@ static int64_t find_bad(const struct sh_hunt *h, const struct sh_op *op, int ten
 {
     const struct sh_run *r = h->r;
     const struct sh_tensor *t = &r->p->tensors[tensor];
-    int64_t n = sh_tensor_elems(t), live = sh_walk_rows_elems(&h->rows, tensor), at = -1;
+    int64_t n = sh_tensor_elems(t), at = -1;
+    struct sh_walk_part part[2];
     const void *data = sh_exec_data(r->exec, tensor);
     void *copy = NULL;
 
@@ -58,9 +59,13 @@ static int64_t find_bad(const struct sh_hunt *h, const struct sh_op *op, int ten
         sh_exec_get_at(r->exec, copy, data, sh_tensor_bytes(t));
         data = copy;
     }
-    for (int64_t i = 0; i < live && at < 0; i++) {
-        double x = number(data, t->dtype, i);
+    sh_walk_rows_parts(&h->rows, op, tensor, part);
+    for (int64_t i = part[0].begin, end = part[1].end > 0 ? part[1].end : part[0].end; i < end && at < 0; i++) {
+        double x;
 
+        if (i == part[0].end)
+            i = part[1].begin;
+        x = i < end ? number(data, t->dtype, i) : 0;
         if (!isfinite(x) && !is_padding(r, op, n, i)) {
             at = i;
             *bad = x;
@@ -75,17 +80,14 @@ static int64_t find_bad(const struct sh_hunt *h, const struct sh_op *op, int ten
 static void print_place(const struct sh_hunt *h, const struct sh_op *op, int tensor, int64_t at, FILE *out)
 {
     const struct sh_run *r = h->r;
-    const struct sh_mesh_shape *m = &r->mesh->shape;
-    struct sh_print_batch batch =
-        sh_print_batch_of(&r->build.batch, r->cfg.training.seq_len, r->build.options.gather, m);
+    struct sh_print_batch batch = sh_print_batch_of(&r->build, r->cfg.training.seq_len);
     struct sh_print_cut c;
+    int64_t sequence, row;
 
     if (!sh_print_sorts_rows(op->kind) && sh_print_cut(&r->p->tensors[tensor], &batch, &c)) {
-        int64_t here = c.rows * c.width, piece = at / here;
-
-        fprintf(out, "element %lld of sequence %lld",
-                (long long)(c.first[piece / batch.sequences] * c.width + at % here),
-                (long long)(first_of(h, op) + piece % batch.sequences));
+        sh_print_place(&c, &batch, at / c.width, &sequence, &row);
+        fprintf(out, "element %lld of sequence %lld", (long long)(row * c.width + at % c.width),
+                (long long)(first_of(h, op) + sequence));
     } else
         fprintf(out, "element %lld", (long long)at);
 }

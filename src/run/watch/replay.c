@@ -205,31 +205,38 @@ void sh_replay_close(struct sh_replay *s)
 
 /* ---- a round ---- */
 
-/* How much of an output is compared: a sum of whole gradients of a unit ends in padding, which nothing writes. */
-static int64_t bytes_of(const struct sh_replay *s, const struct sh_op *op, int tensor)
+/* What is compared of an output: a sum of whole gradients of a unit ends in padding, which nothing writes. */
+static void parts_of(const struct sh_replay *s, const struct sh_op *op, int tensor, struct sh_walk_part part[2])
 {
     const struct sh_program *p = s->r->p;
     bool whole = op->unit != SH_NONE && (op->kind == SH_OP_ACCUMULATE || op->kind == SH_OP_COPY);
-    int64_t elems = sh_walk_rows_elems(&s->rows, tensor);
 
-    if (whole && elems > p->units[op->unit].elems)
-        elems = p->units[op->unit].elems;
-    return elems * sh_dtype_bytes(p->tensors[tensor].dtype);
+    sh_walk_rows_parts(&s->rows, op, tensor, part);
+    if (whole && part[0].end > p->units[op->unit].elems)
+        part[0].end = p->units[op->unit].elems;
 }
 
 static void add_output(struct sh_replay *s, int op, int k)
 {
     const struct sh_program *p = s->r->p;
     int tensor = p->ops[op].out[k];
-    int64_t bytes = bytes_of(s, &p->ops[op], tensor);
-    const void *data = sh_exec_data(s->r->exec, tensor);
+    int64_t size = sh_dtype_bytes(p->tensors[tensor].dtype);
     long long *sum = &s->now[op - s->section->first_op];
+    struct sh_walk_part part[2];
 
-    if (s->copy) {
-        sh_exec_get_at(s->r->exec, s->copy, data, bytes);
-        data = s->copy;
+    parts_of(s, &p->ops[op], tensor, part);
+    for (int i = 0; i < 2; i++) {
+        const char *data = (const char *)sh_exec_data(s->r->exec, tensor) + part[i].begin * size;
+        int64_t bytes = (part[i].end - part[i].begin) * size;
+
+        if (i > 0 && bytes == 0)
+            continue;
+        if (s->copy) {
+            sh_exec_get_at(s->r->exec, s->copy, data, bytes);
+            data = s->copy;
+        }
+        *sum = (long long)(sh_mix64((uint64_t)*sum ^ sh_hash64(data, (size_t)bytes)) + 1);
     }
-    *sum = (long long)(sh_mix64((uint64_t)*sum ^ sh_hash64(data, (size_t)bytes)) + 1);
 }
 
 /* Called by the executor around each operation. */

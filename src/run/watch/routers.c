@@ -13,8 +13,23 @@ static int64_t loads_end(const struct sh_routers *s)
     return SH_ROUTER_LOSSES + (int64_t)s->blocks * s->experts;
 }
 
+/* The numbers of the port that the program writes. */
+static void find_own(struct sh_routers *s, const struct sh_program *p, int port, int64_t numbers)
+{
+    s->own = sh_calloc((size_t)numbers, sizeof *s->own);
+    for (int i = 0; i < p->n_ops; i++) {
+        int out = p->ops[i].out[0];
+
+        if (p->ops[i].phase == SH_PHASE_UPDATE || out == SH_NONE || sh_tensor_root(p, out) != port)
+            continue;
+        for (int64_t k = 0; p->tensors[out].base != SH_NONE && k < sh_tensor_elems(&p->tensors[out]); k++)
+            s->own[p->tensors[out].base_elems + k] = true;
+    }
+}
+
 void sh_routers_open(struct sh_routers *s, const struct sh_run *r)
 {
+    const struct sh_mesh_shape *m = &r->mesh->shape;
     int port = r->p->port[SH_PORT_ROUTERS];
     int64_t numbers = port == SH_NONE ? 0 : r->p->tensors[port].dim[0];
 
@@ -27,6 +42,8 @@ void sh_routers_open(struct sh_routers *s, const struct sh_run *r)
     s->waves = (int)(numbers - loads_end(s)) / SH_ROUTER_WAVE;
     s->largest = sh_calloc((size_t)s->blocks, sizeof *s->largest);
     s->spread = sh_calloc((size_t)s->blocks, sizeof *s->spread);
+    if (sh_group_size(m, m->pipeline) > 1)
+        find_own(s, r->p, port, numbers);
 }
 
 void sh_routers_close(struct sh_routers *s)
@@ -34,15 +51,18 @@ void sh_routers_close(struct sh_routers *s)
     free(s->sums);
     free(s->largest);
     free(s->spread);
+    free(s->own);
 }
 
 void sh_routers_begin(struct sh_routers *s, struct sh_run *r)
 {
-    const struct sh_mesh_shape *m = &r->mesh->shape;
+    int64_t numbers = s->own ? r->p->tensors[r->p->port[SH_PORT_ROUTERS]].dim[0] : 0;
 
-    if (!s->blocks || sh_group_size(m, m->pipeline) == 1)
+    if (!numbers)
         return;
-    memset(s->sums, 0, (size_t)r->p->tensors[r->p->port[SH_PORT_ROUTERS]].dim[0] * sizeof *s->sums);
+    sh_exec_get(r->exec, SH_PORT_ROUTERS, s->sums);
+    for (int64_t i = 0; i < numbers; i++)
+        s->sums[i] = s->own[i] ? s->sums[i] : 0;
     sh_exec_put(r->exec, SH_PORT_ROUTERS, s->sums);
 }
 

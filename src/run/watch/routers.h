@@ -13,6 +13,7 @@ struct sh_routers {
     int blocks, experts;      /* blocks with experts; 0: none */
     int waves;                /* in which rows travel at most; 0: they do not */
     double *sums;             /* as in the port */
+    bool *own;                /* of the port, what this rank's stage writes; NULL without stages */
     double *largest, *spread; /* [blocks] for the metrics */
     struct sh_tree losses[SH_ROUTER_LOSSES];
 };
@@ -20,7 +21,8 @@ struct sh_routers {
 void sh_routers_open(struct sh_routers *s, const struct sh_run *r);
 void sh_routers_close(struct sh_routers *s);
 
-/* Before the micro-steps of a step. A stage writes only what its own blocks report: the others' part of the sum is zero. */
+/* Before the micro-steps of a step. A stage writes only what its own blocks report: the others' part of the sum is zero. Its
+ * own stays until it is written, since a carried update moves biases by the loads of the step before. */
 void sh_routers_begin(struct sh_routers *s, struct sh_run *r);
 
 /* If sums are trees: add the losses of the micro-step just done; after the last one, put their sums into the port. */

@@ -15,6 +15,7 @@
 #include "src/config/read/text.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -303,24 +304,40 @@ static sh_rc choose_family(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+/* What transformers makes of a text's logits. */
+static sh_rc check_problem(const struct sh_hf_reader *r, const char *problem, long long n)
+{
+    if (!problem || strcmp(problem, "single_label_classification") == 0 ||
+        (strcmp(problem, "regression") == 0 && n == 1))
+        return SH_OK;
+    if (strcmp(problem, "multi_label_classification") == 0)
+        return sh_fail(
+            SH_E_USAGE,
+            "%s: problem_type multi_label_classification: several labels of a text are not learned here, because "
+            "a text ends with one label; train a model of two labels for each of the %lld, or, if one of them "
+            "always holds, give single_label_classification",
+            r->place, n);
+    if (strcmp(problem, "regression") == 0)
+        return sh_fail(SH_E_USAGE,
+                       "%s: problem_type regression with %lld labels: a text has one number here; train a model with "
+                       "num_labels 1 for each of them",
+                       r->place, n);
+    return sh_fail(SH_E_USAGE, "%s: problem_type %s is not known; single_label_classification and regression are",
+                   r->place, problem);
+}
+
 /* The class with a matrix of labels; any other is one of the next token. Without a list of them there are two. */
 static sh_rc read_labels(struct sh_hf_reader *r)
 {
     const char *class = json_string_value(json_array_get(sh_hf_find(r->root, "architectures"), 0));
-    const char *problem = json_string_value(sh_hf_find(r->root, "problem_type"));
     const json_t *number = sh_hf_find(r->root, "num_labels"), *list = sh_hf_find(r->root, "id2label");
+    long long n = list ? (long long)json_object_size(list) : number ? (long long)json_integer_value(number) : 2LL;
     char text[32];
 
     if (!class || !strstr(class, "ForSequenceClassification"))
         return SH_OK;
-    if (problem && strcmp(problem, "single_label_classification") != 0 && strcmp(problem, "regression") != 0)
-        return sh_fail(SH_E_USAGE,
-                       "%s: problem_type %s is not learned here; single_label_classification and regression are",
-                       r->place, problem);
-    snprintf(text, sizeof text, "%lld",
-             list     ? (long long)json_object_size(list)
-             : number ? (long long)json_integer_value(number)
-                      : 2LL);
+    SH_TRY(check_problem(r, json_string_value(sh_hf_find(r->root, "problem_type")), n));
+    snprintf(text, sizeof text, "%lld", n);
     return r->give(r->to, "model.num_labels", text);
 }
 
@@ -340,12 +357,39 @@ static sh_rc read_root(struct sh_hf_reader *r)
     return sh_hf_blocks_read(r);
 }
 
+/* Whether a name is one of the Hub's, NAME or OWNER/NAME, and safe in a command. */
+static bool is_hub_name(const char *name)
+{
+    const char *slash = strchr(name, '/');
+    bool safe = isalnum((unsigned char)name[0]) &&
+                (!slash || (isalnum((unsigned char)slash[1]) && !strchr(slash + 1, '/')));
+
+    for (const char *at = name; *at; at++)
+        safe = safe && (isalnum((unsigned char)*at) || strchr("._-/", *at));
+    return safe;
+}
+
 /* A name like meta-llama/Llama-3.2-1B is a folder only once it has been downloaded. */
+sh_rc sh_hf_config_find(const char *folder)
+{
+    const char *slash = strchr(folder, '/'), *own = slash ? slash + 1 : folder;
+
+    if (access(folder, F_OK) == 0)
+        return SH_OK;
+    if (!is_hub_name(folder))
+        return sh_fail(SH_E_DATA, "there is no folder %s here", folder);
+    return sh_fail(SH_E_DATA,
+                   "%s is not a folder here; nothing is downloaded: `hf download %s --local-dir %s`, then give %s",
+                   folder, folder, own, own);
+}
+
 static sh_rc check_folder(const char *folder, const char *config)
 {
     struct stat st;
+
+    SH_TRY(sh_hf_config_find(folder));
     if (stat(folder, &st) != 0)
-        return sh_fail(SH_E_DATA, "%s is not a folder here; nothing is downloaded: `hf download` does that", folder);
+        return sh_fail(SH_E_DATA, "stat %s: %s", folder, strerror(errno));
     if (!S_ISDIR(st.st_mode) || access(config, F_OK) != 0)
         SH_TRY(sh_outside_refuse(folder));
     return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "%s is not a folder of transformers, but a file", folder);

@@ -18,6 +18,10 @@ sh_rc sh_hf_config_read(const struct sh_config *so_far, const char *place, sh_co
 sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config *so_far, const char *place,
                          sh_config_give_value give, void *to);
 
+/* Whether there is a folder, or a file, of that name. Local. Errors: SH_E_DATA: no; for a name of the Hub the message has
+ * the command that downloads it. */
+sh_rc sh_hf_config_find(const char *folder);
+
 /* Check that config.json can describe the model. Errors: SH_E_USAGE: the family's config.json has no way to express
  * something, e.g. which blocks have a window. */
 sh_rc sh_hf_config_can_write(const struct sh_config *cfg);
