@@ -7,9 +7,12 @@
  *   alpaca             {"instruction": "...", "input": "...", "output": "..."}
  *   preference         {"prompt": "...", "chosen": "...", "rejected": "..."}, or a list of messages in each; without a
  *                      prompt it is what both answers begin with. Each answer is a text of its own, after the prompt.
- *                      Or with "instruction" and "input", or "conversations", in place of the prompt
+ *                      Or with "instruction" and "input" in place of the prompt, or "conversations" or "messages", with
+ *                      a message as each answer
  *   unpaired           {"prompt": "...", "completion": "...", "label": true}, or any of messages, sharegpt and alpaca with
  *                      a "label", or a "kto_tag"; the last message of a list is the answer
+ *
+ * The last two know the keys of axolotl's types as well (pair.c). "system" beside a prompt is one more message.
  *
  * A message with "weight": 0 or "train": false is read and not learned. */
 #ifndef IO_TOKEN_CHAT_H

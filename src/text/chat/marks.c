@@ -77,9 +77,10 @@ static sh_rc check_specials(const struct sh_marks *m, const struct sh_chat *chat
 }
 
 sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *e, const struct sh_chat *chat, int64_t stop, bool strange,
-                      struct sh_ids *ids, struct sh_text *mask)
+                      struct sh_ids *ids, struct sh_text *mask, int64_t *across)
 {
     size_t first = ids->n;
+    int64_t n = 0;
     int near = 0;
 
     SH_REQUIRE(mask->n == ids->n);
@@ -87,8 +88,15 @@ sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *e, const struct sh_
     SH_TRY(sh_encode_places(e, chat->text.at, chat->text.n, ids, &m->places));
     SH_REQUIRE(m->places.n == ids->n - first);
     sh_text_room(mask, m->places.n + 1);
-    for (size_t i = 0; i < m->places.n; i++)
-        mask->at[mask->n++] = touches(chat->stretch, chat->n, &near, m->places.at[i].text);
+    for (size_t i = 0; i < m->places.n; i++) {
+        const struct sh_place *p = &m->places.at[i];
+        bool learned = touches(chat->stretch, chat->n, &near, p->text);
+
+        mask->at[mask->n++] = learned;
+        n += learned && p->text.begin < chat->stretch[near].begin && p->own.begin == p->own.end;
+    }
+    if (across)
+        *across += n;
     if (!strange)
         SH_TRY(check_specials(m, chat, ids->id + first));
     return stop < 0 ? SH_OK : check_stops(ids, mask->at, first, stop);

@@ -17,9 +17,10 @@ void sh_marks_destroy(struct sh_marks *m); /* NULL is fine */
  *   encoder   of a tokenizer of the kind tokenizer.json
  *   stop      id with which each stretch must end
  *   strange   whether the text may contain special tokens other than those that the template wrote
+ *   across    increased by the learned ids that stand for text before their stretch as well; NULL: not counted
  * Errors: SH_E_DATA: as for sh_encode(); a stretch that does not end with `stop`; a special token in the text. */
 sh_rc sh_marks_encode(struct sh_marks *m, struct sh_encoder *encoder, const struct sh_chat *chat, int64_t stop,
-                      bool strange, struct sh_ids *ids, struct sh_text *mask);
+                      bool strange, struct sh_ids *ids, struct sh_text *mask, int64_t *across);
 
 /* Whether a word is a special token. */
 bool sh_marks_is_special(const struct sh_tokenizer *t, uint32_t id);

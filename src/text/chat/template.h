@@ -1,7 +1,7 @@
 /* Chat templates: how messages become one text, and which stretches of it a model learns. Each template is a row of a
  * table; the Jinja text of a model's folder is not run. Local, no state.
  *
- * Sources: the chat templates in the models' folders; tests/gold/test_chat.py has them and compares. */
+ * Sources: the chat templates in the models' folders; tests/hf/test_chat.py has them and compares. */
 #ifndef IO_TOKEN_TEMPLATE_H
 #define IO_TOKEN_TEMPLATE_H
 

@@ -37,11 +37,19 @@ static sh_rc configure_teacher(const struct sh_cmd *cmd, const struct sh_cmd_arg
     return SH_OK;
 }
 
+/* What is of training steps, and need not suit another length, another micro-step or a file of documents. */
+static const char *const of_steps[] = {
+    "data.length_schedule=", "training.batch_schedule=", "training.global_batch_size=-1"};
+
 /* Local; the caller makes the ranks agree. --data is the key validation.dataset_path. */
 static sh_rc configure(const struct sh_cmd *cmd, const struct sh_cmd_args *args, const char *checkpoint,
                        struct sh_config *cfg, int64_t *sequences)
 {
-    SH_TRY(sh_cmd_config(args, checkpoint, cfg));
+    struct sh_cmd_args without = *args;
+
+    for (size_t i = 0; i < sizeof of_steps / sizeof *of_steps; i++)
+        SH_TRY(sh_cmd_set(&without, of_steps[i]));
+    SH_TRY(sh_cmd_config(&without, checkpoint, cfg));
     if (!cfg->validation.dataset_path[0])
         return sh_fail(SH_E_USAGE, "sherd eval: which text? give --data FILE or validation.dataset_path");
     SH_TRY(sh_feed_settle(cfg, cfg->validation.dataset_path));
@@ -108,7 +116,7 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     struct sh_config cfg;
     struct sh_run *run = NULL;
     const char *file = sh_cmd_option(cmd, args, "-o"), *state;
-    bool teaches = sh_cmd_option(cmd, args, "--top-k") != NULL;
+    bool teaches = sh_cmd_option(cmd, args, "--top-k") != NULL, labels;
     char *checkpoint = NULL;
     int64_t sequences = 0;
     sh_rc rc;
@@ -119,7 +127,8 @@ sh_rc sh_cmd_eval(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     SH_TRY_OUT(sh_agree(sh_cmd_state(cmd, args, &state)));
     SH_TRY_OUT(sh_cmd_checkpoint(cmd, args, &checkpoint));
     SH_TRY_OUT(sh_agree(configure(cmd, args, checkpoint, &cfg, &sequences)));
-    SH_TRY_OUT(sh_run_open(&cfg, teaches ? SH_TO_TEACH : SH_TO_EVALUATE, &run));
+    labels = file && !teaches && cfg.model.num_labels > 1;
+    SH_TRY_OUT(sh_run_open(&cfg, teaches ? SH_TO_TEACH : labels ? SH_TO_LABEL : SH_TO_EVALUATE, &run));
     rc = evaluate(run, checkpoint, state, sequences, teaches ? file : NULL, teaches ? NULL : file);
 out:
     sh_run_close(run);

@@ -151,6 +151,8 @@ static void print_report(const struct sh_token_options *opt, const struct sh_tok
         printf(", %lld empty ones left out", (long long)report->empty);
     if (report->learned)
         printf("; %lld tokens are learned", (long long)report->learned);
+    if (report->across)
+        printf(", %lld of which begin in the prompt", (long long)report->across);
     printf("; vocabulary %d\n", report->vocab_size);
     if (opt->val_output)
         printf("train with: --training.dataset_path=%s --validation.enable=true --validation.dataset_path=%s\n",

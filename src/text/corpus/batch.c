@@ -127,7 +127,7 @@ static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, st
     fill_mask(b, 0);
     first = b->ids.n;
     SH_TRY(sh_marks_encode(w->marks, w->encoder, &w->chat, plain ? -1 : job->end,
-                           job->special_in_text || form == SH_CHAT_SEGMENTS, &b->ids, &b->mask));
+                           job->special_in_text || form == SH_CHAT_SEGMENTS, &b->ids, &b->mask, &b->across));
     SH_TRY(refuse_twice(&b->ids, begin, first));
     if (plain)
         sh_ids_put(&b->ids, (uint32_t)job->end);
@@ -152,6 +152,9 @@ static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, stru
         return sh_fail(SH_E_DATA, "\"%s\" is %s, not a text", job->field ? job->field : "text", sh_json_is(text));
     if (job->numbers && !json_is_number(label))
         return sh_fail(SH_E_DATA, "\"label\" is %s, not a number", label ? sh_json_is(label) : "missing");
+    if (!job->numbers && json_is_array(label))
+        return sh_fail(SH_E_DATA, "\"label\" is a list: several labels of a text are not learned, because a text ends "
+                                  "with one label; make a file of labels 0 and 1, and a model, for each of them");
     if (!job->numbers && (!json_is_integer(label) || json_integer_value(label) < 0 ||
                           json_integer_value(label) >= job->tokenizer->vocab_size))
         return sh_fail(SH_E_DATA, "\"label\" is no whole number from 0 to %d", job->tokenizer->vocab_size - 1);

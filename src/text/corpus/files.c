@@ -488,6 +488,7 @@ static sh_rc write_batch(struct job *j, const struct sh_batch *b)
         j->report.learned += b->mask.at[i];
     j->report.documents += b->documents;
     j->report.empty += b->empty;
+    j->report.across += b->across;
     j->progress.tokens += (int64_t)b->ids.n;
     j->progress.total = j->total;
     j->progress.bytes = j->read;

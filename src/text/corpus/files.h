@@ -60,6 +60,7 @@ struct sh_token_report {
     int64_t documents, empty;   /* written; left out for lack of text. For kinds that have documents */
     int64_t tokens, val_tokens; /* written to output and to val_output */
     int64_t learned;            /* of both; 0: there is no mask */
+    int64_t across;             /* of them, those that stand for the end of a prompt and the beginning of its answer */
     int vocab_size;
 };
 

@@ -27,6 +27,7 @@ struct sh_batch {
     struct sh_text mask;    /* out: one byte per id, 1: the id counts as a target; only for kinds that have a mask */
     struct sh_text numbers; /* out: a double of each document, for kinds that have them */
     int64_t documents, empty;
+    int64_t across; /* learned tokens that begin in what is not learned */
     sh_rc rc;
     char *error; /* the message, if rc is not SH_OK */
 };

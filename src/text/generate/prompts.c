@@ -141,7 +141,7 @@ sh_rc sh_prompts_render(const struct sh_tokenizer *tok, const struct sh_template
         mask.n = 0;
         rc = sh_chat_prompt(t, of->p[i].line, &chat);
         if (rc == SH_OK)
-            rc = sh_marks_encode(marks, e, &chat, -1, strange, &of->p[i].ids, &mask);
+            rc = sh_marks_encode(marks, e, &chat, -1, strange, &of->p[i].ids, &mask, NULL);
         if (rc != SH_OK)
             rc = sh_fail_prefix(rc, "conversation %d: ", i + 1);
     }
