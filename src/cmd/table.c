@@ -207,8 +207,8 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--text", .value = "FILE", .help = "log-likelihood of a text, and bits per byte"},
     {.name = "-o", .value = "FILE", .help = "with --requests: file for the lines with their answers, default standard "
      "output; with --choices: file for samples as lm_eval "
-     "logs them; with --top-k: file for the tokens; else: file for the value that a model with model.num_labels=1 gives each "
-     "text, in JSON lines"},
+     "logs them; with --top-k: file for the tokens; else, of a model with model.num_labels: file for the logits of each text's "
+     "labels, or for its value, in JSON lines"},
     {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the model, for these three: byte, a folder that has "
      "tokenizer.json, or such a file; default: the one "
      "that the checkpoint names"},

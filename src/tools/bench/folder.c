@@ -4,6 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/config/read/batches.h"
 #include "src/mesh/mesh.h"
 
 #include <errno.h>
@@ -68,6 +69,35 @@ void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps)
     cfg->metrics.openmetrics[0] = '\0';
     cfg->fault.replay_every = 0;
     cfg->metrics.progress = false;
+}
+
+/* Whether leaves, pieces of halves of sequences, and tiles of rows come out even. */
+static bool cuts_evenly(const struct sh_config *c, int tokens)
+{
+    int leaves = c->training.row_leaves, parts = leaves * 2 * c->parallelism.context_parallel_degree *
+                                                 c->parallelism.tensor_parallel_degree *
+                                                 c->parallelism.tensor_parallel_tiles;
+
+    return tokens % parts == 0 && tokens / leaves >= SH_ROW_LEAF_LEAST;
+}
+
+int sh_bench_shorten(const struct sh_config *asked, int tokens, char text[][SH_BENCH_SETTING])
+{
+    int whole = asked->training.seq_len, length;
+    struct sh_batches phases = {0};
+
+    if (whole <= tokens)
+        return 0;
+    while (tokens < whole && !cuts_evenly(asked, tokens))
+        tokens++;
+    snprintf(text[0], SH_BENCH_SETTING, "training.seq_len=%d", tokens);
+    if (sh_batches_read(asked->data.length_schedule, &phases) != SH_OK || !phases.n)
+        return 1;
+    length = phases.at[0].sequences < tokens ? (int)phases.at[0].sequences : tokens;
+    while (tokens % length)
+        length--;
+    snprintf(text[1], SH_BENCH_SETTING, "data.length_schedule=0:%d", length);
+    return 2;
 }
 
 /* An alias has no value of its own; whatever it sets is left alone. */

@@ -18,6 +18,13 @@ void sh_bench_folder_delete(const struct sh_config *cfg);
 /* Leave of a run nothing but so many steps, on a file of tokens in the folder, and a rate without a warm-up. Local. */
 void sh_bench_only_steps(struct sh_config *cfg, const char *file, int64_t steps);
 
+/* Room for one setting that shortens sequences, and how many there are at most. */
+enum { SH_BENCH_SETTING = 64, SH_BENCH_SHORTER = 2 };
+
+/* The settings that make sequences `tokens` long, or as much longer as what cuts them over leaves and ranks needs, if the
+ * configuration has longer ones. A phase of data.length_schedule becomes one that divides them. Returns how many. Pure. */
+int sh_bench_shorten(const struct sh_config *asked, int tokens, char text[][SH_BENCH_SETTING]);
+
 /* Refuse a key of the command line that has another value in `cfg`, because the benchmark `kind` sets it itself. Those
  * of a file are of the runs that it was made for. Local. Errors: SH_E_USAGE. */
 sh_rc sh_bench_refuse_replaced(const char *kind, const struct sh_bench_options *options, const struct sh_config *asked,

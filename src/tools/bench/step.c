@@ -4,6 +4,7 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/config/words.h"
 #include "src/metrics/metrics.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"
@@ -63,7 +64,8 @@ static int steps_behind(const struct sh_config *cfg)
 {
     bool carries = cfg->offload.overlap_update != SH_OVERLAP_OFF;
 
-    return carries && (cfg->offload.optimizer != SH_OFFLOAD_NONE || cfg->offload.mode == SH_OFFLOAD_BUDGET);
+    return carries && (cfg->offload.optimizer != SH_OFFLOAD_NONE || cfg->offload.mode == SH_OFFLOAD_BUDGET ||
+                       sh_cfg_is_muon(cfg->optimizer.name));
 }
 
 /* Switches off everything that adds work other than steps. */

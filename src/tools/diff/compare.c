@@ -29,26 +29,65 @@ static double larger_rounding(const struct sh_diff *d)
     return fmax(rounding(d->a->head.dtype), rounding(d->b->head.dtype));
 }
 
+/* The first axis from `begin` on, before `end`, on which the meshes differ, for all that is known. */
+static int differing_axis(const struct sh_diff *d, int begin, int end)
+{
+    const int64_t *a = d->a->head.axis, *b = d->b->head.axis;
+    int i = begin;
+
+    while (i < end && (!a[i] || !b[i] || a[i] == b[i]))
+        i++;
+    return i;
+}
+
 /* Things that change bits in two runs that are both right. */
 static void choose_way(struct sh_diff *d)
 {
     const struct sh_prints_head *a = &d->a->head, *b = &d->b->head;
+    bool tree = a->reproducible && b->reproducible;
+    int axis = differing_axis(d, SH_PRINTS_TENSOR + 1, SH_PRINTS_AXES);
 
     d->by_bits = !d->estimates;
     if (d->estimates)
         return;
     if (strcmp(a->device, b->device) != 0)
-        snprintf(d->why, sizeof d->why, "devices differ (%s, %s): compared up to rounding", a->device, b->device);
+        snprintf(d->why, sizeof d->why, "devices differ (%s, %s)", a->device, b->device);
     else if (strcmp(a->dtype, b->dtype) != 0)
-        snprintf(d->why, sizeof d->why, "types differ (%s, %s): compared up to rounding", a->dtype, b->dtype);
-    else if (a->ranks != b->ranks && !(a->reproducible && b->reproducible))
+        snprintf(d->why, sizeof d->why, "types differ (%s, %s)", a->dtype, b->dtype);
+    else if (differing_axis(d, SH_PRINTS_TENSOR, SH_PRINTS_TENSOR + 1) == SH_PRINTS_TENSOR)
         snprintf(d->why, sizeof d->why,
-                 "numbers of ranks differ (%lld, %lld) without training.reproducible=mesh: compared up to rounding",
+                 "tensor degrees differ (%lld, %lld), so what ranks have in parts has other names",
+                 (long long)a->axis[SH_PRINTS_TENSOR], (long long)b->axis[SH_PRINTS_TENSOR]);
+    else if (a->ranks != b->ranks && !tree)
+        snprintf(d->why, sizeof d->why, "numbers of ranks differ (%lld, %lld) without training.reproducible=mesh",
                  (long long)a->ranks, (long long)b->ranks);
+    else if (axis < SH_PRINTS_AXES && !tree)
+        snprintf(d->why, sizeof d->why, "%s degrees differ (%lld, %lld) without training.reproducible=mesh",
+                 sh_prints_axis_name((enum sh_prints_axis)axis), (long long)a->axis[axis], (long long)b->axis[axis]);
     else if (a->local_batch != b->local_batch)
-        snprintf(d->why, sizeof d->why, "micro-steps differ (%lld, %lld sequences): compared up to rounding",
-                 (long long)a->local_batch, (long long)b->local_batch);
+        snprintf(d->why, sizeof d->why, "micro-steps differ (%lld, %lld sequences)", (long long)a->local_batch,
+                 (long long)b->local_batch);
+    else if (a->row_leaves && b->row_leaves && a->row_leaves != b->row_leaves)
+        snprintf(d->why, sizeof d->why, "training.row_leaves differ (%lld, %lld)", (long long)a->row_leaves,
+                 (long long)b->row_leaves);
     d->by_bits = !d->why[0];
+    if (!d->by_bits)
+        strncat(d->why, ": compared up to rounding", sizeof d->why - strlen(d->why) - 1);
+}
+
+/* A loss of balance is no sum over rows: of other rows it is another one, by more than a rounding. */
+static void note_balance(struct sh_diff *d)
+{
+    const char *a = d->a->head.balance, *b = d->b->head.balance;
+    size_t n = strlen(d->why);
+
+    d->balance = a && b && strcmp(a, b) != 0;
+    if (d->balance)
+        snprintf(
+            d->why + n, sizeof d->why - n,
+            "%slosses of balance (moe.aux_loss_coeff) sum other rows (%.80s; %.80s); each step is compared only up to "
+            "the first gradient of a router",
+            n ? "; " : "", a, b);
 }
 
 /* Nothing of different batches or lengths lies at the same place. */
@@ -73,19 +112,19 @@ static bool is_state(const struct sh_print *p)
     return !p->kind && strncmp(p->name, "gradient ", 9) && strcmp(p->name, "tokens");
 }
 
-/* The largest difference of what an operation reads, and of any parameter; of all so far if it is not recorded what it
- * reads. */
-static double of_inputs(const struct sh_diff *d, const struct sh_print *a, double so_far)
+/* The largest difference of what an operation reads, and of any parameter; of all so far if one of them is not recorded. */
+static double of_inputs(const struct sh_diff *d, const struct sh_print *print, double so_far)
 {
     double most = d->state_most;
 
-    if (!a->in)
-        return so_far;
-    for (size_t i = 0; i < json_array_size(a->in); i++) {
-        const char *name = json_string_value(json_array_get(a->in, i));
-        const struct sh_print *x = sh_prints_find(d->a, a->step, name), *y = sh_prints_find(d->b, a->step, name);
+    if (!print->in || print->more)
+        return fmax(most, so_far);
+    for (size_t i = 0; i < json_array_size(print->in); i++) {
+        const char *name = json_string_value(json_array_get(print->in, i));
+        const struct sh_print *x = sh_prints_find(d->a, print->step, name),
+                              *y = sh_prints_find(d->b, print->step, name);
 
-        most = x && y ? fmax(most, sh_diff_relative(x, y)) : so_far;
+        most = fmax(most, x && y ? sh_diff_relative(x, y) : so_far);
     }
     return most;
 }
@@ -111,7 +150,7 @@ static bool differs(struct sh_diff *d, const struct sh_print *a, const struct sh
         note_state(d, a, relative);
         return false;
     }
-    allowed = d->tolerance * (of_inputs(d, a, *so_far) + larger_rounding(d));
+    allowed = d->tolerance * (fmax(of_inputs(d, a, *so_far), of_inputs(d, b, *so_far)) + larger_rounding(d));
     *so_far = fmax(*so_far, relative);
     return relative > allowed;
 }
@@ -136,6 +175,8 @@ static void compare_step(struct sh_diff *d, int begin, int end)
     for (int i = begin; i < end; i++) {
         const struct sh_print *a = &d->a->print[i], *b = sh_prints_find(d->b, a->step, a->name);
 
+        if (d->balance && a->kind && !strcmp(a->kind, "route_bwd"))
+            return;
         if (!b) {
             note_missing(d, a, true);
             continue;
@@ -171,27 +212,38 @@ static void compare_steps(struct sh_diff *d)
             continue;
         d->steps++;
         compare_step(d, begin, end);
-        note_only_b(d, step);
+        if (!d->balance)
+            note_only_b(d, step);
     }
 }
 
-/* With other tiles sums of rows are made in another order, and so may have other last bits: only where they do, what is
- * equal by bits is not all that is right. */
-static bool tiles_explain(const struct sh_diff *d, char *why, size_t size)
+/* With other tiles or pieces, or a tree in one of the runs, sums of rows are made in another order, and so may have other
+ * last bits: only where they do, what is equal by bits is not all that is right. */
+static bool order_explains(const struct sh_diff *d, char *why, size_t size)
 {
     const struct sh_prints_head *a = &d->a->head, *b = &d->b->head;
+    bool tiles = a->tiles && b->tiles;
+    const struct {
+        const char *what, *note;
+        int64_t a, b;
+        bool known;
+    } rows[] = {
+        {"parallelism.tensor_parallel_tiles", "", a->tiles, b->tiles, tiles},
+        {"training.tile_rows", "; 0: whole blocks", a->tile_rows, b->tile_rows, tiles},
+        {"pieces of a sequence on a rank", "; parallelism.context_parallel_method", a->pieces, b->pieces,
+         a->pieces && b->pieces},
+        {"training.reproducible", "; 1: mesh", a->reproducible, b->reproducible, true},
+    };
 
-    if (!d->first_a || !d->by_bits || !a->tiles || !b->tiles)
+    if (!d->first_a || !d->by_bits)
         return false;
-    if (a->tiles != b->tiles)
-        snprintf(why, size, "parallelism.tensor_parallel_tiles differ (%lld, %lld)", (long long)a->tiles,
-                 (long long)b->tiles);
-    else if (a->tile_rows != b->tile_rows)
-        snprintf(why, size, "training.tile_rows differ (%lld, %lld; 0: whole blocks)", (long long)a->tile_rows,
-                 (long long)b->tile_rows);
-    else
-        return false;
-    return true;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].known && rows[i].a != rows[i].b) {
+            snprintf(why, size, "%s differ (%lld, %lld%s)", rows[i].what, (long long)rows[i].a, (long long)rows[i].b,
+                     rows[i].note);
+            return true;
+        }
+    return false;
 }
 
 sh_rc sh_diff_find(struct sh_diff *d)
@@ -200,14 +252,16 @@ sh_rc sh_diff_find(struct sh_diff *d)
 
     SH_TRY(check_heads(d));
     choose_way(d);
+    note_balance(d);
     compare_steps(d);
-    if (tiles_explain(d, why, sizeof why)) {
+    if (order_explains(d, why, sizeof why)) {
         struct sh_diff again = {.a = d->a, .b = d->b, .tolerance = d->tolerance};
 
         snprintf(again.why, sizeof again.why,
                  "%s, which changes last bits, first those of step %lld, %.64s: compared up to rounding", why,
                  (long long)d->first_a->step, d->first_a->name);
         *d = again;
+        note_balance(d);
         compare_steps(d);
     }
     return d->steps ? SH_OK

@@ -12,7 +12,9 @@ struct sh_diff {
 
     /* Found: */
     bool by_bits;
-    char why[400];                            /* why it is not by bits; "": it is, or that was asked for */
+    bool balance;                             /* losses of balance differ: no step is compared from the first gradient
+                                                 of a router on */
+    char why[512];                            /* why it is not by bits; "": it is, or that was asked for */
     const struct sh_print *first_a, *first_b; /* where they part; NULL: nowhere */
     const struct sh_print
         *state; /* up to rounding: of the last step, the state that differs most; NULL: all are equal */

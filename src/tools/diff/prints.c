@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 1 << 20 };
-
 static bool take_whole(const json_t *line, const char *key, int64_t least, int64_t *out)
 {
     const json_t *value = json_object_get(line, key);
@@ -76,8 +74,31 @@ static bool take_print(const json_t *line, struct sh_print *p)
         good = take_number(json_array_get(signs, i), &p->sign[i]);
     p->kind = json_string_value(json_object_get(line, "kind"));
     p->in = json_object_get(line, "in");
+    p->more = json_is_true(json_object_get(line, "more"));
     p->leaves = json_object_get(line, "leaves");
     return good && (!p->in || are_texts(p->in)) && (!p->leaves || are_leaves(p->leaves));
+}
+
+const char *sh_prints_axis_name(enum sh_prints_axis axis)
+{
+    static const char *const names[SH_PRINTS_AXES] = {"tensor", "context", "expert", "pipeline", "replicate"};
+
+    return names[axis];
+}
+
+/* What files of earlier versions do not say stays 0. */
+static bool take_known(const json_t *line, const char *key, int64_t *out)
+{
+    return !json_object_get(line, key) || take_whole(line, key, 1, out);
+}
+
+static bool take_mesh(const json_t *line, struct sh_prints_head *h)
+{
+    bool good = take_known(line, "row_leaves", &h->row_leaves) && take_known(line, "pieces", &h->pieces);
+
+    for (int i = 0; i < SH_PRINTS_AXES; i++)
+        good = good && take_known(line, sh_prints_axis_name(i), &h->axis[i]);
+    return good;
 }
 
 static bool take_head(const json_t *line, struct sh_prints_head *h)
@@ -87,14 +108,16 @@ static bool take_head(const json_t *line, struct sh_prints_head *h)
     if (json_object_get(line, "tiles") &&
         !(take_whole(line, "tiles", 1, &h->tiles) && take_whole(line, "tile_rows", 0, &h->tile_rows)))
         return false;
+    h->balance = json_string_value(json_object_get(line, "balance"));
     h->hosts = json_object_get(line, "hosts");
     if (h->hosts && !are_texts(h->hosts))
         return false;
     h->reproducible = json_is_true(json_object_get(line, "reproducible"));
-    return take_whole(line, "fingerprint", 1, &version) && version == 1 && take_text(line, "device", &h->device) &&
-           take_text(line, "dtype", &h->dtype) && take_text(line, "base", &h->base) &&
-           take_whole(line, "ranks", 1, &h->ranks) && take_whole(line, "seq_len", 1, &h->seq_len) &&
-           take_whole(line, "local_batch", 1, &h->local_batch) && take_whole(line, "global_batch", 1, &h->global_batch);
+    return take_mesh(line, h) && take_whole(line, "fingerprint", 1, &version) && version == 1 &&
+           take_text(line, "device", &h->device) && take_text(line, "dtype", &h->dtype) &&
+           take_text(line, "base", &h->base) && take_whole(line, "ranks", 1, &h->ranks) &&
+           take_whole(line, "seq_len", 1, &h->seq_len) && take_whole(line, "local_batch", 1, &h->local_batch) &&
+           take_whole(line, "global_batch", 1, &h->global_batch);
 }
 
 /* number: of the line, from 1 on. */
@@ -124,20 +147,18 @@ static sh_rc take_line(struct sh_prints_file *f, const char *text, size_t bytes,
     return rc;
 }
 
+/* The head has the names of all nodes, and a record the micro-steps: lines have no largest length. */
 static sh_rc take_lines(struct sh_prints_file *f, FILE *in)
 {
-    char *text = sh_calloc(LINE_MAX_BYTES, 1);
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t bytes;
     sh_rc rc = SH_OK;
-    int number = 0;
 
-    while (rc == SH_OK && fgets(text, LINE_MAX_BYTES, in)) {
-        size_t bytes = strlen(text);
-
-        number++;
-        rc = bytes && text[bytes - 1] == '\n'
-                 ? take_line(f, text, bytes, number)
+    for (int number = 1; rc == SH_OK && (bytes = getline(&text, &room, in)) > 0; number++)
+        rc = strlen(text) == (size_t)bytes && text[bytes - 1] == '\n'
+                 ? take_line(f, text, (size_t)bytes, number)
                  : sh_fail(SH_E_DATA, "%s:%d: the line is cut short, or not text", f->path, number);
-    }
     if (rc == SH_OK && ferror(in))
         rc = sh_fail(SH_E_DATA, "read %s: %s", f->path, strerror(errno));
     if (rc == SH_OK && !f->n)

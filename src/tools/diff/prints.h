@@ -12,6 +12,7 @@
 struct sh_print {
     const char *name, *kind; /* kind NULL: no operation makes it */
     const json_t *in;        /* names of what the operation reads; NULL: nothing that is recorded */
+    bool more;               /* and it reads what is not recorded */
     const json_t *leaves;    /* [sum, rank] of each micro-step; NULL: they are not told apart */
     int64_t step;
     uint64_t sum;
@@ -19,11 +20,26 @@ struct sh_print {
     double largest, norm, sign[SH_SKETCH_SIGNS];
 };
 
+/* Degrees. */
+enum sh_prints_axis {
+    SH_PRINTS_TENSOR,
+    SH_PRINTS_CONTEXT,
+    SH_PRINTS_EXPERT,
+    SH_PRINTS_PIPELINE,
+    SH_PRINTS_REPLICATE,
+    SH_PRINTS_AXES
+};
+const char *sh_prints_axis_name(enum sh_prints_axis axis);
+
 /* What bits depend on, and what must be the same for a comparison to make sense. */
 struct sh_prints_head {
     const char *device, *dtype, *base;
+    const char *balance; /* the rows of which losses of balance are made; NULL: there are none, or not said */
     const json_t *hosts; /* of the ranks; NULL: micro-steps are not told apart */
     int64_t ranks, seq_len, local_batch, global_batch;
+    int64_t axis[SH_PRINTS_AXES]; /* 0: not said */
+    int64_t row_leaves;           /* 0: not said */
+    int64_t pieces;    /* of a sequence that a rank has part of: 2 if keys and values are gathered; 0: not said */
     int64_t tiles;     /* of exchanges between ranks that share matrices; 0: files of earlier versions do not say it */
     int64_t tile_rows; /* of rows, 0: of blocks that change no bit */
     bool reproducible;

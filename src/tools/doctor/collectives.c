@@ -1,5 +1,6 @@
-/* Gather and reduction over each group of ranks that the plan of the run has collectives of, through the channels that
- * training uses (between GPUs if it computes on them): checks the numbers and measures the speed. */
+/* Gather and reduction over each group of ranks that the plan of the run has collectives of, and an exchange (all_to_all)
+ * where the run has those, through the channels that training uses (between GPUs if it computes on them): checks the
+ * numbers and measures the speed. */
 #include "src/tools/doctor/doctor.h"
 
 #include "src/base/mem.h"
@@ -23,7 +24,7 @@ struct test {
     const struct sh_group_use *group;
     int size, index;
     int64_t count;       /* elements of a rank's part */
-    float *whole, *part; /* in host memory */
+    float *whole, *part; /* in host memory, both of one length: an exchange fills the second, too */
     char *memory;        /* on a GPU: both of them, one after the other */
     int64_t memory_bytes;
     void *queue;
@@ -89,19 +90,24 @@ static sh_rc run_one(struct test *t, enum sh_op_kind kind, double *seconds)
     return SH_OK;
 }
 
-/* Fills with small integers, which float32 adds exactly in any order. */
-static void fill_part(struct test *t)
+/* Small integers, which float32 adds exactly in any order: element i of what a rank has for another, or for all (0). */
+static float number(int from, int to, int64_t i)
+{
+    return (float)(from * 7 + to * 3 + i % 13);
+}
+
+static void fill(const struct test *t, float *part, int to)
 {
     for (int64_t i = 0; i < t->count; i++)
-        t->part[i] = (float)(t->index * 7 + i % 13);
+        part[i] = number(t->index, to, i);
 }
 
 /* Part r must contain the numbers that rank r wrote. */
-static bool gathered_right(const struct test *t)
+static bool parts_right(const struct test *t, const float *parts, int to)
 {
     for (int r = 0; r < t->size; r++)
         for (int64_t i = 0; i < t->count; i++)
-            if (t->whole[r * t->count + i] != (float)(r * 7 + i % 13))
+            if (parts[r * t->count + i] != number(r, to, i))
                 return false;
     return true;
 }
@@ -110,28 +116,54 @@ static bool gathered_right(const struct test *t)
 static bool reduced_right(const struct test *t)
 {
     for (int64_t i = 0; i < t->count; i++)
-        if (t->part[i] != (float)(t->index * 7 + i % 13) * (float)t->size)
+        if (t->part[i] != number(t->index, 0, i) * (float)t->size)
             return false;
     return true;
 }
 
+static sh_rc gather_and_reduce(struct test *t, double *took, bool *right)
+{
+    fill(t, t->part, 0);
+    put(t, t->part, t->count);
+    sh_mesh_barrier();
+    SH_TRY(run_one(t, SH_OP_ALL_GATHER, took));
+    get(t, t->whole, t->size * t->count);
+    *right = *right && parts_right(t, t->whole, 0);
+    SH_TRY(run_one(t, SH_OP_REDUCE_SCATTER, took));
+    get(t, t->part, t->count);
+    *right = *right && reduced_right(t);
+    return SH_OK;
+}
+
+static sh_rc exchange(struct test *t, double *took, bool *right)
+{
+    for (int r = 0; r < t->size; r++)
+        fill(t, t->whole + r * t->count, r);
+    put(t, t->whole, t->size * t->count);
+    sh_mesh_barrier();
+    SH_TRY(run_one(t, SH_OP_ALL_TO_ALL, took));
+    get(t, t->part, t->size * t->count);
+    *right = *right && parts_right(t, t->part, t->index);
+    return SH_OK;
+}
+
+/* What is timed of a group: how often a part comes from each of the others meanwhile. */
+static const struct measure {
+    const char *name;
+    sh_rc (*run)(struct test *t, double *took, bool *right);
+    int moves;
+    bool of_exchanges; /* only where the run has them */
+} measures[] = {{"", gather_and_reduce, 2, false}, {" exchange", exchange, 1, true}};
+
 /* The best of several repeats; *right only if every repeat was right. */
-static sh_rc time_group(struct test *t, double *seconds, bool *right)
+static sh_rc time_group(struct test *t, const struct measure *m, double *seconds, bool *right)
 {
     *seconds = INFINITY;
     *right = true;
     for (int k = 0; k < REPEATS; k++) {
         double took = 0;
 
-        fill_part(t);
-        put(t, t->part, t->count);
-        sh_mesh_barrier();
-        SH_TRY(run_one(t, SH_OP_ALL_GATHER, &took));
-        get(t, t->whole, t->size * t->count);
-        *right = *right && gathered_right(t);
-        SH_TRY(run_one(t, SH_OP_REDUCE_SCATTER, &took));
-        get(t, t->part, t->count);
-        *right = *right && reduced_right(t);
+        SH_TRY(m->run(t, &took, right));
         *seconds = took < *seconds ? took : *seconds;
     }
     return SH_OK;
@@ -168,7 +200,8 @@ __attribute__((format(printf, 2, 3))) static void say(struct sh_doctor_row *row,
 }
 
 /* Groups are identified by their place among the others; the first rank of each reports for its group. */
-static sh_rc compare_groups(const struct test *t, double speed, double *all, struct sh_doctor_row *row)
+static sh_rc compare_groups(const struct test *t, const char *name, double speed, double *all,
+                            struct sh_doctor_row *row)
 {
     const struct sh_mesh *mesh = t->d->mesh;
     sh_group others = sh_group_others(&mesh->shape, t->group->axes);
@@ -184,30 +217,29 @@ static sh_rc compare_groups(const struct test *t, double speed, double *all, str
     /* A slow group is a note; only wrong numbers are bad. */
     if (s.state != SH_DOCTOR_GOOD) {
         row->state = SH_DOCTOR_NOTE;
-        say(row, "%s: the group of %s has %.3g GB/s, the median %.3g", t->group->name,
+        say(row, "%s%s: the group of %s has %.3g GB/s, the median %.3g", t->group->name, name,
             t->d->place[first_of(t, s.index)].host, s.speed / 1e9, s.median / 1e9);
     } else {
-        say(row, "%s %.3g GB/s per rank (%d ranks)", t->group->name, s.speed / 1e9, t->size);
+        say(row, "%s%s %.3g GB/s per rank (%d ranks)", t->group->name, name, s.speed / 1e9, t->size);
     }
     return SH_OK;
 }
 
 /* Wrong numbers end the check, and are agreed on, since another rank may have received right ones. */
-static sh_rc test_group(struct test *t, double *all, struct sh_doctor_row *row)
+static sh_rc test_group(struct test *t, const struct measure *m, double *all, struct sh_doctor_row *row)
 {
     struct sh_doctor_row bad;
     double seconds;
     bool right, failed;
 
-    SH_TRY(time_group(t, &seconds, &right));
+    SH_TRY(time_group(t, m, &seconds, &right));
     sh_mesh_own_mpi();
     SH_TRY(sh_doctor_any_failed(t->d, right ? SH_OK : wrong(t), &bad, &failed));
     if (failed) {
         *row = bad;
         return SH_OK;
     }
-    /* Bytes received in a gather and in a reduction. */
-    return compare_groups(t, 2.0 * (double)(t->count * 4) * (t->size - 1) / seconds, all, row);
+    return compare_groups(t, m->name, (double)(m->moves * t->count * 4) * (t->size - 1) / seconds, all, row);
 }
 
 /* A group of one rank has nothing to send. */
@@ -220,8 +252,9 @@ static sh_rc test_groups(struct test *t, const struct sh_doctor_need *plan, doub
         t->size = sh_group_size(m, t->group->axes);
         t->index = sh_group_index(m, t->group->axes);
         t->count = WHOLE_ELEMS / t->size > 0 ? WHOLE_ELEMS / t->size : 1;
-        if (t->size > 1)
-            SH_TRY(test_group(t, all, row));
+        for (size_t k = 0; k < sizeof measures / sizeof *measures && t->size > 1 && row->state != SH_DOCTOR_BAD; k++)
+            if (!measures[k].of_exchanges || plan->exchanges[i])
+                SH_TRY(test_group(t, &measures[k], all, row));
     }
     return SH_OK;
 }

@@ -76,6 +76,7 @@ struct sh_doctor_need {
     int64_t file_bytes;  /* of its scratch file; 0: none */
     int64_t slot_bytes;  /* of a slot for near checkpoints */
     struct sh_group_use groups[SH_DOCTOR_GROUPS];
+    bool exchanges[SH_DOCTOR_GROUPS]; /* some rank's plan has an all_to_all over such a group */
     int n_groups;
     struct sh_stream streams[SH_STREAMS_MAX];
     int n_streams;

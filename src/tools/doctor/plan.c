@@ -16,6 +16,12 @@ static sh_rc note_groups(const struct sh_program *p, struct sh_doctor_need *out)
     memcpy(out->streams, p->streams, sizeof p->streams);
     out->n_groups = p->n_groups;
     out->n_streams = p->n_streams;
+    for (int i = 0; i < p->n_ops; i++) {
+        int group = sh_program_find_group(p->groups, p->n_groups, p->ops[i].attr.group);
+
+        if (p->ops[i].kind == SH_OP_ALL_TO_ALL && group != SH_NONE)
+            out->exchanges[group] = true;
+    }
     return SH_OK;
 }
 
@@ -58,5 +64,8 @@ sh_rc sh_doctor_plan(const struct sh_doctor *d, struct sh_doctor_need *need, str
 
     /* The threads determine scratch memory, and the cores determine the threads. */
     SH_TRY(sh_mesh_alike_on_node(sh_device_cores(), &sharing));
-    return sh_doctor_any_failed(d, plan(d, sharing, need), row, failed);
+    SH_TRY(sh_doctor_any_failed(d, plan(d, sharing, need), row, failed));
+    /* The blocks of one stage may have exchanges that those of another have not. */
+    SH_MPI(MPI_Allreduce(MPI_IN_PLACE, need->exchanges, SH_DOCTOR_GROUPS, MPI_C_BOOL, MPI_LOR, MPI_COMM_WORLD));
+    return SH_OK;
 }

@@ -4,7 +4,11 @@
 #include "src/base/file.h"
 #include "src/base/mem.h"
 #include "src/base/string/str.h"
+#include "src/config/family.h"
 #include "src/config/layers.h"
+#include "src/optim/groups.h"
+#include "src/plan/request.h"
+#include "src/plugin/plugin.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"
 #include "src/tools/operations/operations.h"
@@ -17,7 +21,7 @@ enum {
     TOKENS = 64,
     LAYERS = 2,
     LOSS_SCALE = 1024,
-    SETTING = 48
+    SETTINGS = SH_BENCH_SHORTER + 2
 }; /* of a sequence, of a model, and at first, if they are more */
 
 /* Files in the folder, all of which are deleted. */
@@ -25,37 +29,86 @@ enum { TOKENS_FILE, TEACHER_FILE };
 static const char *const files[] = {"tokens.bin",    "teacher.top", "reference.bin", "tokens.bin.weight",
                                     "metrics.jsonl", "config.yaml", "progress.json"};
 
-/* The fewest blocks, of the first ones, that have all the kinds that the model has, and one on each stage. */
+/* What a block is, as a bit. */
+static uint64_t kind_of(const struct sh_model *m, int block)
+{
+    return 1ULL << (2 * sh_layers_kind(m, block) + sh_family_has_experts(m, block));
+}
+
+/* So many neighbouring blocks, wherever they begin, have one with experts, if the model has any. */
+static int with_experts(const struct sh_model *m)
+{
+    int most = 0, run = 0;
+
+    for (int i = 0; i < m->n_layers; i++) {
+        run = sh_family_has_experts(m, i) ? 0 : run + 1;
+        most = run > most ? run : most;
+    }
+    return most < m->n_layers ? most + 1 : 1;
+}
+
+/* The fewest blocks, of the first ones, that have all the kinds that the model has, and on each stage one, with experts if
+ * there are some. */
 static int enough_layers(const struct sh_config *c)
 {
     const struct sh_model *m = &c->model;
-    int least = LAYERS, n = 0;
-    unsigned all = 0, seen = 0;
+    int stages = c->parallelism.pipeline_parallel_degree, n = 0;
+    int least = stages > 1 ? stages * with_experts(m) : LAYERS;
+    uint64_t all = 0, seen = 0;
 
-    if (least < c->parallelism.pipeline_parallel_degree)
-        least = c->parallelism.pipeline_parallel_degree;
     for (int i = 0; i < m->n_layers; i++)
-        all |= 1u << sh_layers_kind(m, i);
+        all |= kind_of(m, i);
     while (n < m->n_layers && (n < least || seen != all))
-        seen |= 1u << sh_layers_kind(m, n++);
+        seen |= kind_of(m, n++);
     return n;
 }
 
 /* Settings for a model of so few blocks; where blocks share keys and values, as many of these follow. Returns how many. */
-static int shrink(const struct sh_config *asked, char text[][SETTING])
+static int shrink(const struct sh_config *asked, char text[][SH_BENCH_SETTING])
 {
     const struct sh_model *m = &asked->model;
-    int layers = enough_layers(asked), shared = m->kv_shared_layers < layers ? m->kv_shared_layers : layers;
+    int layers = enough_layers(asked), shared = m->kv_shared_layers < layers ? m->kv_shared_layers : layers, n;
 
     if (layers + shared > m->n_layers) {
         layers = m->n_layers - m->kv_shared_layers;
         shared = m->kv_shared_layers;
     }
-    snprintf(text[0], SETTING, "training.seq_len=%d",
-             asked->training.seq_len < TOKENS ? asked->training.seq_len : TOKENS);
-    snprintf(text[1], SETTING, "model.n_layers=%d", layers + shared);
-    snprintf(text[2], SETTING, "model.kv_shared_layers=%d", shared);
-    return shared ? 3 : 2;
+    n = sh_bench_shorten(asked, TOKENS, text);
+    snprintf(text[n++], SH_BENCH_SETTING, "model.n_layers=%d", layers + shared);
+    if (shared)
+        snprintf(text[n++], SH_BENCH_SETTING, "model.kv_shared_layers=%d", shared);
+    return n;
+}
+
+/* The forward of a model, by the names of whose parameters groups are made. */
+static struct sh_program *forward(const struct sh_config *c)
+{
+    struct sh_program *p = sh_program_create(SH_F32);
+
+    sh_model_emit(
+        &c->model,
+        &(struct sh_model_batch){.batch = 1, .seq = 1, .out = SH_MODEL_LOSS, .adapters = sh_request_adapters(c)}, p);
+    return p;
+}
+
+/* Groups of parameters of blocks that are left out are left out too; a pattern without any in the whole model is refused,
+ * as in a run. */
+static sh_rc keep_groups(const struct sh_config *asked, struct sh_config *cfg)
+{
+    struct sh_program *p;
+    sh_rc rc;
+
+    if (!asked->optimizer.groups[0])
+        return SH_OK;
+    SH_TRY(sh_plugin_open(asked, false));
+    p = forward(asked);
+    rc = sh_groups_assign(p, sh_optim_of(asked->optimizer.name), asked->optimizer.groups);
+    sh_program_destroy(p);
+    SH_TRY(rc);
+    p = forward(cfg);
+    sh_groups_trim(p, cfg->optimizer.groups);
+    sh_program_destroy(p);
+    return SH_OK;
 }
 
 /* Read the configuration twice: the second time with what makes it small, so that all that follows from it does.
@@ -63,7 +116,7 @@ static int shrink(const struct sh_config *asked, char text[][SETTING])
 static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_config *asked, struct sh_config *cfg)
 {
     struct sh_cmd_args small = *args;
-    char text[3][SETTING];
+    char text[SETTINGS][SH_BENCH_SETTING];
     int n;
 
     SH_TRY(sh_cmd_config(args, NULL, asked));
@@ -73,7 +126,8 @@ static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_conf
     n = shrink(asked, text);
     for (int i = 0; i < n; i++)
         SH_TRY(sh_cmd_set(&small, text[i]));
-    return sh_cmd_config(&small, NULL, cfg);
+    SH_TRY(sh_cmd_config(&small, NULL, cfg));
+    return keep_groups(asked, cfg);
 }
 
 static char *path_of(const struct sh_config *cfg, int file)

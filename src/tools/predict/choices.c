@@ -224,7 +224,7 @@ static sh_rc say_gathers(const struct sh_predict *l)
     struct other o = other_of(l);
     char gain[SH_PREDICT_LIMIT_TEXT];
 
-    if (l->at.gpu || !gathers(l->p) || l->cfg.lora.quantize_base == SH_QUANTIZE_NF4)
+    if (!gathers(l->p) || l->cfg.lora.quantize_base == SH_QUANTIZE_NF4)
         return SH_OK;
     o.cfg.parallelism.gather_dtype = coded ? SH_GATHER_COMPUTE : SH_GATHER_INT8;
     SH_TRY(price(l, &o));

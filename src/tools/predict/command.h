@@ -26,6 +26,11 @@ struct sh_predict {
     struct sh_cost_step *each; /* [stages.n] the steps of the stages; NULL: not priced */
 };
 
+/* balance.c: the work in attention of the busiest of the ranks that share a sequence, over the mean; 0: it depends on
+ * documents of unknown length. document_tokens: of a document, all if attention stays in none; 0: not known. */
+double sh_predict_busiest(const struct sh_predict *l);
+int sh_predict_document_tokens(const struct sh_predict *l);
+
 /* request.c, memory.c: print the request; units; memory. kept: bytes of a GPU that are kept beside the arena. */
 void sh_predict_say_request(const struct sh_predict *l);
 void sh_predict_say_units(const struct sh_predict *l);

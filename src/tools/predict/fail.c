@@ -33,7 +33,7 @@ double sh_predict_best_interval(const struct sh_predict_failures *f)
 
 double sh_predict_recovery_seconds(const struct sh_predict_recovery *r)
 {
-    return r->silence + r->start + r->load + r->again;
+    return r->silence + r->end + r->start + r->load + r->again;
 }
 
 /* Of the steps repeated, half an interval is in the formula. */

@@ -15,6 +15,7 @@ struct sh_predict_recovery {
     double copy;  /* that a copy stops training, with its way to the other node */
     double
         silence; /* until a lost node is known; 0: copies on other nodes do not exist, only the death of a rank is survived */
+    double end;   /* from then on, until the launcher of the other ranks has ended */
     double start; /* from the launch of the ranks until they load */
     double load;
     double again; /* steps repeated: the one under way, and the finished one that a death takes along */

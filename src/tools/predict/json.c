@@ -99,13 +99,22 @@ static json_t *tiers_of(const struct sh_predict *l, const struct sh_cost_step *s
                      "written_bytes_a_day", (double)moves.written_bytes / step->seconds * 86400);
 }
 
+/* busiest null: not known. */
+static json_t *context_of(const struct sh_predict *l)
+{
+    double busiest = sh_predict_busiest(l);
+
+    return json_pack("{s:i, s:o}", "ranks", sh_group_size(&l->mesh, l->mesh.context), "busiest",
+                     busiest > 0 ? json_real(busiest) : json_null());
+}
+
 /* `sherd report` reads these names back from predicted.json in the folder of a run (src/tools/report/predicted.c). */
 static json_t *all_of(const struct sh_predict *l, const struct sh_cost_request *r, const struct sh_predict_job *job,
                       const struct sh_cost_step *step)
 {
     const struct sh_machine *m = &l->machine;
 
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:o, s:o}", "model",
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f, s:I, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "model",
                      l->cfg.model.name, "ranks", l->at.world, "ranks_per_node", l->at.ranks_per_node, "replicate",
                      sh_group_size(&l->mesh, l->mesh.replicate), "shard", sh_group_size(&l->mesh, l->mesh.shard),
                      "tokens", (json_int_t)job->tokens, "tokens_per_second", sh_predict_tokens_per_second(job, step),
@@ -114,7 +123,7 @@ static json_t *all_of(const struct sh_predict *l, const struct sh_cost_request *
                      (json_int_t)l->p->arena_bytes, "fits",
                      (int)((double)sh_predict_bytes(l) <= m->device.memory_bytes - m->device.reserved_bytes), "step",
                      step_of(step), "stages", stages_of(l), "failures", goodput_of(r, job, step), "tiers",
-                     tiers_of(l, step), "machine", machine_of(m));
+                     tiers_of(l, step), "context", context_of(l), "machine", machine_of(m));
 }
 
 /* Limits are simulated, which may fail; the rest is packed first. json_pack() returns NULL for a number that is not

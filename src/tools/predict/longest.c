@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Lengths are multiples of STEP tokens on each rank that has a part of the sequence. MOST: what training.seq_len takes.
+/* Lengths are multiples of STEP tokens on each rank that has a part of the sequence, or of a few times as many. MOST: what training.seq_len takes.
  * Placement in the arena is not quite monotone: for the answer, the AFTER next lengths are tried too. */
 enum { STEP = 64, MOST = 16777216, AFTER = 8 };
 
@@ -84,7 +84,7 @@ static sh_rc weigh_stages(const struct sh_predict *plan, struct weighed *out)
     sh_rc rc = SH_OK;
 
     if (sh_group_size(mesh, mesh->pipeline) > 1)
-        rc = sh_pipe_stages_build(&plan->build, true, NULL, &stages);
+        rc = sh_pipe_stages_build(&plan->build, true, NULL, NULL, &stages);
     if (rc == SH_OK && stages.n)
         out->need[DEVICE] = stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;
     sh_pipe_stages_free(&stages);
@@ -229,12 +229,23 @@ static sh_rc find_from(const struct sh_predict *l, struct found *f, int64_t k, i
     return SH_OK;
 }
 
+/* The least multiple of STEP tokens on a rank that tensor ranks with their tiles cut evenly. */
+static int64_t step_of(const struct sh_config *c)
+{
+    int64_t context = c->parallelism.context_parallel_degree, step = STEP * context;
+    int64_t parts = (int64_t)c->parallelism.tensor_parallel_degree * c->parallelism.tensor_parallel_tiles;
+
+    while (step / context * c->training.local_batch_size % parts)
+        step += STEP * context;
+    return step;
+}
+
 /* A budget of recomputation takes several plans for each length. The longest one recomputes all, or nearly so: what fits
  * then is a start that is close. */
 static sh_rc find(const struct sh_predict *l, struct found *f)
 {
     struct sh_predict all = {.cfg = l->cfg, .at = l->at, .priced = l->priced, .machine = l->machine};
-    int64_t step = (int64_t)STEP * l->cfg.parallelism.context_parallel_degree, start = l->cfg.training.seq_len / step;
+    int64_t step = step_of(&l->cfg), start = l->cfg.training.seq_len / step;
     struct found near = {.step = step};
 
     *f = near;
@@ -360,7 +371,7 @@ static bool is_possible(const struct sh_config *cfg)
 /* A little more than what fits without the cure, in steps that both have; 0: the model has no such positions. */
 static int64_t beyond(const struct sh_predict *with, const struct found *f)
 {
-    int64_t tokens = (f->fits + AFTER) * f->step, step = (int64_t)STEP * with->cfg.parallelism.context_parallel_degree;
+    int64_t tokens = (f->fits + AFTER) * f->step, step = step_of(&with->cfg);
 
     tokens -= tokens % step;
     return tokens > longest_possible(&with->cfg) ? 0 : tokens;

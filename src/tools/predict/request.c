@@ -93,40 +93,86 @@ static void say_mesh(const struct sh_predict *l)
                    missing_nodes(l));
 }
 
-/* Ranks of a group are neighbours; they exchange rows in each block, which should stay inside a node. */
+enum { OVER = 200 };
+
+/* How many nodes a group of `rank` is on. */
+static int nodes_of(const struct sh_predict *l, sh_group group, int rank)
+{
+    struct sh_mesh_shape mesh = l->mesh;
+    int node = l->at.ranks_per_node, last = sh_group_size(&mesh, group) - 1;
+
+    mesh.rank = rank;
+    return node ? sh_group_member(&mesh, group, last) / node - sh_group_member(&mesh, group, 0) / node + 1 : 1;
+}
+
+/* Ranks of a group are neighbours; they exchange rows in each block, which should stay inside a node. Empty if all do. What
+ * is predicted is the step of this rank, whose group may be on fewer nodes than others. */
+static const char *over_nodes(const struct sh_predict *l, sh_group group, char text[OVER])
+{
+    int own = nodes_of(l, group, l->mesh.rank), most = own;
+
+    for (int r = 0; r < l->at.world; r++)
+        most = nodes_of(l, group, r) > most ? nodes_of(l, group, r) : most;
+    text[0] = '\0';
+    if (most > 1)
+        snprintf(text, OVER,
+                 "; %s on %d nodes, so what they exchange crosses the network%s: a degree that divides the %d ranks of "
+                 "a node would not",
+                 own < most ? "others are" : "they are", most, own < most ? ", slower than this rank's" : "",
+                 l->at.ranks_per_node);
+    return text;
+}
+
+/* How the ranks that gather keys share the work of attention: equally, but for documents and windows. */
+static const char *balance_of(const struct sh_predict *l, char text[OVER])
+{
+    bool docs = sh_predict_document_tokens(l) != l->cfg.training.seq_len;
+    int window = sh_model_rows_of(l->p).window;
+    char documents[48] = "", windows[48] = "";
+
+    if (docs)
+        snprintf(documents, sizeof documents, "documents of %d tokens", sh_predict_document_tokens(l));
+    if (window)
+        snprintf(windows, sizeof windows, "%swindows of %d", docs ? " and " : "", window);
+    if (!l->build.options.gather)
+        text[0] = '\0';
+    else if (!sh_predict_document_tokens(l))
+        snprintf(text, OVER,
+                 ", which gather keys and values: how unequally documents of unknown length (data.document_tokens) "
+                 "share them is not known");
+    else if (docs || window)
+        snprintf(text, OVER, ", which gather keys and values: with %s%s the busiest has %.2f times the mean work",
+                 documents, windows, sh_predict_busiest(l));
+    else
+        snprintf(text, OVER, ", which gather keys and values");
+    return text;
+}
+
 static void say_context(const struct sh_predict *l)
 {
-    int ranks = sh_group_size(&l->mesh, l->mesh.context), node = l->at.ranks_per_node;
-    int last = sh_group_member(&l->mesh, l->mesh.context, ranks - 1);
-    int first = sh_group_member(&l->mesh, l->mesh.context, 0), nodes = node ? last / node - first / node + 1 : 1;
-    char over[160] = "";
+    int ranks = sh_group_size(&l->mesh, l->mesh.context);
+    char over[OVER], balance[OVER];
 
-    if (nodes > 1)
-        snprintf(
-            over, sizeof over,
-            "; they are on %d nodes, so what they exchange crosses the network: a degree that divides the %d ranks "
-            "of a node would not",
-            nodes, node);
     if (ranks > 1)
         sh_str_say(stdout, "context", "each sequence is cut over %d ranks, %d tokens on each%s%s", ranks,
-                   l->cfg.training.seq_len / ranks, l->build.options.gather ? ", which gather keys and values" : "",
-                   over);
+                   l->cfg.training.seq_len / ranks, balance_of(l, balance), over_nodes(l, l->mesh.context, over));
 }
 
 static void say_tensor(const struct sh_predict *l)
 {
     int ranks = sh_group_size(&l->mesh, l->mesh.tensor);
     long long rows = (long long)l->cfg.training.local_batch_size * l->cfg.training.seq_len;
-    char bytes[SH_STR_SHORT], tiles[48] = "";
+    char bytes[SH_STR_SHORT], tiles[48] = "", over[OVER];
 
     if (l->build.tensor_tiles > 1)
         snprintf(tiles, sizeof tiles, ", in %d tiles beside products", l->build.tensor_tiles);
     if (ranks > 1)
         sh_str_say(stdout, "tensor",
                    "matrices of blocks are cut over %d ranks, %lld rows on each; a block moves %s of them in a "
-                   "micro-step%s",
+                   "micro-step%s%s",
                    ranks, rows / ranks / sh_group_size(&l->mesh, l->mesh.context),
-                   sh_str_sum_of_bytes(sh_predict_block_bytes(l, l->mesh.tensor), bytes), tiles);
+                   sh_str_sum_of_bytes(sh_predict_block_bytes(l, l->mesh.tensor), bytes), tiles,
+                   over_nodes(l, l->mesh.tensor, over));
 }
 
 static void say_tiles(const struct sh_predict *l)

@@ -40,6 +40,7 @@ struct sh_predict_recovery sh_predict_recovery_of(const struct sh_machine *m, co
     return (struct sh_predict_recovery){.every = job->near_steps * step_seconds,
                                         .copy = job->near_copy,
                                         .silence = job->near_silence,
+                                        .end = m->failure.end_seconds,
                                         .start = m->failure.start_seconds,
                                         .load = job->near_load,
                                         .again = (1 + job->near_steps / 2) * step_seconds};
@@ -239,19 +240,22 @@ static void say_recovery(const struct sh_cost_request *r, const struct sh_predic
 {
     struct sh_predict_recovery near = sh_predict_recovery_of(r->machine, job, step->seconds);
     double between = sh_predict_failures_of(r->machine, job).between;
-    char silence[SH_STR_SHORT + 16] = "", goes[64] = "";
+    char silence[SH_STR_SHORT + 16] = "", end[SH_STR_SHORT + 16] = "", goes[64] = "";
     char load[SH_STR_SHORT], again[SH_STR_SHORT], copy[SH_STR_SHORT];
 
     if (near.silence > 0)
         snprintf(silence, sizeof silence, "silence %.3g s, ", near.silence);
+    if (near.end > 0)
+        snprintf(end, sizeof end, "end %.3g s, ", near.end);
     if (near.silence > 0 && between > 0)
         snprintf(goes, sizeof goes, "; %.2f %% of the time goes forward",
                  100 * sh_predict_near_goodput(&near, between));
-    sh_str_say(out, "recovery",
-               "%.3g s from memory after the loss of a %s: %sstart %.3g s, load %s, steps again %s; a copy takes %s%s",
-               sh_predict_recovery_seconds(&near), near.silence > 0 ? "node" : "rank", silence, near.start,
-               sh_predict_seconds(near.load, load), sh_predict_seconds(near.again, again),
-               sh_predict_seconds(near.copy, copy), goes);
+    sh_str_say(
+        out, "recovery",
+        "%.3g s from memory after the loss of a %s: %s%sstart %.3g s, load %s, steps again %s; a copy takes %s%s",
+        sh_predict_recovery_seconds(&near), near.silence > 0 ? "node" : "rank", silence, end, near.start,
+        sh_predict_seconds(near.load, load), sh_predict_seconds(near.again, again), sh_predict_seconds(near.copy, copy),
+        goes);
 }
 
 /* Prices are per device-hour, so time lost to failures costs too: the tokens per second are multiplied by the

@@ -9,8 +9,9 @@
 
 sh_rc sh_predict_make_stages(struct sh_predict *l, bool weigh)
 {
-    return sh_group_size(&l->mesh, l->mesh.pipeline) > 1 ? sh_pipe_stages_build(&l->build, weigh, NULL, &l->stages)
-                                                         : SH_OK;
+    return sh_group_size(&l->mesh, l->mesh.pipeline) > 1
+               ? sh_pipe_stages_build(&l->build, weigh, NULL, NULL, &l->stages)
+               : SH_OK;
 }
 
 int64_t sh_predict_bytes(const struct sh_predict *l)

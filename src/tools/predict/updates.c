@@ -27,6 +27,7 @@ static double decay_of(const struct sh_config *cfg, double lr, double weight_dec
 static void say_group(const struct sh_predict *l, const struct sh_config_group *g, int number)
 {
     const struct sh_program *p = l->p;
+    const char *by = "";
     int64_t elems = 0;
     char count[SH_STR_SHORT], text[256] = "";
     const struct {
@@ -41,6 +42,10 @@ static void say_group(const struct sh_predict *l, const struct sh_config_group *
             elems += p->saved[i].elems;
             n++;
         }
+    if (g->optimizer == SH_OPTIM_ADAMW)
+        by = ", by AdamW";
+    else if (g->optimizer >= 0 && sh_cfg_is_muon(g->optimizer))
+        by = ", matrices by Muon";
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!isnan(numbers[i].value))
             at += snprintf(text + at, sizeof text - (size_t)at, ", %s %g", numbers[i].what, numbers[i].value);
@@ -48,7 +53,7 @@ static void say_group(const struct sh_predict *l, const struct sh_config_group *
         snprintf(text + at, sizeof text - (size_t)at, " (lr x weight_decay %.3g)",
                  decay_of(&l->cfg, g->lr, g->weight_decay));
     sh_str_say(stdout, "group", "'%s': %d tensors, %s elements%s%s", g->pattern, n, sh_str_count(elems, count), text,
-               g->adamw ? ", by AdamW" : "");
+               by);
 }
 
 static void say_groups(const struct sh_predict *l)
@@ -69,14 +74,16 @@ struct work {
     double all, busiest; /* operations: of all ranks, and of the busiest of each wave */
 };
 
-/* Operations of the matrices of an ORTHO that begin between two places. */
-static double flops_between(const struct sh_program *p, const struct sh_op *op, int64_t begin, int64_t end)
+/* Operations that are done for the matrices of an ORTHO that begin between two places: GPUs make whole products. */
+static double flops_between(const struct sh_predict *l, const struct sh_op *op, int64_t begin, int64_t end)
 {
+    const struct sh_matrix *x = l->p->matrices + op->attr.ortho.first_all;
+    int steps = op->attr.ortho.steps;
     double flops = 0;
 
-    for (int i = op->attr.ortho.first_all; i < op->attr.ortho.first_all + op->attr.ortho.count_all; i++)
-        if (p->matrices[i].at >= begin && p->matrices[i].at < end)
-            flops += sh_matrix_flops(&p->matrices[i], op->attr.ortho.steps);
+    for (int i = 0; i < op->attr.ortho.count_all; i++)
+        if (x[i].at >= begin && x[i].at < end)
+            flops += sh_matrix_flops(&x[i], steps) - (l->at.gpu ? 0 : sh_matrix_copied(&x[i], steps));
     return flops;
 }
 
@@ -90,8 +97,10 @@ static double largest(const double *load, int n)
 }
 
 /* Add an ORTHO to the loads of its wave. */
-static void add_ortho(const struct sh_program *p, const struct sh_op *op, struct work *w, double *load)
+static void add_ortho(const struct sh_predict *l, const struct sh_op *op, struct work *w, double *load)
 {
+    const struct sh_program *p = l->p;
+
     for (int i = op->attr.ortho.first_all; i < op->attr.ortho.first_all + op->attr.ortho.count_all; i++) {
         w->matrices += (int)p->matrices[i].repeat;
         w->elems += p->matrices[i].repeat * p->matrices[i].out * p->matrices[i].in;
@@ -99,7 +108,7 @@ static void add_ortho(const struct sh_program *p, const struct sh_op *op, struct
     for (int r = 0; r < (op->attr.ortho.maker == SH_NONE ? w->ranks * w->sharers : w->ranks); r++) {
         bool cut = op->attr.ortho.first_cut != SH_NONE;
         const int64_t *at = cut ? p->cuts + op->attr.ortho.first_cut + r : NULL;
-        double flops = flops_between(p, op, cut ? at[0] : 0, cut ? at[1] : INT64_MAX);
+        double flops = flops_between(l, op, cut ? at[0] : 0, cut ? at[1] : INT64_MAX);
 
         load[op->attr.ortho.maker == SH_NONE ? r : op->attr.ortho.maker * w->ranks + r] += flops;
         w->all += flops;
@@ -129,7 +138,7 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
         w.replicas = sh_group_size(&l->mesh, l->p->units[op->unit].replicate);
         w.sharers = op->attr.ortho.sharers;
         w.owners = sh_owners_of(w.ranks, l->build.options.ortho.owners) * w.sharers;
-        add_ortho(l->p, op, &w, load);
+        add_ortho(l, op, &w, load);
     }
     w.busiest += largest(load, most);
     free(load);

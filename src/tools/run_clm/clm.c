@@ -14,24 +14,6 @@
 
 enum { BLOCK = 1024 }; /* the default of run_clm.py, unless the model has less */
 
-/* Load the keys so far as a configuration, with those of the command line, which take precedence. */
-static sh_rc load(struct sh_clm *c)
-{
-    const struct sh_cmd_args *args = c->args;
-    char **pairs = sh_clm_pairs(c);
-    sh_rc rc = sh_config_options(c->n_keys, (const char *const *)pairs, args->n_overrides, args->overrides, &c->cfg);
-
-    for (int i = 0; i < c->n_keys; i++)
-        free(pairs[i]);
-    free(pairs);
-    return rc;
-}
-
-static sh_rc refuse(const char *text)
-{
-    return sh_fail(SH_E_USAGE, "sherd run_clm: %s", text);
-}
-
 /* Refuse options that contradict each other, or that would silently have no effect. */
 static sh_rc check_evaluation(struct sh_clm *c)
 {
@@ -42,16 +24,17 @@ static sh_rc check_evaluation(struct sh_clm *c)
     SH_CLM_NOTE(sh_clm_truth(c, "--do_train", &trains));
     SH_CLM_NOTE(sh_clm_truth(c, "--do_eval", &evaluates));
     if (sh_clm_option(c, "--do_train") && !trains)
-        SH_CLM_NOTE(sh_fail(SH_E_USAGE, "sherd run_clm: --do_train False %s", other));
+        SH_CLM_NOTE(sh_clm_refuse("--do_train False %s", other));
     else if (evaluates && !trains)
-        SH_CLM_NOTE(sh_fail(SH_E_USAGE, "sherd run_clm: --do_eval without --do_train %s", other));
+        SH_CLM_NOTE(sh_clm_refuse("--do_eval without --do_train %s", other));
     c->evaluates = evaluates || c->when[SH_CLM_EVAL] != SH_CLM_NEVER;
     c->splits = c->evaluates && !validation && train && sh_clm_is_text(train);
     if (c->evaluates && !validation && !c->splits && !sh_clm_gives(c, "validation.dataset_path"))
-        return refuse("--do_eval, --eval_strategy and --eval_steps need --validation_file FILE; only a text as "
-                      "--train_file can be split");
+        return sh_clm_refuse("--do_eval, --eval_strategy and --eval_steps need --validation_file FILE; only a text as "
+                             "--train_file can be split");
     if (!c->evaluates && validation)
-        return refuse("--validation_file without --do_eval, --eval_strategy or --eval_steps is not used; add one");
+        return sh_clm_refuse(
+            "--validation_file without --do_eval, --eval_strategy or --eval_steps is not used; add one");
     return SH_OK;
 }
 
@@ -61,13 +44,12 @@ static sh_rc check_together(struct sh_clm *c)
     const char *schedule = sh_clm_option(c, "--lr_scheduler_type");
 
     for (int i = 0; i < c->args->n_positional; i++)
-        SH_CLM_NOTE(
-            sh_fail(SH_E_USAGE, "sherd run_clm: \"%s\" is not an option; each begins with --", c->args->positional[i]));
+        SH_CLM_NOTE(sh_clm_refuse("\"%s\" is not an option; each begins with --", c->args->positional[i]));
     if (schedule && !strcmp(schedule, "constant") && c->warmup > 0)
-        SH_CLM_NOTE(refuse("--lr_scheduler_type constant has no warm-up; constant_with_warmup has one"));
+        SH_CLM_NOTE(sh_clm_refuse("--lr_scheduler_type constant has no warm-up; constant_with_warmup has one"));
     if (!sh_clm_option(c, "--train_file") && !sh_clm_gives(c, "training.dataset_path") && !sh_clm_gives(c, "data.mix"))
-        SH_CLM_NOTE(
-            refuse("no training data: give --train_file FILE, a token file (.bin) or a text (.txt, .jsonl, .json)"));
+        SH_CLM_NOTE(sh_clm_refuse(
+            "no training data: give --train_file FILE, a token file (.bin) or a text (.txt, .jsonl, .json)"));
     SH_CLM_NOTE(sh_clm_check_files(c));
     SH_CLM_NOTE(check_evaluation(c));
     return SH_OK;
@@ -85,13 +67,11 @@ static bool is_exported(const struct sh_config *cfg)
 /* What follows from the model and the mesh. */
 static sh_rc set_model_keys(struct sh_clm *c)
 {
-    struct sh_config *cfg = &c->cfg;
-    int rank, world;
+    const struct sh_config *cfg = &c->cfg;
 
-    sh_mesh_world(&rank, &world);
     if (!sh_clm_get(c, "training.seq_len"))
         sh_clm_set_number(c, "training.seq_len", cfg->model.max_seq_len < BLOCK ? cfg->model.max_seq_len : BLOCK);
-    sh_clm_set_number(c, "training.global_batch_size", cfg->training.local_batch_size * c->accumulate * world);
+    sh_clm_set_number(c, "training.global_batch_size", cfg->training.local_batch_size * c->accumulate * c->world);
     if (!cfg->lora.rank && cfg->checkpoint.enable && is_exported(cfg))
         sh_clm_set(c, "checkpoint.last_save_in_hf", "true");
     if (c->evaluates) {
@@ -109,7 +89,7 @@ static sh_rc load_model(struct sh_clm *c)
     SH_CLM_NOTE(sh_clm_model(c));
     if (c->problems.n > before)
         return SH_OK;
-    sh_rc rc = load(c);
+    sh_rc rc = sh_clm_load(c);
 
     if (rc == SH_E_DATA && before)
         rc = SH_E_USAGE;
@@ -130,7 +110,22 @@ static sh_rc begin(struct sh_clm *c)
     if (c->ignored)
         sh_log_info("ignored: %.*s: without effect here", (int)strlen(c->ignored) - 2, c->ignored);
     SH_TRY(sh_problems_fail(&c->problems));
-    return load(c);
+    return sh_clm_load(c);
+}
+
+/* Print the options as a file for `sherd train`, with the keys of the command line in a comment. */
+static sh_rc print_words(const struct sh_clm *c)
+{
+    char *text;
+
+    SH_TRY(sh_config_print_some(&c->cfg, sh_clm_has, c, &text));
+    printf("# sherd train THIS.yaml");
+    for (int i = 0; i < c->args->n_overrides; i++)
+        printf(" --%s", c->args->overrides[i]);
+    printf("\n%s", text);
+    fflush(stdout);
+    free(text);
+    return SH_OK;
 }
 
 /* Last stage: what the data decide. Local. */
@@ -139,28 +134,13 @@ static sh_rc finish(struct sh_clm *c)
     int64_t epoch;
 
     SH_TRY(sh_clm_set_steps(c, &epoch));
-    SH_TRY(load(c));
+    SH_TRY(sh_clm_load(c));
     sh_clm_set_events(c, epoch);
-    SH_TRY(load(c));
-    return sh_clm_prints_only(c) ? SH_OK : sh_cmd_settle(&c->cfg);
-}
-
-/* Print the options as a file for `sherd train`, with the keys of the command line in a comment. */
-static void print_words(const struct sh_clm *c)
-{
-    const struct sh_cmd_args *args = c->args;
-    char *text = sh_clm_yaml(c);
-    int rank, world;
-
-    sh_mesh_world(&rank, &world);
-    if (rank == 0) {
-        printf("# sherd train THIS.yaml");
-        for (int i = 0; i < args->n_overrides; i++)
-            printf(" --%s", args->overrides[i]);
-        printf("\n%s", text);
-        fflush(stdout);
-    }
-    free(text);
+    SH_TRY(sh_clm_load(c));
+    if (c->prints_only)
+        return SH_OK;
+    SH_TRY(sh_cmd_settle(&c->cfg));
+    return c->rank == 0 ? print_words(c) : SH_OK;
 }
 
 /* Collective. */
@@ -172,13 +152,13 @@ sh_rc sh_cmd_run_clm(const struct sh_cmd *cmd, const struct sh_cmd_args *args)
     c->cmd = cmd;
     c->args = args;
     c->problems = args->problems;
+    sh_mesh_world(&c->rank, &c->world);
+    c->prints_only = sh_clm_option(c, "--print-config") != NULL;
     SH_TRY_OUT(sh_agree(begin(c)));
     SH_TRY_OUT(sh_clm_locate(c));
-    SH_TRY_OUT(sh_agree(sh_clm_prints_only(c) ? SH_OK : sh_clm_tokenize_all(c)));
+    SH_TRY_OUT(sh_agree(c->prints_only ? SH_OK : sh_clm_tokenize_all(c)));
     SH_TRY_OUT(sh_agree(finish(c)));
-    if (!sh_clm_prints_only(c))
-        print_words(c);
-    rc = sh_clm_prints_only(c) ? sh_cmd_print_config(&c->cfg) : sh_cmd_train_with(&c->cfg);
+    rc = c->prints_only ? sh_cmd_print_config(&c->cfg) : sh_cmd_train_with(&c->cfg);
 out:
     sh_clm_free(c);
     free(c);

@@ -4,7 +4,6 @@
 #include "io/data/data.h"
 #include "src/base/log.h"
 #include "src/base/mem.h"
-#include "src/mesh/mesh.h"
 #include "src/run/feed.h"
 #include "src/text/chat/chat.h"
 #include "src/text/corpus/files.h"
@@ -23,27 +22,33 @@ static const struct file {
 };
 enum { TRAIN, VALIDATION, N_FILES, LINE_BYTES = 1 << 16 };
 
-/* The end of a name that says what is in the file, without that of a compressed one. */
-static bool ends_in(const char *name, const char *const *ends)
+enum kind { UNKNOWN, TOKENS, TEXT, LINES };
+
+/* By the end of the name, without that of a compressed file. */
+static enum kind kind_of(const char *name)
 {
+    static const struct {
+        const char *end;
+        enum kind kind;
+    } ends[] = {{".gz", UNKNOWN}, {".zst", UNKNOWN}, {".bin", TOKENS},
+                {".txt", TEXT},   {".jsonl", LINES}, {".json", LINES}};
     size_t length = strlen(name);
 
-    length -= length > 3 && !strcmp(name + length - 3, ".gz") ? 3 : 0;
-    length -= length > 4 && !strncmp(name + length - 4, ".zst", 4) ? 4 : 0;
-    for (; *ends; ends++)
-        if (length > strlen(*ends) && !strncmp(name + length - strlen(*ends), *ends, strlen(*ends)))
-            return true;
-    return false;
-}
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        size_t end = strlen(ends[i].end);
 
-static bool is_lines(const char *name)
-{
-    return ends_in(name, (const char *const[]){".jsonl", ".json", NULL});
+        if (length <= end || strncmp(name + length - end, ends[i].end, end) != 0)
+            continue;
+        if (ends[i].kind != UNKNOWN)
+            return ends[i].kind;
+        length -= end;
+    }
+    return UNKNOWN;
 }
 
 bool sh_clm_is_text(const char *name)
 {
-    return is_lines(name) || ends_in(name, (const char *const[]){".txt", NULL});
+    return kind_of(name) >= TEXT;
 }
 
 /* A file of lines begins with an object that has a text. A packed file shows its lines only when it is tokenized, and a
@@ -57,14 +62,12 @@ static sh_rc check_lines(const struct file *f, const char *given)
     sh_rc rc = SH_OK;
 
     if (line[strspn(line, " \t")] == '[')
-        rc = sh_fail(SH_E_USAGE,
-                     "sherd run_clm: %s %s: a list; each object needs a line of its own: jq -c '.[]' %s >lines.jsonl",
-                     f->option, given, given);
+        rc = sh_clm_refuse("%s %s: a list; each object needs a line of its own: jq -c '.[]' %s >lines.jsonl", f->option,
+                           given, given);
     else if (chat)
-        rc = sh_fail(SH_E_USAGE,
-                     "sherd run_clm: %s %s: its lines are conversations; `sherd tokenize %s -o %s --format %s "
-                     "--chat-template auto --tokenizer DIR` makes a file for %s of which the answers are learned",
-                     f->option, given, given, f->tokens, chat, f->option);
+        rc = sh_clm_refuse("%s %s: its lines are conversations; `sherd tokenize %s -o %s --format %s "
+                           "--chat-template auto --tokenizer DIR` makes a file for %s of which the answers are learned",
+                           f->option, given, given, f->tokens, chat, f->option);
     json_decref(object);
     if (in)
         fclose(in);
@@ -79,14 +82,13 @@ static sh_rc check_file(const struct sh_clm *c, const struct file *f)
 
     if (!given)
         return SH_OK;
-    if (!sh_clm_is_text(given) && !ends_in(given, (const char *const[]){".bin", NULL}))
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: %s %s: names of token files end in .bin, of texts in .txt, .jsonl or .json; "
-                       "`sherd tokenize %s -o %s --tokenizer DIR --format text` makes a token file",
-                       f->option, given, given, f->tokens);
+    if (kind_of(given) == UNKNOWN)
+        return sh_clm_refuse("%s %s: names of token files end in .bin, of texts in .txt, .jsonl or .json; "
+                             "`sherd tokenize %s -o %s --tokenizer DIR --format text` makes a token file",
+                             f->option, given, given, f->tokens);
     if (access(given, R_OK) != 0 && !strpbrk(given, "*?["))
-        return sh_fail(SH_E_USAGE, "sherd run_clm: %s %s: there is no such file", f->option, given);
-    return is_lines(given) ? check_lines(f, given) : SH_OK;
+        return sh_clm_refuse("%s %s: there is no such file", f->option, given);
+    return kind_of(given) == LINES ? check_lines(f, given) : SH_OK;
 }
 
 sh_rc sh_clm_check_files(struct sh_clm *c)
@@ -110,13 +112,11 @@ static sh_rc check_tokenizer(const struct sh_clm *c, const struct file *f, const
     free(path);
     if (known)
         return SH_OK;
-    return sh_fail(SH_E_USAGE,
-                   "sherd run_clm: %s %s: there is no %s/tokenizer.json to tokenize it; `sherd tokenize %s -o %s "
-                   "--tokenizer TOKENIZER` makes a token file",
-                   f->option, given, folder, given, f->tokens);
+    return sh_clm_refuse("%s %s: there is no %s/tokenizer.json to tokenize it; `sherd tokenize %s -o %s "
+                         "--tokenizer TOKENIZER` makes a token file",
+                         f->option, given, folder, given, f->tokens);
 }
 
-/* Sets the keys of the two files; for a text, to the token file that it will become. */
 sh_rc sh_clm_set_files(struct sh_clm *c)
 {
     for (int i = 0; i < N_FILES; i++) {
@@ -148,7 +148,7 @@ static sh_rc tokenize(const struct sh_clm *c, int i)
                                    .output = to,
                                    .val_output = rest,
                                    .val_fraction = splits ? (double)c->percent / 100 : 0,
-                                   .format = is_lines(text) ? SH_FORMAT_JSONL : SH_FORMAT_TEXT};
+                                   .format = kind_of(text) == LINES ? SH_FORMAT_JSONL : SH_FORMAT_TEXT};
     struct sh_token_report report = {0};
     sh_rc rc = sh_mkdir_p(cfg->job.dump_folder);
 
@@ -167,10 +167,7 @@ static sh_rc tokenize(const struct sh_clm *c, int i)
 /* Third stage, on rank 0; the other ranks wait in the agreement that follows. */
 sh_rc sh_clm_tokenize_all(const struct sh_clm *c)
 {
-    int rank, world;
-
-    sh_mesh_world(&rank, &world);
-    for (int i = 0; i < N_FILES && rank == 0; i++) {
+    for (int i = 0; i < N_FILES && c->rank == 0; i++) {
         const char *given = sh_clm_option(c, files[i].option);
 
         if (given && sh_clm_is_text(given))
@@ -179,18 +176,16 @@ sh_rc sh_clm_tokenize_all(const struct sh_clm *c)
     return SH_OK;
 }
 
-/* The sequences of an epoch. */
 sh_rc sh_clm_count_windows(struct sh_clm *c, int64_t *windows)
 {
     const char *file = sh_clm_option(c, "--train_file");
     struct sh_data_options opt;
     struct sh_data *data;
 
-    if (sh_clm_prints_only(c) && file && sh_clm_is_text(file))
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: --print-config does not tokenize %s, so the steps of its epochs are not known; "
-                       "add --max_steps N",
-                       file);
+    if (c->prints_only && file && sh_clm_is_text(file))
+        return sh_clm_refuse("--print-config does not tokenize %s, so the steps of its epochs are not known; "
+                             "add --max_steps N",
+                             file);
     SH_TRY(sh_cmd_settle(&c->cfg));
     SH_TRY(sh_feed_options(&c->cfg, c->cfg.training.dataset_path, false, &opt));
     SH_TRY(sh_data_open(&opt, &data));

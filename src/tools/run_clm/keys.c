@@ -1,4 +1,4 @@
-/* Keys with values, and the YAML file that they form. */
+/* Keys with values, and the configuration that they form. */
 #include "src/tools/run_clm/clm.h"
 
 #include "src/base/mem.h"
@@ -20,6 +20,11 @@ const char *sh_clm_get(const struct sh_clm *c, const char *key)
     const struct sh_clm_key *k = find(c, key);
 
     return k ? k->value : NULL;
+}
+
+bool sh_clm_has(const void *c, const char *key)
+{
+    return find(c, key) != NULL;
 }
 
 /* In the place of the first: a later stage corrects an earlier one. */
@@ -56,8 +61,8 @@ sh_rc sh_clm_choose(struct sh_clm *c, const char *option, const char *key, const
     struct sh_clm_key *k = find(c, key);
 
     if (k && k->option && strcmp(k->value, value) != 0)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: %s and %s contradict each other: %s is %s or %s", k->option, option,
-                       key, k->value, value);
+        return sh_clm_refuse("%s and %s contradict each other: %s is %s or %s", k->option, option, key, k->value,
+                             value);
     sh_rc rc = sh_config_check_value(key, value);
 
     if (rc != SH_OK)
@@ -85,10 +90,10 @@ static const char *own_option(const struct sh_clm *c, const char *key)
     return NULL;
 }
 
-/* Of an option with a file, only the name. */
-char **sh_clm_pairs(const struct sh_clm *c)
+/* With the option that set a key, so that messages name it; of one with a file, only its name. */
+sh_rc sh_clm_load(struct sh_clm *c)
 {
-    char **pairs = sh_calloc((size_t)c->n_keys + 1, sizeof *pairs);
+    char **pairs = sh_calloc((size_t)c->n_keys, sizeof *pairs);
 
     for (int i = 0; i < c->n_keys; i++) {
         const struct sh_clm_key *k = &c->keys[i];
@@ -97,7 +102,13 @@ char **sh_clm_pairs(const struct sh_clm *c)
         pairs[i] = sh_strfmt("%.*s%s%s=%s", option ? (int)strcspn(option, " ") : 0, option ? option : "",
                              option ? ": " : "", k->name, k->value);
     }
-    return pairs;
+    sh_rc rc =
+        sh_config_options(c->n_keys, (const char *const *)pairs, c->args->n_overrides, c->args->overrides, &c->cfg);
+
+    for (int i = 0; i < c->n_keys; i++)
+        free(pairs[i]);
+    free(pairs);
+    return rc;
 }
 
 void sh_clm_free(struct sh_clm *c)
@@ -109,60 +120,4 @@ void sh_clm_free(struct sh_clm *c)
     }
     free(c->keys);
     free(c->ignored);
-}
-
-/* In double quotes, except for words that YAML reads unchanged. */
-static void print_value(FILE *out, const char *value)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
-
-    if (value[0] && value[0] != '-' && !value[strspn(value, plain)]) {
-        fputs(value, out);
-        return;
-    }
-    fputc('"', out);
-    for (const char *c = value; *c; c++)
-        if (*c == '"' || *c == '\\')
-            fprintf(out, "\\%c", *c);
-        else if ((unsigned char)*c < ' ')
-            fprintf(out, "\\x%02x", (unsigned)*c);
-        else
-            fputc(*c, out);
-    fputc('"', out);
-}
-
-/* The dot is compared too: "model." is not a prefix of "models.". */
-static bool same_section(const char *a, const char *b)
-{
-    return !strncmp(a, b, strcspn(a, ".") + 1);
-}
-
-/* All keys of the section of key `first`, unless it was printed with an earlier one. */
-static void print_section(FILE *out, const struct sh_clm *c, int first)
-{
-    int length = (int)strcspn(c->keys[first].name, ".");
-
-    for (int i = 0; i < first; i++)
-        if (same_section(c->keys[i].name, c->keys[first].name))
-            return;
-    fprintf(out, "%.*s:\n", length, c->keys[first].name);
-    for (int i = first; i < c->n_keys; i++)
-        if (same_section(c->keys[i].name, c->keys[first].name)) {
-            fprintf(out, "  %s: ", c->keys[i].name + length + 1);
-            print_value(out, c->keys[i].value);
-            fputc('\n', out);
-        }
-}
-
-/* Grouped by sections, because YAML allows each only once, in the order in which they first occurred. */
-char *sh_clm_yaml(const struct sh_clm *c)
-{
-    char *text = NULL;
-    size_t bytes;
-    FILE *out = sh_memstream(&text, &bytes);
-
-    for (int i = 0; i < c->n_keys; i++)
-        print_section(out, c, i);
-    fclose(out);
-    return text;
 }

@@ -6,12 +6,10 @@
 #include "io/foreign/hf/config/family.h"
 #include "src/base/mem.h"
 
-#include <ctype.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 /* The defaults of a class, except values that follow from other keys, which may be given in addition. */
 struct defaults {
@@ -53,7 +51,7 @@ static sh_rc override(json_t *file, const char *overrides)
         char *value = strchr(pair, '=');
 
         if (!value) {
-            rc = sh_fail(SH_E_USAGE, "sherd run_clm: --config_overrides: \"%s\" is not name=value", pair);
+            rc = sh_clm_refuse("--config_overrides: \"%s\" is not name=value", pair);
             break;
         }
         *value++ = '\0';
@@ -64,7 +62,7 @@ static sh_rc override(json_t *file, const char *overrides)
                      : !strcasecmp(value, "false") ? json_false()
                                                    : json_string(value);
         if (json_object_set_new(file, pair, number))
-            rc = sh_fail(SH_E_USAGE, "sherd run_clm: --config_overrides: not UTF-8");
+            rc = sh_clm_refuse("--config_overrides: not UTF-8");
     }
     free(copy);
     return rc;
@@ -77,7 +75,7 @@ static sh_rc set_type(struct sh_clm *c, const char *type, const char *overrides)
     json_t *file = json_pack("{s:s}", "model_type", type);
     struct defaults d = {.c = c, .family = sh_hf_family_of_type(type), .file = file};
     char *text = NULL;
-    sh_rc rc = file ? SH_OK : sh_fail(SH_E_USAGE, "sherd run_clm: --model_type: not UTF-8");
+    sh_rc rc = file ? SH_OK : sh_clm_refuse("--model_type: not UTF-8");
 
     if (rc == SH_OK && overrides)
         rc = override(file, overrides);
@@ -91,72 +89,40 @@ static sh_rc set_type(struct sh_clm *c, const char *type, const char *overrides)
     return rc;
 }
 
-/* Whether a name is one of the Hub's, NAME or OWNER/NAME, and safe in a command. */
-static bool is_hub_name(const char *name)
-{
-    const char *slash = strchr(name, '/');
-    bool safe = isalnum((unsigned char)name[0]) &&
-                (!slash || (isalnum((unsigned char)slash[1]) && !strchr(slash + 1, '/')));
-
-    for (const char *at = name; *at; at++)
-        safe = safe && (isalnum((unsigned char)*at) || strchr("._-/", *at));
-    return safe;
-}
-
-/* Models are not downloaded: the message has the whole command that does it. */
 static sh_rc check_folder(const struct sh_clm *c, const char *option)
 {
-    const char *given = sh_clm_option(c, option), *slash = given ? strchr(given, '/') : NULL;
+    const char *given = sh_clm_option(c, option);
+    sh_rc rc = given && strcmp(given, "byte") != 0 ? sh_hf_config_find(given) : SH_OK;
 
-    if (!given || !strcmp(given, "byte") || access(given, F_OK) == 0)
-        return SH_OK;
-    if (!is_hub_name(given))
-        return sh_fail(SH_E_USAGE, "sherd run_clm: %s: there is no folder %s here", option, given);
-    const char *folder = slash ? slash + 1 : given;
-
-    return sh_fail(
-        SH_E_USAGE,
-        "sherd run_clm: %s: %s is not a folder here; nothing is downloaded: `hf download %s --local-dir %s`, "
-        "then %s %s",
-        option, given, given, folder, option, folder);
+    return rc == SH_OK ? SH_OK : sh_fail_prefix(SH_E_USAGE, "sherd run_clm: %s: ", option);
 }
 
-/* Exactly one of the options must be given; --model.hf counts as one. */
-static sh_rc check_one(const struct sh_clm *c)
-{
-    static const char *const words[] = {"--model_name_or_path", "--model_name", "--config_name", "--model_type"};
-    const char *first = sh_cmd_names_folder(c->args) ? "--model.hf" : NULL;
-
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (!sh_clm_option(c, words[i]))
-            continue;
-        if (first)
-            return sh_fail(SH_E_USAGE, "sherd run_clm: %s and %s each give the whole model; give one", first, words[i]);
-        first = words[i];
-        if (i < 3)
-            SH_TRY(check_folder(c, words[i]));
-    }
-    if (!first)
-        return sh_fail(
-            SH_E_USAGE,
-            "sherd run_clm: which model? give --model_name_or_path DIR, a folder of transformers; from scratch, "
-            "--config_name DIR or --model_type TYPE");
-    return check_folder(c, "--tokenizer_name");
-}
-
-/* --config_name gives only the shape: weights in that folder are not read. */
+/* Exactly one of these must be given; --model.hf counts as one. --config_name gives only the shape: weights in that
+ * folder are not read. */
 sh_rc sh_clm_model(struct sh_clm *c)
 {
-    const char *folder = sh_clm_option(c, "--model_name_or_path"), *type = sh_clm_option(c, "--model_type");
-    const char *config = sh_clm_option(c, "--config_name"), *overrides = sh_clm_option(c, "--config_overrides");
+    static const char *const words[] = {"--model_name_or_path", "--model_name", "--config_name", "--model_type"};
+    enum { CONFIG = 2, TYPE };
+    const char *first = sh_cmd_names_folder(c->args) ? "--model.hf" : NULL, *given = NULL;
+    const char *overrides = sh_clm_option(c, "--config_overrides");
 
-    SH_TRY(check_one(c));
-    if (overrides && !type)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --config_overrides changes the sizes of a --model_type");
-    folder = folder ? folder : sh_clm_option(c, "--model_name");
-    if (folder || config)
-        sh_clm_set(c, "model.hf_assets_path", folder ? folder : config);
-    if (config)
-        sh_clm_set(c, "checkpoint.initial_load_in_hf", "false");
-    return type ? set_type(c, type, overrides) : SH_OK;
+    for (int i = 0; i <= TYPE; i++) {
+        given = sh_clm_option(c, words[i]);
+        if (given && first)
+            return sh_clm_refuse("%s and %s each give the whole model; give one", first, words[i]);
+        first = given ? words[i] : first;
+        if (!given || i == TYPE)
+            continue;
+        SH_TRY(check_folder(c, words[i]));
+        sh_clm_set(c, "model.hf_assets_path", given);
+        if (i == CONFIG)
+            sh_clm_set(c, "checkpoint.initial_load_in_hf", "false");
+    }
+    if (!first)
+        return sh_clm_refuse("which model? give --model_name_or_path DIR, a folder of transformers; from scratch, "
+                             "--config_name DIR or --model_type TYPE");
+    SH_TRY(check_folder(c, "--tokenizer_name"));
+    if (overrides && !given)
+        return sh_clm_refuse("--config_overrides changes the sizes of a --model_type");
+    return given ? set_type(c, given, overrides) : SH_OK;
 }

@@ -35,8 +35,7 @@ static sh_rc read_strategy(struct sh_clm *c, int i)
                  : !strcasecmp(given, "steps") ? SH_CLM_STEPS
                                                : SH_CLM_NEVER;
     if (c->when[i] == SH_CLM_NEVER && strcasecmp(given, "no") != 0)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: %s must be steps, epoch or no, not \"%s\"", events[i].strategy,
-                       given);
+        return sh_clm_refuse("%s must be steps, epoch or no, not \"%s\"", events[i].strategy, given);
     return SH_OK;
 }
 
@@ -45,7 +44,7 @@ static sh_rc read_share(struct sh_clm *c, const char *name, double none, double 
 {
     SH_CLM_NOTE(sh_cmd_number(c->cmd, c->args, name, 0, (double)SH_CLM_MOST_STEPS, none, out));
     if (*out > 1 && *out != floor(*out))
-        return sh_fail(SH_E_USAGE, "sherd run_clm: %s must be a whole number, or a share of the steps below 1", name);
+        return sh_clm_refuse("%s must be a whole number, or a share of the steps below 1", name);
     return SH_OK;
 }
 
@@ -60,7 +59,7 @@ sh_rc sh_clm_read_numbers(struct sh_clm *c)
         SH_CLM_NOTE(read_strategy(c, i));
         SH_CLM_NOTE(read_share(c, events[i].steps, events[i].none, &c->every[i]));
         if (sh_clm_option(c, events[i].steps) && c->every[i] <= 0)
-            SH_CLM_NOTE(sh_fail(SH_E_USAGE, "sherd run_clm: %s must be above 0", events[i].steps));
+            SH_CLM_NOTE(sh_clm_refuse("%s must be above 0", events[i].steps));
     }
     SH_CLM_NOTE(sh_cmd_whole(cmd, args, "--max_steps", -1, SH_CLM_MOST_STEPS, -1, &c->most));
     SH_CLM_NOTE(sh_cmd_number(cmd, args, "--num_train_epochs", 1e-9, 1e9, 3, &c->epochs));
@@ -87,8 +86,8 @@ static sh_rc find_position(struct sh_clm *c)
         rc = sh_ckpt_trusted(path, cfg->checkpoint.trust);
     if (rc == SH_OK && path)
         rc = sh_ckpt_read_meta(path, &meta);
-    c->step = meta.step;
-    c->samples = meta.samples;
+    c->done[0] = meta.step;
+    c->done[1] = meta.samples;
     sh_ckpt_meta_free(&meta);
     free(path);
     free(folder);
@@ -103,14 +102,12 @@ static sh_rc check_resume(const struct sh_clm *c)
 
     SH_TRY(sh_clm_truth(c, "--overwrite_output_dir", &overwrites));
     if (c->newest[0] && (overwrites || (is_truth && !sh_trainer_truth(from))))
-        return sh_fail(SH_E_USAGE,
-                       "sherd run_clm: %s: %s would be resumed, and nothing is deleted; give another --output_dir, or "
-                       "remove that folder",
-                       overwrites ? "--overwrite_output_dir" : "--resume_from_checkpoint False", c->newest);
+        return sh_clm_refuse("%s: %s would be resumed, and nothing is deleted; give another --output_dir, or "
+                             "remove that folder",
+                             overwrites ? "--overwrite_output_dir" : "--resume_from_checkpoint False", c->newest);
     if (from && !is_truth && strcmp(from, c->newest) != 0 && strcmp(from, c->cfg.job.dump_folder) != 0)
-        return sh_fail(
-            SH_E_USAGE,
-            "sherd run_clm: --resume_from_checkpoint %s: leave it out: the newest checkpoint of --output_dir is "
+        return sh_clm_refuse(
+            "--resume_from_checkpoint %s: leave it out: the newest checkpoint of --output_dir is "
             "always resumed; --checkpoint.initial_load_path=FILE goes on from another, in a new --output_dir",
             from);
     return SH_OK;
@@ -119,22 +116,12 @@ static sh_rc check_resume(const struct sh_clm *c)
 /* Second stage: where earlier starts stopped. Collective: all ranks take what rank 0 has found. */
 sh_rc sh_clm_locate(struct sh_clm *c)
 {
-    int64_t position[2];
-    int rank, world;
-    sh_rc rc = SH_OK;
+    sh_rc rc = c->rank == 0 ? find_position(c) : SH_OK;
 
-    sh_mesh_world(&rank, &world);
-    if (rank == 0)
-        rc = find_position(c);
-    if (rank == 0 && rc == SH_OK)
+    if (c->rank == 0 && rc == SH_OK)
         rc = check_resume(c);
     SH_TRY(sh_agree(rc));
-    position[0] = c->step;
-    position[1] = c->samples;
-    SH_TRY(sh_mesh_bcast(position, sizeof position, 0));
-    c->step = position[0];
-    c->samples = position[1];
-    return SH_OK;
+    return sh_mesh_bcast(c->done, sizeof c->done, 0);
 }
 
 static int64_t divide_up(int64_t a, int64_t b)
@@ -148,7 +135,6 @@ sh_rc sh_clm_set_steps(struct sh_clm *c, int64_t *epoch)
 {
     bool by_epochs = c->most <= 0 && !sh_clm_gives(c, "training.steps"), counts = by_epochs;
     int64_t windows = 0;
-    int rank, world;
 
     *epoch = 1;
     if (c->most > 0)
@@ -158,17 +144,16 @@ sh_rc sh_clm_set_steps(struct sh_clm *c, int64_t *epoch)
     if (!counts)
         return SH_OK;
     SH_TRY(sh_clm_count_windows(c, &windows));
-    sh_mesh_world(&rank, &world);
     int64_t batch = c->cfg.training.global_batch_size;
 
     if (batch <= 0)
-        batch = (int64_t)c->cfg.training.local_batch_size * world;
+        batch = (int64_t)c->cfg.training.local_batch_size * c->world;
     *epoch = divide_up(windows, batch);
     if (!by_epochs)
         return SH_OK;
     /* The small number is for products such as 0.1 * 30, which are a little more than a whole one. */
-    double left = fmin(ceil(c->epochs * (double)windows - 1e-6) - (double)c->samples, 1e18);
-    int64_t steps = c->step + (left > 0 ? divide_up((int64_t)left, batch) : 0);
+    double left = fmin(ceil(c->epochs * (double)windows - 1e-6) - (double)c->done[1], 1e18);
+    int64_t steps = c->done[0] + (left > 0 ? divide_up((int64_t)left, batch) : 0);
 
     sh_clm_set_number(c, "training.steps", steps > 0 ? steps : 1);
     return SH_OK;

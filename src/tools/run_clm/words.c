@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FILE_MAX = 1 << 20, NAME_MAX_BYTES = 64 };
+enum { FILE_MAX = 1 << 20 };
 
 static const char STRATEGY[] = "parallelism.sharding_strategy", FSDP_KEY[] = "fsdp_config.";
 
@@ -28,11 +28,6 @@ static const char *const always[][2] = {
 const char *sh_clm_option(const struct sh_clm *c, const char *name)
 {
     return sh_cmd_option(c->cmd, c->args, name);
-}
-
-bool sh_clm_prints_only(const struct sh_clm *c)
-{
-    return sh_clm_option(c, "--print-config") != NULL;
 }
 
 /* "key=value": the name must be followed by =, since one key may be a prefix of another. */
@@ -52,9 +47,7 @@ sh_rc sh_clm_truth(const struct sh_clm *c, const char *option, bool *on)
     int truth = given ? sh_trainer_truth(given) : 0;
 
     *on = truth != 0;
-    return truth >= 0
-               ? SH_OK
-               : sh_fail(SH_E_USAGE, "sherd run_clm: %s takes True, False or no value, not \"%s\"", option, given);
+    return truth >= 0 ? SH_OK : sh_clm_refuse("%s takes True, False or no value, not \"%s\"", option, given);
 }
 
 /* Values are not repeated: one may be a password. */
@@ -91,65 +84,72 @@ static sh_rc refuse(const char *option, const struct sh_trainer_row *row, const 
             ? NULL
             : sh_config_alias_advice("optimizer.name", sh_config_alias_word("optimizer.name", value, room));
 
-    return sh_fail(SH_E_USAGE, "sherd run_clm: %s%s%s: %s", option, value[0] ? " " : "", value, why ? why : row->text);
+    return sh_clm_refuse("%s%s%s: %s", option, value[0] ? " " : "", value, why ? why : row->text);
 }
 
-/* option: as messages name it. */
-static sh_rc take(struct sh_clm *c, const char *option, const struct sh_trainer_row *row, const char *value)
+/* option: as messages name it. A value that no row has may be several words, separated by blanks or commas, like that of
+ * --fsdp. */
+static sh_rc take(struct sh_clm *c, const char *option, const char *name, const char *value)
 {
+    const struct sh_trainer_row *row = sh_trainer_find(name, value);
+    char *copy, *rest, *word;
+    sh_rc rc = SH_OK;
+
     switch (row->answer) {
     case SH_TRAINER_KEY: return sh_clm_choose(c, option, row->text, value);
     case SH_TRAINER_SET: return set_pairs(c, option, row->text);
     case SH_TRAINER_NOTHING: ignore(c, option); return SH_OK;
-    case SH_TRAINER_REFUSED: return refuse(option, row, value);
-    case SH_TRAINER_OWN: break;
+    case SH_TRAINER_OWN: return SH_OK;
+    case SH_TRAINER_REFUSED: break;
     }
-    return SH_OK;
-}
-
-/* A value that no row has may be several words, separated by blanks or commas, like that of --fsdp. */
-static sh_rc take_value(struct sh_clm *c, const char *option, const char *name, const char *value)
-{
-    const struct sh_trainer_row *row = sh_trainer_find(name, value);
-    char *copy = sh_strdup(value), *rest = copy, *word;
-    sh_rc rc = SH_OK;
-
-    if (row->answer != SH_TRAINER_REFUSED || row->words || !value[strcspn(value, " ,")])
-        rc = take(c, option, row, value);
-    else
-        while (rc == SH_OK && (word = strsep(&rest, " ,")) != NULL)
-            if (word[0])
-                rc = take(c, option, sh_trainer_find(name, word), word);
+    if (row->words || !value[strcspn(value, " ,")])
+        return refuse(option, row, value);
+    for (copy = rest = sh_strdup(value); rc == SH_OK && (word = strsep(&rest, " ,")) != NULL;)
+        if (word[0])
+            rc = take(c, option, name, word);
     free(copy);
     return rc;
 }
 
-/* The answer to a key that accelerate writes with a prefix. Without reshard, the strategy is its sibling that keeps
- * parameters from forward to backward. */
-static sh_rc take_key(struct sh_clm *c, const char *path, const char *key, const char *value)
+/* The names of all keys of the file are those of the rows with its prefix. */
+static sh_rc refuse_key(const char *path, const char *key)
 {
-    const char *bare = strncmp(key, "fsdp_", 5) ? key : key + 5, *names[64], *near;
-    char name[NAME_MAX_BYTES], *option = sh_strfmt("--fsdp_config %s: %s", path, bare);
-    sh_rc rc = SH_OK;
+    const char *names[64], *near;
     int n = 0;
 
-    snprintf(name, sizeof name, "%s%s", FSDP_KEY, bare);
     for (int i = 0; i < sh_trainer_n && n < 64; i++)
         if (!strncmp(sh_trainer_rows[i].name, FSDP_KEY, strlen(FSDP_KEY)))
             names[n++] = sh_trainer_rows[i].name + strlen(FSDP_KEY);
-    near = sh_str_nearest(bare, n, names);
-    if (!sh_trainer_find(name, value))
-        rc = sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config %s: unknown key: %s%s%s", path, key,
-                     near ? "; nearest is " : "", near ? near : "");
-    else if (strcmp(bare, "reshard_after_forward") != 0)
-        rc = take_value(c, option, name, value);
-    else if (sh_trainer_truth(value) < 0)
-        rc = sh_fail(SH_E_USAGE, "sherd run_clm: %s must be true or false", option);
-    else if (!sh_trainer_truth(value) && !strcmp(sh_clm_get(c, STRATEGY), "full_shard"))
+    near = sh_str_nearest(strncmp(key, "fsdp_", 5) ? key : key + 5, n, names);
+    return sh_clm_refuse("--fsdp_config %s: unknown key: %s%s%s", path, key, near ? "; nearest is " : "",
+                         near ? near : "");
+}
+
+/* Not to reshard after the forward is the sibling of a strategy that keeps parameters from forward to backward. */
+static void keep_parameters(struct sh_clm *c)
+{
+    const char *strategy = sh_clm_get(c, STRATEGY);
+
+    if (!strcmp(strategy, "full_shard"))
         sh_clm_set(c, STRATEGY, "shard_grad_op");
-    else if (!sh_trainer_truth(value) && !strcmp(sh_clm_get(c, STRATEGY), "hybrid_shard"))
+    else if (!strcmp(strategy, "hybrid_shard"))
         sh_clm_set(c, STRATEGY, "hybrid_shard_zero2");
+}
+
+static sh_rc take_key(struct sh_clm *c, const char *path, const char *key, const char *value)
+{
+    char *option = sh_strfmt("--fsdp_config %s: %s", path, key), *name = sh_strfmt("%s%s", FSDP_KEY, key);
+    const struct sh_trainer_row *row = sh_trainer_find(name, value);
+    sh_rc rc = SH_OK;
+
+    if (!row)
+        rc = refuse_key(path, key);
+    else if (row->answer == SH_TRAINER_OWN)
+        keep_parameters(c);
+    else
+        rc = take(c, option, name, value);
     free(option);
+    free(name);
     return rc;
 }
 
@@ -191,7 +191,7 @@ static sh_rc take_fsdp(struct sh_clm *c)
     if (!file)
         return SH_OK;
     if (!shards)
-        return sh_fail(SH_E_USAGE, "sherd run_clm: --fsdp_config without --fsdp has no effect; add --fsdp full_shard");
+        return sh_clm_refuse("--fsdp_config without --fsdp has no effect; add --fsdp full_shard");
     return take_file(c, file);
 }
 
@@ -202,7 +202,7 @@ sh_rc sh_clm_words(struct sh_clm *c)
 
         /* --print-config is no option of Trainer. */
         if (value && sh_trainer_find(option + 2, value))
-            SH_TRY(sh_problems_note(&c->problems, take_value(c, option, option + 2, value)));
+            SH_TRY(sh_problems_note(&c->problems, take(c, option, option + 2, value)));
     }
     SH_TRY(sh_problems_note(&c->problems, take_fsdp(c)));
     for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)

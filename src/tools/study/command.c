@@ -109,14 +109,15 @@ static sh_rc configure(const struct study *s, int width, struct sh_config *cfg)
                  {"model.linear_key_heads", scaled(s, m->linear_key_heads, width)},
                  {"model.linear_value_heads", scaled(s, m->linear_value_heads, width)},
                  {"model.ffn_dim", scaled(s, m->ffn_dim, width)},
-                 {"model.head_dim", m->head_dim},
-                 {"training.seq_len", s->asked.training.seq_len < TOKENS ? s->asked.training.seq_len : TOKENS}};
+                 {"model.head_dim", m->head_dim}};
     enum { N = sizeof sizes / sizeof *sizes };
     struct sh_cmd_args args = s->args;
-    char text[N][64];
+    char text[N + SH_BENCH_SHORTER][SH_BENCH_SETTING];
+    int n = sh_bench_shorten(&s->asked, TOKENS, text + N);
 
-    for (int i = 0; i < N; i++) {
-        snprintf(text[i], sizeof text[i], "%s=%lld", sizes[i].key, (long long)sizes[i].value);
+    for (int i = 0; i < N + n; i++) {
+        if (i < N)
+            snprintf(text[i], sizeof text[i], "%s=%lld", sizes[i].key, (long long)sizes[i].value);
         SH_TRY(sh_cmd_set(&args, text[i]));
     }
     return sh_cmd_config(&args, NULL, cfg);

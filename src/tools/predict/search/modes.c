@@ -96,10 +96,10 @@ sh_rc sh_search_find_mode(struct sh_search_state *st, struct sh_search_found *f)
 bool sh_search_takes_context(const struct sh_search_state *st, const struct sh_search_found *f, int degree)
 {
     const struct sh_search *s = st->s;
-    int groups = sh_search_groups(s, f);
+    int groups = sh_search_groups(s, f), node = sh_search_node(s, f);
 
     if (degree == s->cfg->parallelism.context_parallel_degree)
         return st->sequences * degree % groups == 0;
-    return sh_search_node(s, f) % degree == 0 && sh_config_cuts_sequences(s->cfg, degree) &&
+    return (node % degree == 0 || degree % node == 0) && sh_config_cuts_sequences(s->cfg, degree) &&
            s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH && st->sequences * degree % groups == 0;
 }

@@ -67,7 +67,7 @@ static sh_rc price(const struct sh_search *s, const struct sh_mesh_shape *mesh, 
         rc = sh_pinned_check(p, s->ranks_per_node, (int64_t)s->machine->host.memory_bytes, "a node has");
     f->bytes = p->arena_bytes;
     if (rc == SH_OK && f->pipeline > 1 && !alone) {
-        rc = sh_pipe_stages_build(b, true, p, &stages);
+        rc = sh_pipe_stages_build(b, true, p, NULL, &stages);
         r.stages = &stages;
         if (rc == SH_OK)
             f->bytes = stages.p[sh_pipe_stages_largest(&stages)]->arena_bytes;

@@ -30,14 +30,15 @@ static bool may_reorder(const struct sh_search *s)
            s->cfg->training.reproducible != SH_REPRODUCIBLE_MESH;
 }
 
-/* Experts spread over 2, 4, ... ranks of a node that divide them and the shard group. */
+/* Experts spread over 2, 4, ... ranks that divide them and the shard group, and lie alike to nodes in every group. */
 static sh_rc spread_experts(struct sh_search_state *st, struct sh_search_found f)
 {
-    int experts = st->s->cfg->model.n_experts;
+    int experts = st->s->cfg->model.n_experts, node = sh_search_node(st->s, &f);
     double than = f.seconds;
 
     for (f.expert = 2; experts && f.expert <= st->s->ranks_per_node; f.expert *= 2)
-        if (experts % f.expert == 0 && f.shard % f.expert == 0)
+        if (experts % f.expert == 0 && f.shard % f.expert == 0 &&
+            (node % (f.context * f.expert) == 0 || f.context * f.expert % node == 0))
             SH_TRY(refine(st, f, than));
     return SH_OK;
 }

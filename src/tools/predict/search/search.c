@@ -185,7 +185,7 @@ static sh_rc try_contexts(struct sh_search_state *st, struct sh_search_found f, 
     int first = st->s->cfg->parallelism.context_parallel_degree;
 
     st->kept = false;
-    for (f.context = first; !st->kept && (f.context == first || f.context <= sh_search_node(st->s, &f));
+    for (f.context = first; !st->kept && (f.context == first || f.context <= sh_search_most_context(st, &f));
          f.context *= 2) {
         sh_search_forget(st);
         for (size_t i = 0; i < n && sh_search_takes_context(st, &f, f.context); i++)
@@ -217,15 +217,17 @@ static int most_stages(const struct sh_search_state *st)
     return st->s->may_stage ? st->s->cfg->model.n_layers : st->s->cfg->parallelism.pipeline_parallel_degree;
 }
 
-/* Ranks that share matrices are in a node. */
 static int most_parts(const struct sh_search_state *st)
 {
     return st->s->quick ? st->s->cfg->parallelism.tensor_parallel_degree : st->s->ranks_per_node;
 }
 
+/* Ranks that share matrices are in a node, as rank 0's are, which is priced: others would be across two if the degree does not
+ * divide a node. The configuration's own is taken as it is. */
 static bool divides(const struct sh_search *s, const struct sh_search_found *f)
 {
-    return s->ranks % (f->pipeline * f->tensor) == 0;
+    return s->ranks % (f->pipeline * f->tensor) == 0 &&
+           (f->tensor == s->cfg->parallelism.tensor_parallel_degree || s->ranks_per_node % f->tensor == 0);
 }
 
 /* As configured, then with more ranks that share matrices, and more stages. */
@@ -300,7 +302,8 @@ static bool takes_any_context(const struct sh_search_state *st)
 
     for (f.pipeline = first.pipeline; f.pipeline <= most_stages(st); f.pipeline *= 2)
         for (f.tensor = first.tensor; f.tensor <= most_parts(st); f.tensor *= 2)
-            for (int degree = first.context; divides(st->s, &f) && degree <= sh_search_node(st->s, &f); degree *= 2)
+            for (int degree = first.context; divides(st->s, &f) && degree <= sh_search_most_context(st, &f);
+                 degree *= 2)
                 any |= sh_search_takes_context(st, &f, degree);
     return any || sh_search_takes_context(st, &first, first.context);
 }
@@ -324,9 +327,9 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
         st.sequences += (s->ranks - st.sequences % s->ranks) % s->ranks;
     if (!takes_any_context(&st))
         return sh_fail(SH_E_USAGE,
-                       "training.global_batch_size %lld is not a multiple of %d ranks, however many share a sequence; "
-                       "--allow=batch tries larger ones",
-                       (long long)st.sequences, s->ranks);
+                       "training.global_batch_size %lld is not a multiple of %d ranks, however many of a node's %d "
+                       "or of whole nodes share one; --allow=batch tries larger ones",
+                       (long long)st.sequences, s->ranks, s->ranks_per_node);
     st.too_small = too_small;
     SH_TRY(coarse(&st, &last));
     st.too_small = NULL;

@@ -9,6 +9,9 @@
 /* Most chunks of a stage that are tried. */
 enum { SH_SEARCH_CHUNKS = 8 };
 
+/* Most nodes that share a sequence where fewer could. */
+enum { SH_SEARCH_NODES = 4 };
+
 /* Powers of two: batches of a step, and of a micro-step. The modes of recomputation, and full in tiles. */
 enum { GROWN = 3, BATCHES = 7, TRIED_MODES = 4, KEPT = 4 };
 
@@ -37,6 +40,15 @@ static inline int sh_search_node(const struct sh_search *s, const struct sh_sear
     return s->ranks_per_node > f->tensor ? s->ranks_per_node / f->tensor : 1;
 }
 
+/* The most ranks that share a sequence: those of a few nodes, or as many as must if there are fewer sequences. */
+static inline int sh_search_most_context(const struct sh_search_state *st, const struct sh_search_found *f)
+{
+    int64_t groups = sh_search_groups(st->s, f), needed = st->sequences > 0 ? groups / st->sequences : 1;
+    int64_t some = SH_SEARCH_NODES * (int64_t)sh_search_node(st->s, f), most = needed > some ? needed : some;
+
+    return (int)(most < groups ? most : groups);
+}
+
 static inline bool sh_search_plain(const struct sh_search_found *f)
 {
     return f->context == 1 && f->tensor == 1 && f->pipeline == 1 && f->expert == 1;
@@ -55,7 +67,7 @@ sh_rc sh_search_find_mode(struct sh_search_state *st, struct sh_search_found *f)
 /* Forget which choices were too large; the next ones have other degrees. */
 void sh_search_forget(struct sh_search_state *st);
 
-/* Whether sequences can be cut over that many neighbours, in a node, so that all ranks have as many. */
+/* Whether sequences can be cut over that many neighbours, of a node or of several, so that all ranks have as many. */
 bool sh_search_takes_context(const struct sh_search_state *st, const struct sh_search_found *f, int degree);
 
 /* refine.c. The second round: finer neighbours of the best of the first one are tried, and kept if they are faster. */
