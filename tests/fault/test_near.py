@@ -35,9 +35,9 @@ STEP = slice(112, 120)  # of the head of a part (src/near/slot.h)
 # The ranks of each start in turn, what differs in the configuration, and on how many ranks the unbroken run is.
 RUNS = {
     'shards of float32 on 4 ranks': ([4], {}, 4),
-    'bfloat16 on 2 x 2 ranks, saved in the background': (
+    'bfloat16 on 2 x 2 ranks, states in int8, saved in the background': (
         [4], {'training.mixed_precision_param': 'bfloat16', 'parallelism.sharding_strategy': 'hybrid_shard',
-              'mesh.shard': 2, 'checkpoint.async_mode': 'async'}, 4),
+              'mesh.shard': 2, 'checkpoint.async_mode': 'async', 'optimizer.state_dtype': 'int8'}, 4),
     'states in bfloat16, every third step': (
         [3], {'training.global_batch_size': 24, 'checkpoint.near_interval': 3, 'optimizer.state_dtype': 'bfloat16', 'optimizer.ema_decay': 0.9}, 3),
     'states of rows, 4 ranks, then 2, 1, 4': ([4, 2, 1, 4], {'training.reproducible': 'mesh', 'optimizer.name': 'normuon'}, 2),
@@ -52,7 +52,8 @@ SAVED = {
     'gradients in a file, updates carried': (4, (8,), {
         'parallelism.sharding_strategy': 'shard_grad_op', 'training.mixed_precision_param': 'bfloat16', 'offload.gradients': 'nvme',
         'offload.nvme_path': '.'}),
-    'no_shard, float16': (2, (6,), {'parallelism.sharding_strategy': 'no_shard', 'training.mixed_precision_param': 'float16'}),
+    'no_shard, float16, states in int8': (2, (6,), {'parallelism.sharding_strategy': 'no_shard', 'training.mixed_precision_param': 'float16',
+                                                   'optimizer.state_dtype': 'int8'}),
     'experts over 2 ranks': (4, (2,), {**{key: value for key, value in tiny.EXPERTS.items() if key.startswith(('model.', 'moe.'))},
                                        'parallelism.expert_parallel_degree': 2}),
 }
@@ -718,6 +719,31 @@ def keeper_dies():
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
 
 
+def name_of(keeper):
+    """The abstract name of its socket."""
+    links = [os.readlink(path) for path in pathlib.Path(f'/proc/{keeper.process.pid}/fd').iterdir()]
+    found = [line.split() for line in pathlib.Path('/proc/net/unix').read_text().splitlines()]
+    return next(words[-1] for words in found if f'socket:[{words[6]}]' in links and words[-1].startswith('@'))
+
+
+def keeper_says_nothing():
+    """What has the keeper's name and is stopped holds training for ten times near_silence_seconds, once."""
+    folder = job.prepare('says-nothing', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
+    with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
+        run = begin(folder, 2)
+        wait_for_step(folder, run, 20)
+        name = name_of(keeper)
+        keeper.process.kill()
+        keeper.process.wait()
+        stopped.bind('\0' + name[1:])
+        stopped.listen()
+        began = time.monotonic()
+        status, said = finish(run)
+        took = time.monotonic() - began
+    told = said.count('has not answered for 10 s') == said.count('it is asked again after 10') == 2  # by each rank
+    return [] if status == 0 and told and 10 <= took < 120 else [f'exit {status} after {took} s: {said}']
+
+
 LONGER = {'training.steps': 2 * STEPS, 'lr_scheduler.total_steps': 2 * STEPS}
 
 
@@ -897,5 +923,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

@@ -39,7 +39,8 @@ OBJECTIVES = {'--data.token_weight=must': 'head_loss_grad', '--data.token_weight
               '--training.z_loss=0.05': 'head_loss_grad',
               '--objective.name=dpo': 'pair_loss head_score', '--objective.name=dpo --objective.loss_type=kto': 'pair_loss',
               '--model.num_labels=3': 'head_loss_grad', '--model.num_labels=1 --objective.name=reward': 'pair_loss',
-              '--model.num_labels=1 --objective.name=regression': 'pair_loss', '--data.packing=bfd': 'attention',
+              '--model.num_labels=1 --objective.name=regression': 'pair_loss', '--data.packing=bfd': 'attention', '--data.length_schedule=0:20,3:80': 'attention',
+              '--training.seq_len=128 --model.max_seq_len=128 --training.reproducible=mesh --training.row_leaves=8': 'linear_bwd_w',
               '--objective.name=distillation --objective.top_k=4 --objective.teacher_path=no': 'head_loss_grad'}
 MUTANTS = 42 if LONG else 6 if job.FEW else 15
 STALE = 20 if LONG else 2
@@ -225,10 +226,25 @@ def case_right():
                                   *[(2, '2 of 8', *stages), (2, '2 of 8', *stages[:-1], '--parallelism.pipeline_parallel_first_stage_less_layers=2')] * job.can_launch()]:
         status, said, error = check('--operations', *words, ranks=ranks)
         wrong += [f'{words}: exit {status}: {said}{error}'] * (status != 0 or f'{layers} layers' not in said)
+    # Numbers of blocks that are left out; of those that the whole model lacks, too, a run is refused.
+    groups = '--optimizer.groups=pattern=layers.2 lr=0.5; pattern=norm weight_decay=0; pattern=layers.[0-9] beta1=0.5'
+    status, said, error = check('--operations', groups)
+    wrong += [f'groups: exit {status}: {said}{error}'] * (status != 0 or '2 of 3 layers' not in said)
+    status, said, error = check('--operations', groups.replace('.2', '.3'))
+    wrong += [f'groups of no block: exit {status}: {said}{error}'] * (status != 2 or "pattern 'layers.3' is in the name of no" not in error)
     # As many blocks that share keys and values as it takes to have all kinds.
     job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], **tiny.SHARING})
     status, said, error = check('--operations')
     wrong += [f'shared keys: exit {status}: {said}{error}'] * (status != 0 or '4 of 6 layers' not in said or '\njoin_kv ' not in said)
+    # Experts are in the blocks that are taken, and on each stage.
+    job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.EXPERTS, 'model.n_layers': 8, 'model.first_dense_layers': 3})
+    status, said, error = check('--operations')
+    wrong += [f'experts: exit {status}: {said}{error}'] * (status != 0 or '4 of 8 layers' not in said or '\nexpert_linear ' not in said)
+    if job.can_launch():
+        job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.EXPERTS, 'model.n_layers': 8, 'model.first_dense_layers': 1, 'moe.aux_loss_coeff': 0,
+                              'parallelism.sharding_strategy': 'shard_optim', 'parallelism.pipeline_parallel_degree': 2, 'parallelism.expert_parallel_degree': 2})
+        status, said, error = check('--operations', ranks=4)
+        wrong += [f'experts on stages: exit {status}: {said}{error}'] * (status != 0 or '4 of 8 layers' not in said)
     # Two operations in one: where the first rounds to the other of two neighbours, the second sums what it was given.
     wide = ('--model.dim=160', '--model.n_heads=10', '--model.n_kv_heads=10', '--model.head_dim=16', '--model.ffn_dim=640', '--training.seq_len=16')
     job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['gpt2'], 'training.mixed_precision_param': 'bfloat16'})

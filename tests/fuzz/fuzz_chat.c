@@ -104,7 +104,7 @@ static void try_form(enum sh_chat_form form, const char *template, const uint8_t
     rc = sh_chat_parse(form, t, "messages", (const char *)bytes, n, &c);
     if (rc == SH_OK) {
         check_chat(&c);
-        rc = sh_marks_encode(marks, encoder, &c, -1, form != SH_CHAT_MESSAGES, &ids, &mask);
+        rc = sh_marks_encode(marks, encoder, &c, -1, form != SH_CHAT_MESSAGES, &ids, &mask, NULL);
     }
     if (rc == SH_OK)
         check_ids(&c, &ids, &mask);

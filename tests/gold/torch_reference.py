@@ -474,7 +474,7 @@ class Muon(torch.optim.Optimizer):
                 p.mul_(1 - group['lr'] * group['weight_decay'])
             for i, (at, u) in enumerate(zip(pieces, product_matrices(self.name[p], step, c))):
                 u = orthogonal(u, c.get('optimizer.muon_coefficients', 'simple'), c.get('optimizer.ns_steps', 5))
-                if c['optimizer.name'] == 'normuon':
+                if group_of(self.name[p], c).get('optimizer', c.get('optimizer.name')) == 'normuon':
                     u = self.even_rows(p, i, u)
                 if cautious:
                     at.mul_(1 - group['lr'] * group['weight_decay'] * (u * at > 0))
@@ -506,8 +506,9 @@ class Both:
 
 
 def make_optimizer(w, c):
-    if c.get('optimizer.name') in ('muon', 'normuon'):
-        named = [(name, x) for name, x in w.items() if is_matrix(name, x) and 'optimizer' not in group_of(name, c)]
+    named = [(name, x) for name, x in w.items() if is_matrix(name, x)
+             and group_of(name, c).get('optimizer', c.get('optimizer.name')) in ('muon', 'normuon')]
+    if named:
         rest = {name: x for name, x in w.items() if name not in dict(named)}
         return Both(Muon(named, c), make_optimizer(rest, {**c, 'optimizer.name': 'AdamW'}))
     if 'optimizer.groups' in c:

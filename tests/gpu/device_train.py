@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The whole trainer on one GPU: it starts at all, it learns like the CPU, 2 and 4 ranks that share the GPU learn like
-one, by NCCL and through host memory, and checkpoints move to the CPU and back. Prints TAP.
+one, by NCCL and through host memory, also with parts of sequences, of matrices and of the layers, and checkpoints move
+to the CPU and back. Prints TAP.
 
-    tests/gpu/device_train.py [smoke] [learn] [experts] [mesh] [checkpoint]
+    tests/gpu/device_train.py [smoke] [learn] [experts] [mesh] [tiles] [context] [tensor] [stages] [checkpoint]
 
 Started by tests/gpu/run, which gives it the environment of tests/gold/job.py.
 """
@@ -15,7 +16,8 @@ import statistics
 import subprocess
 import sys
 
-from trains import CPU, CUDA, BOUND, EVEN as EVEN_EXPERTS, MESHES, MODELS, SPREAD, as_on_cpu, checkpoints, evaluates, job, run, same_bits, tiny, traces
+from trains import (CPU, CUDA, CUT_DEEP, BOUND, DEEP, EVEN as EVEN_EXPERTS, MESHES, MODELS, SPREAD, STAGED, WIDE, as_on_cpu, checkpoints, evaluates, job, run,
+                    same_bits, tile_cases, tiny, traces)
 import test_rows
 
 NCCL, MPI = {'comm.backend': 'nccl'}, {'comm.backend': 'mpi'}
@@ -178,6 +180,27 @@ def mesh_cases():
         for name, (ranks, group, size, family, changes) in test_rows.GPU_RUNS.items()]
 
 
+def cut_cases(mesh, family, precisions=BOUND, **more):
+    """A model that is cut over the ranks of a mesh, by NCCL and through host memory."""
+    return [(f'{family} on {mesh} in {precision} by {how["comm.backend"]}, 2 steps as on the CPU', as_on_cpu, family, mesh, precision,
+             {**more, **how}) for precision in precisions for how in (NCCL, MPI)]
+
+
+def context_cases():
+    return [*cut_cases('halves', 'llama', **{'model.n_heads': 4}), *cut_cases('gathered halves', 'llama'),
+            *cut_cases('gathered halves', 'gpt2', **{'data.document_mask': True, 'data.document_separator': 0})]
+
+
+def tensor_cases():
+    return cut_cases('halves of matrices', 'llama', **WIDE) + cut_cases('halves of matrices', 'gpt2', **{**WIDE, 'model.head_dim': 16, 'model.n_kv_heads': None})
+
+
+def stage_cases():
+    return [case for mesh in STAGED for case in cut_cases(mesh, 'experts' if 'experts' in mesh else 'llama', ['float32'], **{
+        **(CUT_DEEP if 'matrices' in mesh else DEEP), **({'model.n_heads': 4} if 'halves' in mesh else {}),
+        **({'model.n_layers': 6, 'training.global_batch_size': 12} if mesh == 'chunks of three stages' else {})})]
+
+
 def checkpoint_cases():
     devices = {'1 GPU rank': (CUDA, '1x1'), '2 GPU ranks': (CUDA, '1x2'), '4 GPU ranks': (CUDA, '2x2'),
                '1 CPU rank': (CPU, '1x1'), '2 CPU ranks': (CPU, '2x1')}
@@ -188,7 +211,8 @@ def checkpoint_cases():
             for mode in ('disabled', 'async') for first, second in ways]
 
 
-CASES = {'smoke': smoke_cases, 'learn': learn_cases, 'experts': expert_cases, 'mesh': mesh_cases, 'checkpoint': checkpoint_cases}
+CASES = {'smoke': smoke_cases, 'learn': learn_cases, 'experts': expert_cases, 'mesh': mesh_cases, 'tiles': tile_cases,
+         'context': context_cases, 'tensor': tensor_cases, 'stages': stage_cases, 'checkpoint': checkpoint_cases}
 
 
 def main():

@@ -39,7 +39,7 @@ QUICK = [
     ('ncclReduceScatter', '1', 2, 'hang', '1x2', 'is not complete after LIMIT s'),
     ('ncclReduceScatter', '1', 2, 'async', '1x2', 'rank 1: error: NCCL: sherd reduce shard: remote process'),
     ('ncclAllReduce', '3', 9, 'error', '2x2', r'rank 3: error: NCCL: .*all_reduce: unhandled'),
-    ('ncclSend', '1', 20, 'error', 'experts', r'rank 1: error: NCCL: forward layers.\d all_to_all wave \d: unhandled'),
+    ('ncclSend', '1', 10, 'error', 'experts', r'rank 1: error: NCCL: forward layers.\d all_to_all wave \d: unhandled'),
     ('ncclRecv', '0', 12, 'async', 'experts', 'rank 0: error: NCCL: sherd dispatch expert: remote process'),
     ('ncclGroupEnd', '1', 9, 'hang', 'experts', 'is not complete after LIMIT s'),
     ('ncclSend', '0', 4, 'error', 'stages', r'rank 0: error: NCCL: forward .*send.*: unhandled'),

@@ -4,6 +4,7 @@ teacher's words; what targets weigh and short sequences; and families whose posi
 
 Only in a build that was configured --with-cuda=emulated.
 """
+import json
 import pathlib
 import random
 import shutil
@@ -108,6 +109,26 @@ def teaches(k, precision):
     return wrong + ([] if len(cpu) == len(gpu) and others <= most else [f'{others} words are others, of {len(cpu)} sequences'])
 
 
+def many_labels():
+    """Scores of 257 labels are a CPU's, and GPUs refuse them; those of 256 they write, and they are the CPU's."""
+    wrong, most = [], 256
+    for labels in (most + 1, most):
+        run('labels', 'gpt2', CPU, **{'training.dataset_path': labelled(), 'model.num_labels': labels, 'training.seq_len': 16, 'training.steps': 1})
+        words = ('eval', '--checkpoint', 'labels/out', '--data', 'labels.bin', '-o')
+        job.sherd(*words, 'cpu.jsonl', '--training.device=cpu')
+        try:
+            job.sherd(*words, 'gpu.jsonl', '--training.device=cuda')
+        except job.Failed as failed:
+            refused = f'model.num_labels {most + 1}, and kernels for GPUs list at most {most} logits' in ' '.join(str(failed).split())
+            wrong += [f'{labels} labels: {failed}'] * (labels == most or not refused)
+            continue
+        cpu, gpu = ([x for line in pathlib.Path(f'{name}.jsonl').read_text().splitlines() for x in json.loads(line)['logits']] for name in ('cpu', 'gpu'))
+        off = max(abs(a - b) for a, b in zip(cpu, gpu))
+        wrong += [f'{labels} labels are not refused'] * (labels > most) + [f'{len(gpu)} scores, {len(cpu)}, {off} off'] * (
+            len(cpu) != len(gpu) or len(cpu) % labels or off > BOUND['float32'])
+    return wrong
+
+
 def main():
     job.need_emulated_gpus()
     tiny.write_tokens()
@@ -133,6 +154,7 @@ def main():
              for row in rows for what, _, model, mesh, precision, _ in [row]]
     cases += [(f'a teacher writes {k} words, in {precision}', teaches, k, precision)
               for k, precision in ((1, 'float32'), (9, 'bfloat16'), (WORDS, 'float32'))]
+    cases += [('scores of many labels', many_labels)]
     cases += [('a teacher, in float32', distils, 'float32'), ('a teacher, in bfloat16', distils, 'bfloat16')]
     return job.run_cases(cases)
 

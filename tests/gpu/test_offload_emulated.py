@@ -142,6 +142,13 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, ALL),
 ]
+# With gathers in codes, which leave as well.
+GATHERS = {'parallelism.gather_dtype': 'int8'}
+MATRIX += [
+    (1, {**LARGE, **BF16, **GATHERS}, PARAMS), (1, {**LARGE, **GATHERS, **LATE}, {**GRADS, 'offload.optimizer_ratio': 0.5}),
+    (2, {**LARGE, **BF16, **GATHERS, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
+    (4, {**LARGE, **BF16, **GATHERS, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, ALL),
+]
 # Blocks before the last two, with each recomputation and accumulation.
 DEEP = {'model.n_layers': 5}
 ACT = {'offload.activations': 'cpu'}
@@ -155,6 +162,17 @@ MATRIX += [
     (4, {**DEEP, **BF16, **FULL, 'parallelism.sharding_strategy': 'shard_optim', 'training.local_batch_size': 1}, ACTS),
     (4, {**DEEP, **BF16, **LATE, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'comm.backend': 'mpi'},
      {**ALL, **ACT}),
+]
+# In tiles of rows, with halves of sequences or of matrices: 192 or 96 rows a micro-step.
+TILES = {'activation_checkpoint.mode': 'full', 'debug.row_block': 64, 'training.tile_rows': 64, 'training.global_batch_size': 16,
+         'training.local_batch_size': 16, 'model.ffn_dim': 200}
+HALVES = {'parallelism.sharding_strategy': 'full_shard', 'parallelism.context_parallel_degree': 2, 'model.n_heads': 4}
+MATRIX += [
+    (1, {**DEEP, **BF16, **LATE, **TILES}, {**ALL, **ACT}),
+    (2, {**DEEP, **TILES, **HALVES}, {**ALL, **ACT}),
+    (2, {**DEEP, **BF16, **SOME, **HALVES, 'training.local_batch_size': 4}, {**GRADS, **ACT}),
+    (4, {**DEEP, **BF16, **TILES, **HALVES, **ASYNC, 'parallelism.context_parallel_method': 'gather', 'training.global_batch_size': 32}, {**PARAMS, **ACT}),
+    (2, {**LARGE, **TILES, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'parallelism.tensor_parallel_degree': 2}, ALL),
 ]
 MORE = [
     *((ranks, {**DEEP, **BF16, **recompute, 'parallelism.sharding_strategy': strategy, 'training.local_batch_size': batch},
@@ -361,6 +379,7 @@ BUDGETS = [
      r'optimizer states.*, parameters in host memory, to fit'),
     (2, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 1, **ASYNC},
      BOTH, 0.1, IN_HOST),
+    (2, {**LARGE, **TILES, **HALVES, 'training.global_batch_size': 32}, BUDGET, 0.3, IN_HOST),
 ]
 
 

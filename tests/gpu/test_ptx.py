@@ -70,6 +70,8 @@ PLANTED = {
     'a choice is dealt to its neighbour': ('moe', 'moe_rows', 'plan', 'deal_parts', r'popc\.b32', 'clz.b32'),
     'a wave is full one row too early': ('moe', 'moe_waves', 'wave', 'route_wave', r'setp\.gt\.s64', 'setp.ge.s64'),
     'ties go to the last expert': ('moe', 'moe_route_by_hand', 'route', '5routeE', r'not\.b32', 'mov.b32'),
+    'a scale is read from the codes before it': (
+        'elem', 'elem_codes', 'unpack', '6decodeItE', r'(ld\.global\.f32\s+%f\d+, \[%rd\d+\+)64\]', r'\g<1>60]'),
     'one addend is lost in an exact sum': ('elem', 'exact', 'exact', 'sum_squares', r'atom\.global\.add\.u64[^;]*;', ''),
 }
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from trains import (BOUND, CPU, CUDA, CUT_DEEP, DEEP, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, on_mesh, run, same_bits,
-                    tiny, traces, validation)
+                    tile_cases, tiny, traces, validation)
 
 MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
 AVERAGE = {'optimizer.ema_decay': 0.7, 'validation.ema': True, 'optimizer.lr': 0.05, 'lr_scheduler.warmup_steps': 0}
@@ -24,6 +24,8 @@ NORMUON = {**MUON, 'optimizer.name': 'normuon', 'optimizer.muon_beta2': 0.8}
 # Codes are read from the second step on.
 CODED = {'optimizer.state_dtype': 'int8', 'optimizer.lr': 0.02, 'lr_scheduler.warmup_steps': 0}
 INT8 = {**CODED, 'training.steps': 4, 'lr_scheduler.total_steps': 4}
+# Parameters are gathered in codes.
+GATHERS = {'parallelism.gather_dtype': 'int8', 'optimizer.lr': 0.02, 'lr_scheduler.warmup_steps': 0}
 LONG = bool(os.environ.get('SHERD_LONG'))
 
 
@@ -151,11 +153,11 @@ def nccl_takes(mib, word):
 
 
 def doctor(backend, says, **more):
-    """It tests the GPUs' own backend, with the communicators of training, and names it."""
-    job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **{'comm.backend': backend})})
+    """It tests the GPUs' own backend, with the communicators of training, and names it. Muon has exchanges."""
+    job.prepare('doctor', {'job.dump_folder': 'out', **config('llama', **CUDA, **HYBRID, **MUON, **{'comm.backend': backend})})
     with environment(**more):
         said = job.sherd('doctor', 'c.yaml', ranks=4, folder='doctor')
-    word = rf'^collectives +ok +shard .* GB/s per rank \(2 ranks\); replicate .*; GPU to GPU, {says}$'
+    word = rf'^collectives +ok +shard .* GB/s per rank \(2 ranks\); shard exchange .*; replicate .*; GPU to GPU, {says}$'
     return [] if re.search(word, said, re.M) else [f'no line matches {word}:', said]
 
 
@@ -371,6 +373,9 @@ def main():
               ('llama', '1x1', 'float32', INT8), ('llama', '1x2', 'float32', INT8), ('gpt2', '2x2', 'bfloat16', INT8),
               ('llama', '1x2', 'float32', {**INT8, **mpi, 'optimizer.name': 'lion', 'optimizer.lr': 1e-3}), ('experts', '2x2', 'float32', INT8),
               ('llama', 'two stages of matrices', 'float32', {**CUT_DEEP, **INT8}),
+              ('llama', '1x1', 'float32', GATHERS), ('gpt2', '1x2', 'float32', GATHERS), ('llama', '2x2', 'bfloat16', GATHERS),
+              ('llama', '2x1', 'float32', GATHERS), ('llama', '1x4', 'float32', {**GATHERS, **INT8, **mpi}),
+              ('experts', '2x2', 'float32', GATHERS), ('llama', 'two stages of matrices', 'float32', {**CUT_DEEP, 'parallelism.gather_dtype': 'int8'}),
               ('llama', '1x1', 'bfloat16', NORMUON), ('llama', '1x4', 'float32', MUON), ('gpt2', '1x2', 'float32', {**NORMUON, 'optimizer.muon_split': 'heads'}),
               ('llama', '1x2', 'float32', {**NORMUON, **mpi, 'optimizer.groups': 'pattern=down optimizer=adamw'}),
               ('experts', '2x2', 'float32', NORMUON),
@@ -390,6 +395,8 @@ def main():
     cases += [
         ('two runs on one mesh have the same bits', same_bits, ('1x2', {}), ('1x2', {})),
         ('sums in a tree have the same bits on every mesh', same_bits, ('1x1', tree), ('1x2', tree)),
+        *[(f'the same with gathers in codes, {mesh}', same_bits, ('1x1', {**tree, **GATHERS}), (mesh, {**tree, **GATHERS})) for mesh in ('1x2', '2x1', '1x4')],
+        *tile_cases(),
         ('a checkpoint of GPUs goes on on the CPU', checkpoints, (CUDA, '1x2'), (CPU, '1x1'), 'disabled'),
         ('one of the CPU goes on on GPUs, and is saved behind them', checkpoints, (CPU, '1x1'), (CUDA, '1x2'), 'async'),
         *[(f'{name}, with rows on their owners, {mode}', functools.partial(checkpoints, steps=4, **NORMUON), *way, mode) for name, *way, mode in (
@@ -419,6 +426,7 @@ def main():
             counted, '2x1', 8, state_bytes(), **{'checkpoint.enable': True, 'checkpoint.interval': 1})),
         ('adapters upon a model of the CPU, on two GPUs', adapted, '1x2', 'float32'),
         ('adapters upon a model of the CPU, on replicas', adapted, '2x2', 'bfloat16'),
+        ('adapters upon a model in codes', functools.partial(adapted, **GATHERS), '1x2', 'bfloat16'),
         ('adapters upon a model in four bits', functools.partial(adapted, **{'lora.quantize_base': 'nf4'}), '1x2', 'bfloat16'),
         ('validation', evaluates),
         ('validation of an average', functools.partial(evaluates, **AVERAGE)),
@@ -439,6 +447,7 @@ def main():
         ('sums in a tree are not for NCCL', tree_by_nccl), ('a driver that is too old for stages', old_driver),
         ('memory as planned, on one GPU', planned, '1x1'),
         ('memory as planned, in a stage', functools.partial(planned, 'two stages', **DEEP)),
+        *[(f'memory as planned, with gathers in codes, {mesh}', functools.partial(planned, mesh, **GATHERS)) for mesh in ('1x2', '2x1')],
         ('memory as planned, with matrices at their owners', functools.partial(planned, '1x2', **NORMUON)),
         ('memory as planned, with states in codes', functools.partial(
             planned, '1x2', **INT8, **{'checkpoint.async_mode': 'async', 'checkpoint.interval': 1})),

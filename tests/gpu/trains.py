@@ -1,9 +1,11 @@
 """Training on GPUs compared with training on the CPU, shared by the tests on emulated GPUs and on real ones. Each
 function trains in folders of the current one, and returns complaints (see tests/gold/job.py)."""
 import contextlib
+import functools
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import sys
@@ -22,9 +24,10 @@ MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS, 'gpt_oss': {**tiny.EXPERTS, **
           'gemma4': {**tiny.MODELS['llama'], **test_documents.GEMMA4},
           'sharing': {**tiny.MODELS['llama'], **tiny.SHARING},
           'latent': {**tiny.EXPERTS, **tiny.LATENT}}
+# Matrices of whole blocks of codes in four bits.
+BLOCKS = {'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48}
 # Widths that tensor cores take, for experts and all.
-EVEN = {'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48,
-        'model.expert_ffn_dim': 24, 'model.shared_ffn_dim': 16}
+EVEN = {**BLOCKS, 'model.expert_ffn_dim': 24, 'model.shared_ffn_dim': 16}
 CPU = {'training.device': 'cpu'}
 CUDA = {'training.device': 'cuda'}  # on one GPU also comm.share_gpu
 HYBRID = {'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, 'mesh.replicate': 2}
@@ -39,9 +42,10 @@ SPREAD = {
     'two': (2, {**MESHES['1x2'][1], 'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 1}),
     'two pairs of': (4, {**HYBRID, 'parallelism.expert_parallel_degree': 2}),
 }
-# With sequences cut over ranks.
+# With sequences cut over ranks, or matrices.
 CUT = {'parallelism.sharding_strategy': 'full_shard', 'parallelism.context_parallel_degree': 2}
 PARTS = {'halves': (2, CUT), 'gathered halves': (2, {**CUT, 'parallelism.context_parallel_method': 'gather'})}
+PARTS['halves of matrices'] = (2, {'parallelism.sharding_strategy': 'full_shard', 'parallelism.tensor_parallel_degree': 2})
 
 # With layers on several ranks. Four blocks and eight micro-steps are enough for each schedule.
 PIPED = {'parallelism.pipeline_parallel_degree': 2, 'parallelism.sharding_strategy': 'shard_optim'}
@@ -60,6 +64,14 @@ STAGED = {
 DEEP = {'model.n_layers': 4, 'training.global_batch_size': 8, 'training.local_batch_size': 1}
 # A gradient norm of matrices and of stages wants vectors of whole groups of 64.
 CUT_DEEP = {**DEEP, 'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2, 'model.head_dim': 64, 'model.ffn_dim': 128, 'training.seq_len': 8}
+
+
+# 192 rows a micro-step in blocks of 64, of which a rank with half of them has one and a half.
+ROWS = {'activation_checkpoint.mode': 'full', 'debug.row_block': 64, 'training.local_batch_size': 16, 'training.global_batch_size': 16,
+        'model.ffn_dim': 200}
+BF16 = {'training.mixed_precision_param': 'bfloat16'}
+WIDE = {key: CUT_DEEP[key] for key in ('model.dim', 'model.n_heads', 'model.n_kv_heads', 'model.head_dim')}
+ADAPTERS = {'lora.rank': 2, 'lora.alpha': 16}
 
 
 def config(model, **more):
@@ -116,9 +128,8 @@ def as_on_cpu(model, mesh, precision, more):
 
 
 def adapted(mesh, precision, **more):
-    """Adapters on a model that the CPU has trained. For a base in four bits its matrices consist of whole blocks."""
-    sizes = {} if 'lora.quantize_base' not in more else {
-        'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48}
+    """Adapters on a model that the CPU has trained."""
+    sizes = {} if 'lora.quantize_base' not in more else BLOCKS
     run('whole', 'llama', CPU, **sizes)
     base = str(pathlib.Path('whole/out/checkpoint').absolute())
     return as_on_cpu('llama', mesh, precision,
@@ -128,6 +139,33 @@ def adapted(mesh, precision, **more):
 def same_bits(first, second):
     a, b = (job.losses(run(f'bits{i}', 'llama', CUDA, mesh, **more)) for i, (mesh, more) in enumerate((first, second)))
     return job.differ('losses', a, b, 0)
+
+
+def tiled(mesh, lora=None, **more):
+    """Tiles of whole blocks of rows change no bit of losses, norms and checkpoints, and the plan has them."""
+    more = {**ROWS, **more}
+    if lora:
+        run('base', 'llama', CPU, **{key: value for key, value in more.items() if key.startswith('model.')})
+        more |= {**lora, 'checkpoint.initial_load_path': str(pathlib.Path('base/out/checkpoint').absolute())}
+    whole, tiles = (run(name, 'llama', CUDA, mesh, **more, **tile) for name, tile in (('whole', {}), ('tiles', {'training.tile_rows': 64})))
+    wrong = [line for key in ('loss', 'grad_norm') for line in job.differ(key, [step[key] for step in tiles], [step[key] for step in whole], 0)]
+    saved = [(path / 'out/checkpoint' / f'step-{len(whole):08}.h5').read_bytes() for path in map(pathlib.Path, ('whole', 'tiles'))]
+    with on_mesh(mesh) as (ranks, _):
+        plan = job.sherd('plan', 'c.yaml', '--ranks', ranks, folder='tiles')
+    wrong += [] if re.search(r'^tiles +blocks that recompute all send 64 rows at a time', plan, re.M) else ['no tiles are planned:', plan]
+    saves = tiles[-1]['arena_bytes'] < whole[-1]['arena_bytes']
+    return wrong + ['the checkpoints differ'] * (saved[0] != saved[1]) + ['tiles save no memory'] * (not saves)
+
+
+def tile_cases():
+    return [(f'rows in tiles have the same bits, {name}', functools.partial(tiled, **more), mesh, lora) for name, mesh, lora, more in (
+        ('float32', '1x1', None, {}), ('bfloat16 on two', '1x2', None, {**BF16, 'training.global_batch_size': 64}),
+        ('with adapters', '1x2', ADAPTERS, {'training.global_batch_size': 32}),
+        ('beside four bits', '1x1', {**ADAPTERS, 'lora.quantize_base': 'nf4'}, {**BF16, **BLOCKS, 'model.ffn_dim': 192}),
+        ('the same with halves of sequences, all on the host', 'halves', {**ADAPTERS, 'lora.quantize_base': 'nf4'},
+         {**BF16, **BLOCKS, 'model.ffn_dim': 192, 'offload.parameters': 'cpu', 'offload.gradients': 'cpu', 'offload.optimizer': 'cpu'}),
+        ('halves of sequences', 'halves', None, {'model.n_heads': 4}), ('the same, gathered', 'gathered halves', None, {}),
+        ('halves of matrices', 'halves of matrices', None, WIDE), ('the same with adapters', 'halves of matrices', ADAPTERS, WIDE))]
 
 
 def masked():

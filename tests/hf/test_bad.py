@@ -97,6 +97,7 @@ def index(files):
 
 
 WEIGHT = 'transformer.wte.weight'
+LABELS = {'architectures': ['GPT2ForSequenceClassification'], 'num_labels': 3}
 FOLDERS = [
     ('no config.json', remove('config.json'), 'config.json: No such file'),
     ('a config.json that is empty', text('config.json', ''), 'config.json'),
@@ -109,6 +110,10 @@ FOLDERS = [
     ('a family that nobody knows', config(lambda c: c.update(model_type='gpt9')), 'model_type gpt9 is not known'),
     ('code in the folder', config(lambda c: c.update(auto_map={'AutoModel': 'x.Y'})), 'auto_map'),
     ('an unknown key with a value', config(lambda c: c.update(logit_scale=0.5)), 'logit_scale'),
+    ('several labels of a text', config(lambda c: c.update(LABELS, problem_type='multi_label_classification')),
+     'hf/config.json: problem_type multi_label_classification: several labels of a text are not learned here, because a text ends with one '
+     'label; train a model of two labels for each of the 3'),
+    ('several numbers of a text', config(lambda c: c.update(LABELS, problem_type='regression')), 'problem_type regression with 3 labels'),
     ('heads that do not divide', config(lambda c: c.update(n_head=3)), 'is not a multiple of'),
     ('pickled weights only', pickle, 'pytorch_model.bin'),
     ('a pointer of Git LFS', text('model.safetensors', POINTER), 'pointer'),
@@ -223,13 +228,22 @@ def case_text(name, content, says):
     return wrong + (['a.bin is there'] if (folder / 'a.bin').exists() else [])
 
 
+def case_labels():
+    folder = fresh()
+    (folder / 'tokenizer.json').write_text(bpe())
+    (folder / 'a.jsonl').write_text('{"text":"ab","label":1}\n{"text":"ab","label":[0,2]}\n')
+    return refused(['tokenize', 'a.jsonl', '-o', 'a.bin', '--tokenizer', '.', '--format', 'classification'],
+                   'a.jsonl: line 2: "label" is a list: several labels of a text are not learned', folder)
+
+
 def case_hub_name():
     return refused(['plan', '--model.hf=meta-llama/Llama-3.2-1B'], 'nothing is downloaded')
 
 
 if __name__ == '__main__':
     pathlib.Path('tokens.bin').write_bytes(bytes(2 * 64))
-    sys.exit(job.run_cases([('a name of the hub', case_hub_name), ('a model of another size', case_another_size)]
+    sys.exit(job.run_cases([('a name of the hub', case_hub_name), ('a model of another size', case_another_size),
+                            ('a line with several labels', case_labels)]
                            + [(name, case_folder, make, says) for name, make, says in FOLDERS]
                            + [(f'a tokenizer: {name}', case_tokenizer, *row) for name, *row in TOKENIZERS]
                            + [(f'a tokenizer: {name} as {given}', case_other_tokenizer, name, given, says)

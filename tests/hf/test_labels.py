@@ -122,6 +122,7 @@ def case(name):
     off = float((expected - found).abs().max())
     wrong += [] if off <= LOGIT_BOUND else [f'logits {off:.2g} off']
     right = sum(int(row.argmax()) == label for row, (_, label) in zip(found, texts)) / len(texts)
+    wrong += compare_scores(folder, there.float(), texts, 'logits')
     for packing in 'none', 'bfd':
         said = job.sherd('eval', '--checkpoint', 'run/out', '--data', 'texts.bin', f'--data.packing={packing}', folder=folder).split()
         wrong += [] if abs(float(said[said.index('accuracy') + 1]) - right) < 1e-6 else [f'{packing}: {said}, expected {right}']
@@ -167,17 +168,17 @@ def case_value(name, kind):
     with torch.no_grad():
         off = float((model(**padded(some)).logits - precise(there)(**padded(some)).logits).abs().max())
     wrong += [] if off <= LOGIT_BOUND else [f'logits {off:.2g} off']
-    return wrong + compare_scores(folder, there, some)
+    return wrong + compare_scores(folder, there, some, 'score')
 
 
-def compare_scores(folder, there, some):
-    """`sherd eval` gives each text the logit of the exported model, which has the texts padded on either side."""
+def compare_scores(folder, there, some, key):
+    """`sherd eval` gives each text the logits of the exported model, which has the texts padded on either side."""
     job.sherd('eval', '--checkpoint', 'run/out', '--data', 'texts.bin', '-o', 'scores.jsonl', folder=folder)
-    scores = torch.tensor([json.loads(line)['score'] for line in (folder / 'scores.jsonl').read_text().splitlines()])
+    scores = torch.tensor([json.loads(line)[key] for line in (folder / 'scores.jsonl').read_text().splitlines()])
     wrong = []
     for left in False, True:
         with torch.no_grad():
-            off = float((there(**padded(some, left)).logits[:, 0] - scores).abs().max())
+            off = float((there(**padded(some, left)).logits.reshape(scores.shape) - scores).abs().max())
         print(f'# {folder}, padded on the {"left" if left else "right"}: {off:.2g}')
         wrong += [] if off <= SCORE_BOUND else [f'scores {off:.2g} off, {left=}']
     return wrong

@@ -137,9 +137,28 @@ def case_short_plan():
     return [] if wanted in text and '2 ranks agree' in text else [text]
 
 
+def case_short_eval():
+    """Evaluation reads whole sequences of any length: those of a run without a schedule."""
+    folder, losses = run_short(), []
+    for length in (12, 8):
+        for words in ([], ['--data.length_schedule=']):
+            losses.append(job.sherd('eval', '--checkpoint', 'out', f'--training.seq_len={length}', *words, folder=folder).split()[1])
+    return [] if losses[0] == losses[1] != losses[2] == losses[3] else [f'losses {losses}']
+
+
+def case_eval():
+    """Micro-steps of any size, and stages, evaluate what steps of several sizes made: they are no steps."""
+    folder, losses = whole()[0], []
+    stages = (2, '--parallelism.pipeline_parallel_degree=2', '--parallelism.sharding_strategy=shard_optim')
+    for ranks, *words in [(0,), (0, '--training.local_batch_size=3')] + [stages] * job.can_launch():
+        losses.append(job.sherd('eval', '--checkpoint', 'out', '--data', tokens, *words, ranks=ranks, folder=folder).split()[1])
+    return [] if len(set(losses)) == 1 else [f'losses {losses}']
+
+
 SHORT_REFUSED = ((['--data.length_schedule=0:5'], '5 tokens from step 0 on do not divide training.seq_len=12'),
                  (['--data.length_schedule=2:6'], 'the first phase begins at step 2'),
                  (['--model.family=gpt2'], 'a vector for each position'), (['--data.packing=bfd'], 'give data.packing=concat'),
+                 (['--data.packing=bfd', '--model.num_labels=3'], 'learns from whole texts'),
                  (['--data.document_mask=true', '--data.document_separator=1'], 'has documents already'),
                  (['--objective.name=dpo'], 'whole sequences or answers'))
 
@@ -179,7 +198,8 @@ if __name__ == '__main__':
     cases += [(f'{ranks} ranks, {strategy}', case_mesh, ranks, strategy) for ranks, strategy in ((2, 'full_shard'), (2, 'no_shard'))
               if job.can_launch()]
     cases += [(f'short sequences, {name}', case_short, *row) for name, row in SHORT_MODELS.items() if not row[2] or job.can_launch()]
-    cases += [('short sequences in a chain of runs', case_short_chain), ('plan of lengths', case_short_plan)]
+    cases += [('short sequences in a chain of runs', case_short_chain), ('short sequences, then evaluated', case_short_eval), ('evaluated', case_eval),
+              ('plan of lengths', case_short_plan)]
     cases += [(f'short sequences, 2 ranks, {changes}', case_short_mesh, 2, changes) for changes in (
         {'parallelism.sharding_strategy': 'full_shard'}, {'parallelism.sharding_strategy': 'no_shard', 'activation_checkpoint.mode': 'full'})
               if job.can_launch()]

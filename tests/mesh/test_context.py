@@ -6,6 +6,7 @@ texts and the loss of a token file that `sherd eval` finds. What only moves or
 repeats operations on the same mesh changes no bit. A checkpoint is loaded and saved by 4 ranks with a part of each
 sequence, then by one, then by 2, with the same bytes. SHERD_TEST_FEW=1 leaves out most rows.
 """
+import json
 import pathlib
 import re
 import sys
@@ -112,14 +113,46 @@ def case_float16():
 
 
 def case_balance():
-    """A run says how unequally documents share the work of ranks that gather keys and values; whole sequences are not noted."""
+    """A run says how unequally documents and windows share the work of ranks that gather keys and values; whole sequences are
+    not noted."""
     wrong = []
-    for kind, noted in (('three heads, documents', True), ('three heads', False)):
+    for kind, noted in (('three heads, documents', True), ('three heads', False), ('three heads, window', True)):
         changes = {**KINDS[kind], CP: 2, 'training.steps': 1, 'validation.enable': False}
-        folder = job.prepare(f'balance-{noted}', {'job.dump_folder': 'out', **AXIS.config(changes)})
+        folder = job.prepare(f'balance-{kind}', {'job.dump_folder': 'out', **AXIS.config(changes)})
         said = job.launch('train', 'c.yaml', ranks=2, folder=folder)[1]
         found = re.findall(r'of the 2 ranks of the first sequences, the busiest has (1\.\d\d) times the mean', said)
-        wrong += [said] * (len(found) != noted)
+        wrong += [said] * (len(found) != noted or 'window' in kind and found[0] != f'{busiest(8, 2, [5] * 2, 8):.2f}')
+    return wrong
+
+
+def busiest(tokens, ranks, windows, document):
+    """Pairs of a query and a key that the busiest rank has in all blocks, over the mean, counted one by one."""
+    piece, work = tokens // (2 * ranks), [0] * ranks
+    for query in range(tokens):
+        place = min(query // piece, 2 * ranks - 1 - query // piece)
+        work[place] += sum(key // document == query // document and (not window or query - key < window)
+                           for window in windows for key in range(query + 1))
+    return max(work) * ranks / sum(work)
+
+
+def case_planned_balance():
+    """So does the plan, in JSON too, with documents of a known length."""
+    wrong = []
+    for kind, pattern in (('three heads', [0]), ('three heads, window', [5]), ('sinks', [5, 0]), ('window', [5])):
+        windows = (pattern * 9)[:KINDS[kind]['model.n_layers']]
+        for ranks, docs in ((2, 48), (4, 48), (2, 9), (4, 20), (2, 0)):
+            method = 'ulysses' if kind == 'window' else 'gather'
+            folder = job.prepare('planned', {**AXIS.config(KINDS[kind]), CP: ranks, 'training.seq_len': 48, 'model.max_seq_len': 48,
+                                             'training.global_batch_size': -1, 'validation.enable': False, 'parallelism.context_parallel_method': method,
+                                             **({'data.document_mask': True, 'data.document_separator': 1, 'data.document_tokens': docs} if docs < 48 else {})})
+            said = ' '.join(job.sherd('plan', 'c.yaml', '--ranks', ranks, '--machine', 'h100-80x8-ndr400', '--json', 'plan.json', folder=folder).split())
+            found = json.loads((folder / 'plan.json').read_text())['context']
+            want = 1.0 if method == 'ulysses' else busiest(48, ranks, windows, docs) if docs else None
+            named = re.findall(r'gather keys and values: with ([\w ]*) the busiest has ([\d.]+) times the mean work', said)
+            words = ' and '.join([f'documents of {docs} tokens'] * (docs < 48) + ['windows of 5'] * (5 in windows))
+            wanted = [(words, f'{want:.2f}')] if words and docs and method == 'gather' else []
+            right = found['ranks'] == ranks and (found['busiest'] is want or abs(found['busiest'] - want) < 1e-9)
+            wrong += [f'{kind}, {ranks} ranks, {method}, {docs}: {found}, wanted {want}; {named}'] * (not right or named != wanted)
     return wrong
 
 
@@ -150,7 +183,8 @@ def cases():
             + [(f'scores: {name}', AXIS.case_scores, *row) for name, row in SCORED.items()]
             + [('checkpoints do not show the degree', AXIS.case_resume, 'llama, two kv heads, documents', 'lm_head.weight',
                 ((0, 1), (2, 2), (4, 4)), {}), ('announced', case_announced),
-               ('float16', case_float16), ('balance of documents', case_balance), ('a text longer than a rank holds', case_longer_than_a_rank)])
+               ('float16', case_float16), ('balance of documents', case_balance), ('balance in the plan', case_planned_balance),
+               ('a text longer than a rank holds', case_longer_than_a_rank)])
 
 
 if __name__ == '__main__':

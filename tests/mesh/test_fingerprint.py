@@ -21,6 +21,7 @@ BASE = {**tiny.MODELS['llama'], **MESH, 'training.steps': 4, 'training.global_ba
 RANKS = 2 if job.can_launch() else 0
 NARROW = {'training.mixed_precision_param': 'bfloat16'}
 NVME = {'offload.optimizer': 'nvme', 'offload.nvme_path': '.', 'model.dim': 64, 'model.n_heads': 4, 'model.head_dim': 16}
+MUON = {'optimizer.name': 'muon', 'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.ffn_dim': 64}
 FORWARD = 'forward layers.0.'
 # Meshes, and what changes with them: nothing. The same changes on one rank, as far as they change the model, are what
 # each is compared with.
@@ -35,6 +36,34 @@ SAME = {
     'adapters': (2, {'lora.rank': 2}, {'activation_checkpoint.mode': 'full'}),
     'experts': (2, {**tiny.EXPERTS, **{key: BASE[key] for key in BASE if key.startswith(('training.', 'lr_'))}}, {}),
     'states in a file': (2, NVME, NVME),
+    'muon, carried out later': (2, {**MUON, 'metrics.norms': 'off'}, {}),
+    'muon, states in a file': (2, {**MUON, **NVME}, NVME),
+}
+WIDE = {'model.n_heads': 4, 'model.n_kv_heads': 4, 'model.ffn_dim': 32, 'training.seq_len': 32, 'model.max_seq_len': 32}
+EXPERTS = {**tiny.EXPERTS, **{key: BASE[key] for key in BASE if key.startswith(('training.', 'lr_'))}, **WIDE, 'model.n_experts': 8}
+ONE, LEAVES, LOOSE = {'training.local_batch_size': 8}, {'training.row_leaves': 2}, {'training.reproducible': 'none'}
+TENSOR, CONTEXT = ({f'parallelism.{axis}_parallel_degree': 2} for axis in ('tensor', 'context'))
+GATHER = {**CONTEXT, 'parallelism.context_parallel_method': 'gather'}
+ROUNDED, PARTED_ROWS, BALANCED = ': compared up to rounding', 'tensor degrees differ (1, 2)', 'up to the first gradient of a router'
+GPT2 = {**tiny.MODELS['gpt2'], **{key: BASE[key] for key in BASE if key.startswith(('training.', 'lr_'))}, **WIDE, 'model.n_kv_heads': None, 'model.dim': 16}
+# Degrees: ranks, the model, what else one rank has, what many have, what is said, and how much of the records is compared.
+DEGREES = {
+    'sequences over 2, to the last bit': (2, {**WIDE, **ONE, **LEAVES}, {}, CONTEXT, 'equal to the last bit', 0.9),
+    'sequences over 2': (2, {**GPT2, **LOOSE}, {}, CONTEXT, 'numbers of ranks differ', 0.9),
+    'keys and values gathered': (2, {**WIDE, **LOOSE}, {}, GATHER, ROUNDED, 0.9),
+    'leaves of rows': (2, {**GPT2, **ONE}, {}, {**CONTEXT, **LEAVES}, 'training.row_leaves differ (1, 2)', 0.9),
+    'matrices over 2': (2, WIDE, {}, TENSOR, PARTED_ROWS, 0.6),
+    'matrices over 2, in tiles': (2, {**GPT2, **LOOSE}, {}, {**TENSOR, 'parallelism.tensor_parallel_tiles': 2}, PARTED_ROWS, 0.6),
+    'matrices over 2, sequences over 2, bfloat16': (4, {**WIDE, **LOOSE, **NARROW}, {}, {**TENSOR, **CONTEXT}, PARTED_ROWS, 0.6),
+    'experts over 2': (2, EXPERTS, {}, {'parallelism.expert_parallel_degree': 2}, 'equal to the last bit', 1),
+    'experts over 2 of 2': (2, {**EXPERTS, **LOOSE}, 2, {'parallelism.expert_parallel_degree': 2}, 'expert degrees differ (1, 2)', 1),
+    'experts, sequences over 2': (2, {**EXPERTS, **LOOSE}, {}, CONTEXT, BALANCED, 0.6),
+    'experts, matrices and keys over 2': (4, {**EXPERTS, **LOOSE}, {}, {**TENSOR, **GATHER}, BALANCED, 0.5),
+}
+# What changes the order of sums on as many ranks with the same degrees, and what is said of it.
+ORDERS = {
+    'keys and values gathered or not': (2, {**WIDE, **LOOSE, **CONTEXT}, GATHER, 'pieces of a sequence on a rank differ (1, 2; parallelism.context_parallel_method), which changes last bits'),
+    'a tree or none': (2, {}, LOOSE, 'training.reproducible differ (1, 0; 1: mesh), which changes last bits'),
 }
 # What makes a run differ, the step from which on, and the first tensor that does.
 PARTED = {
@@ -50,7 +79,8 @@ PARTED = {
 
 
 def run(folder, config, ranks=0):
-    job.train(folder, {'training.dataset_path': tokens, **BASE, **config}, ranks)
+    config = {'training.dataset_path': tokens, **BASE, **config}
+    job.train(folder, {key: value for key, value in config.items() if value is not None}, ranks)
     return pathlib.Path(folder, 'f.jsonl')
 
 
@@ -79,10 +109,10 @@ def differs(a, b, tolerance=1e-6):
     return abs(a - b) > tolerance * max(abs(a), abs(b))
 
 
-def case_norms():
+def case_norms(own):
     """Gradients and parameters have the norms of their records, an update about the one that signed sums estimate; and a
     block has that of its parameters."""
-    known = {(record['step'], record['name']): record for record in records(run('one', {}))}
+    known = {(record['step'], record['name']): record for record in records(run('one', own))}
     found = norms('one')
     wrong = [f'norms in steps {sorted(found)}'] * (sorted(found) != [1, 3, 4])
     names = [name.split(' ')[1] for step, name in known if step == 4 and name.startswith('gradient ')]
@@ -105,7 +135,7 @@ def case_norms():
         wrong += [f'{name}: parameter'] * differs(found[3]['parameter'][name], after['norm'])
         wrong += [f'{name}: update of {found[3]["update"][name]}, about {estimate}'] * (
             not 0.1 < estimate / found[3]['update'][name] < 5)
-    run('blocks', {'metrics.norms': 'blocks', 'debug.fingerprint': ''})
+    run('blocks', {**own, 'metrics.norms': 'blocks', 'debug.fingerprint': ''})
     blocks = norms('blocks')[3]
     blocks.pop('largest')
     wrong += [f'blocks {list(blocks["update"])}'] * (len(blocks['update']) >= len(names) or 'model.layers.1' not in blocks['update'])
@@ -130,6 +160,35 @@ def case_same(ranks, model, changes):
     status, said, error = diff(many)
     wrong += [f'alone, exit {status}: {said}{error}'] * (status != (0 if again else 2))
     return wrong
+
+
+def case_degrees(ranks, model, alone, changes, text, share):
+    """Records that two degrees share are equal, to the last bit or up to rounding; what ranks have in parts has other names, and
+    all of it is recorded. A run that is wrong is named."""
+    one = run('one', model, alone or 0)
+    many, wrong = run('many', {**model, **changes}, ranks), []
+    status, said, error = diff(one, many)
+    wrong += [f'exit {status}: {said}{error}'] * (status != 0 or text not in said)
+    found = int(re.search(r'^(\d+) records', said, re.M)[1]) if not status else 0
+    wrong += [f'{found} of {len(records(one))} records compared: {said}'] * (found < share * len(records(one)))
+    wrong += [f'tokens differ: {said}'] * (len([line for line in records(one) + records(many) if line['name'] == 'tokens']) != 6)
+    apart = {(line['step'], line['name']): line['norm'] for line in records(many) if line['name'].endswith(' (in 2 parts)')}
+    for line in records(one):
+        norm = apart.get((line['step'], line['name'] + ' (in 2 parts)'))
+        if norm and line['step'] == 1 and line['name'].startswith('forward layers.0.') and line['kind'] == 'attention':
+            wrong += [f'{line["name"]}: {norm} in parts'] * differs(norm, line['norm'], 1e-2 if 'training.mixed_precision_param' in model else 1e-5)
+    wrong += [f'parts {sorted(apart)[:3]}'] * (bool(apart) != (TENSOR.items() <= changes.items()))
+    status, said, _ = diff(one, run('wrong', {**model, **changes, 'model.norm_eps': 1e-2}, ranks))
+    return wrong + [f'wrong, exit {status}: {said}'] * (status != 3 or not re.search(r'step 1: first difference.*: forward layers\.0\.(norm|rstd)', said))
+
+
+def case_order(ranks, model, changes, text):
+    """Other last bits are explained; a run that is wrong by more is still named."""
+    one, other = run('one', model, ranks), run('other', {**model, **changes}, ranks)
+    status, said, error = diff(one, other)
+    wrong = [f'exit {status}: {said}{error}'] * (status != 0 or text not in said or 'equal up to rounding' not in said)
+    status, said, _ = diff(one, run('wrong', {**model, **changes, 'model.norm_eps': 1e-3}, ranks))
+    return wrong + [f'wrong, exit {status}: {said}'] * (status != 3 or 'beyond rounding: forward layers.0.' not in said)
 
 
 def case_file():
@@ -173,7 +232,8 @@ def case_tiles():
     wrong += expect(0, 'equal to the last bit', other, same)
     wrong += expect(3, 'beyond rounding: forward layers.0.', whole, run('wrong', {**tiles, 'model.norm_eps': 1e-3}, 2))
     head, *lines = whole.read_text().splitlines()
-    for change, status, text in (({'tile_rows': 64}, 0, 'equal to the last bit'), ({'tile_rows': -1}, 3, 'not the head'), ({'tiles': 'x'}, 3, 'not the head')):
+    for change, status, text in (({'tile_rows': 64}, 0, 'equal to the last bit'), ({'tile_rows': -1}, 3, 'not the head'), ({'tiles': 'x'}, 3, 'not the head'),
+                                 ({'context': 0}, 3, 'not the head'), ({'row_leaves': 2}, 0, 'training.row_leaves differ (1, 2)')):
         edited.write_text('\n'.join([json.dumps({**json.loads(head), **change}), *lines, '']))
         wrong += expect(status, text, whole, edited)
     at, record = next((i, json.loads(line)) for i, line in enumerate(lines) if '"gradient ' in line)
@@ -218,8 +278,8 @@ def case_leaves():
         status, said, error = diff(one, spoil(one, number, lambda line, what=what: line.replace('"leaves": [[', what)))
         wrong += [f'{what}: exit {status}: {said}{error}'] * (status != 3 or 'spoilt.jsonl' not in error or bool(said))
     wrong += refused({'debug.fingerprint_leaves': True, 'debug.fingerprint': ''}, 'debug.fingerprint_leaves')
-    return wrong + refused({'debug.fingerprint_leaves': True, 'training.reproducible': 'none', 'training.global_batch_size': 8194},
-                           'step 1 has 4097 micro-steps; at most 4096')
+    return wrong + refused({'debug.fingerprint_leaves': True, 'training.reproducible': 'none', 'training.batch_schedule': '0:8, 2:8194', 'training.global_batch_size': -1,
+                            'debug.fingerprint_steps': '2-9'}, 'step 3 has 4097 micro-steps, and at most 4096')
 
 
 def case_parted(change, step, name, kind):
@@ -291,6 +351,9 @@ def case_damaged():
         status, said, error = diff(path, spoilt)
         if status != 3 or 'spoilt.jsonl' not in error or said:
             wrong.append(f'{what}: exit {status}: {said}{error}')
+    names = ', '.join(['"a-node-with-a-long-name"'] * 65536)
+    status, said, error = diff(path, spoil(path, 0, lambda line: line.replace('}', f', "hosts": [{names}]}}')))
+    wrong += [f'65536 nodes: exit {status}: {said}{error}'] * (status != 0)
     status, _, error = diff(path, 'nowhere.jsonl')
     return wrong + [f'no file: exit {status}: {error}'] * (status != 3 or 'nowhere.jsonl' not in error)
 
@@ -298,7 +361,7 @@ def case_damaged():
 def refused(config, text):
     job.prepare('refused', {'job.dump_folder': 'out', 'training.dataset_path': tokens, **BASE, **config})
     done = subprocess.run(job.command(0, ['train', 'c.yaml']), capture_output=True, text=True, cwd='refused')
-    return [f'{config}: exit {done.returncode}: {done.stderr}'] * (done.returncode not in (2, 3) or text not in done.stderr)
+    return [f'{config}: exit {done.returncode}: {done.stderr}'] * (done.returncode not in (2, 3) or text not in done.stderr or 'step    1/' in done.stderr)
 
 
 def case_refused():
@@ -318,7 +381,8 @@ if __name__ == '__main__':
     job.need_modules('h5py', 'numpy')
     tokens = tiny.write_tokens()
     cases = [(name, case_parted, *row) for name, row in PARTED.items()]
-    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms), ('damaged files', case_damaged), ('the file', case_file), ('refusals', case_refused)]
+    cases += [('up to rounding', case_rounding), ('the tolerance', case_tolerance), ('norms', case_norms, {}), ('norms, NorMuon', case_norms, {**MUON, 'optimizer.name': 'normuon'}), ('damaged files', case_damaged), ('the file', case_file), ('refusals', case_refused)]
     if job.can_launch():
-        cases += [(name, case_same, *row) for name, row in SAME.items()] + [('tiles', case_tiles), ('micro-steps', case_leaves)]
+        cases += [(name, case_same, *row) for name, row in SAME.items()]
+        cases += [(f'degrees: {name}', case_degrees, *row) for name, row in DEGREES.items()] + [(f'order: {name}', case_order, *row) for name, row in ORDERS.items()] + [('tiles', case_tiles), ('micro-steps', case_leaves)]
     sys.exit(job.run_cases(cases))

@@ -151,6 +151,32 @@ def case_scores(kind, ranks, *words):
     return file.read_text()
 
 
+def case_logits(kind):
+    """The logits of labels are the same on all meshes, and those of the loss and the accuracy."""
+    folder, right = f'one-{kind}'.replace(' ', '-'), draw_texts(2, 40)
+    files, words = {}, {}
+    meshes = {'one rank': (0,), 'two': (2,), 'stages': (2, *STAGES), 'parts': (2, '--parallelism.context_parallel_degree=2', '--training.reproducible=none')}
+    for name, (ranks, *more) in meshes.items():
+        if name == 'stages' and kind == 'gpt2' or name == 'parts' and kind != 'gpt2':
+            continue  # its embedding and head are one matrix; sums of parts are not those of wholes in bfloat16
+        said = job.sherd('eval', '--checkpoint', f'{folder}/out', '--data', held_out, '-o', 'logits.jsonl', *more, ranks=ranks).split()
+        words[name], files[name] = dict(zip(said[::2], said[1::2])), pathlib.Path('logits.jsonl').read_text()
+    lines = {name: [json.loads(line) for line in file.splitlines()] for name, file in files.items()}
+    wrong = [f'{name}: other logits than on one rank: {files[name]}' for name in files if name != 'parts' and files[name] != files['one rank']]
+    logits = {name: numpy.array([line['logits'] for line in found]) for name, found in lines.items()}
+    wrong += [f'{name}: {found.shape}, or off' for name, found in logits.items()
+              if found.shape != (40, LABELS) or abs(found - logits['one rank']).max() > 1e-5]
+    wrong += [] if [line['document'] for line in lines['one rank']] == list(range(40)) else [files['one rank']]
+    one_rank, answers = logits['one rank'], [label for _, (label,) in right]
+    losses = numpy.log(numpy.exp(one_rank).sum(1)) - one_rank[range(40), answers]
+    wrong += job.differ('loss of the logits', [losses.mean()], [float(words['one rank']['loss'])], 1e-5)
+    accuracy = (one_rank.argmax(1) == answers).mean()
+    wrong += [] if abs(accuracy - float(words['one rank']['accuracy'])) < 1e-6 else [f'{accuracy}, said {words}']
+    job.sherd('eval', '--checkpoint', f'{folder}/out', '--data', held_out, '-o', 'logits.jsonl', '--sequences', 1)
+    few = pathlib.Path('logits.jsonl').read_text().splitlines()
+    return wrong + ([] if 0 < len(few) < 40 and set(few) <= set(files['one rank'].splitlines()) else [f'of one sequence: {few}'])
+
+
 def case_values(kind):
     """The metrics are there, and `sherd eval` finds those of the validation; a head alone is exported as it came."""
     last, validation = one[kind][0][-1], one[kind][1][-1]
@@ -200,9 +226,6 @@ def refused(says, *words, folder='.'):
 
 def case_refused():
     job.prepare('refused', config('gpt2', {}))
-    labels = refused('-o goes with --requests', 'eval', '--checkpoint', 'one-gpt2/out', '--data', held_out, '-o', 'labels.jsonl')
-    if labels:
-        return labels
     pathlib.Path('words.txt').write_text('some words')
     more = pairs.write_documents('more.bin', [*draw_texts(3, 5), ([1, 2], [LABELS])], WORDS, 1)
     rows = [('sequence 5 has the label 3, but model.num_labels is 3', f'--training.dataset_path={more}', '--data.shuffle=false'),
@@ -210,6 +233,7 @@ def case_refused():
             ('cuts the label off', '--data.excess_length_strategy=split'), ('give objective.name=regression', '--model.num_labels=1'),
             ('has a loss of its own', '--objective.name=distillation'), ('has a loss of its own', '--objective.name=dpo'),
             ('give model.num_labels=1', '--objective.name=reward'), ('give model.num_labels=1', '--model.num_labels=0', '--objective.name=regression'),
+            ('objective.name: there is no class for values of texts', '--model.num_labels=0', '--objective.name=reward', '--model.family=granite'),
             ('has no effect without objective.name=reward', '--objective.center_rewards_coefficient=0.1'),
             ('has no pairs of answers, labels or numbers; objective.name=regression learns from files of `sherd tokenize --format regression`', '--model.num_labels=1', '--objective.name=regression'),
             (f'are for objective.name=regression', '--model.num_labels=1', '--objective.name=reward', f'--training.dataset_path={numbered}'),
@@ -307,6 +331,7 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
                             *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in VALUES for mesh in [*MESHES][::2]),
                             *((f'{kind}: evaluated and exported', case_values, kind) for kind in VALUES),
+                            *((f'{kind}: logits', case_logits, kind) for kind in KINDS),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
                             ('parts of sequences', case_parts), ('adapters', case_adapters), ('the rule is learned', case_learned), ('refused', case_refused),
                             ('sherd tokenize', case_tokenize)]))

@@ -24,13 +24,14 @@ NORMUON = {'optimizer.name': 'normuon', 'optimizer.muon_split': 'heads'}
 NARROW = {'training.mixed_precision_param': 'bfloat16', 'optimizer.state_dtype': 'bfloat16'}
 WAYS = {
     'llama': ('llama', {}),
-    'llama, by heads, bfloat16': ('llama', {**NARROW, 'optimizer.muon_split': 'heads'}),
+    'llama, by heads, bfloat16': ('llama', {**NARROW, 'optimizer.muon_split': 'heads', 'model.ffn_dim': 256}),  # slices of matrices alone
     'llama, bfloat16, averaged': ('llama', {**NARROW, 'optimizer.ema_decay': 0.9}),  # slices are moved three times
     'llama, groups': ('llama', GROUPS),
     'gpt2': ('gpt2', {'optimizer.nesterov': False}),
     'experts': ('experts', {}),
     'llama, NorMuon': ('llama', NORMUON),
     'experts, NorMuon, cautious': ('experts', {**NORMUON, 'optimizer.cautious_decay': True, 'optimizer.ema_decay': 0.9}),
+    'llama of 18 blocks, NorMuon': ('llama', {**NORMUON, 'model.n_layers': 18}),  # several waves, which replicas share
 }
 
 
@@ -43,6 +44,7 @@ MESHES = {
     'full_shard over 2': flat('full_shard', 2),
     'full_shard over 4, by messages': flat('full_shard', 4, **{'comm.shared_memory': 'off'}),
     'full_shard over 8': flat('full_shard', 8),
+    'full_shard over 4, not carried': flat('full_shard', 4, **{'offload.overlap_update': 'off'}),
     'no_shard over 2, once, saved in the background': flat('no_shard', 2, **{'checkpoint.async_mode': 'async'}),
     'no_shard, 2 replicas': flat('no_shard', 2, **{'mesh.replicate': 2}),
     'shard_optim over 4': flat('shard_optim', 4),
@@ -53,6 +55,7 @@ MESHES = {
     'no_shard over 2, once, 1 owner': flat('no_shard', 2, **{'optimizer.muon_ranks': 1}),
     'hybrid_shard_zero2 2 x 2, 1 owner': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2, 'optimizer.muon_ranks': 1}),
     'hybrid_shard 2 x 2': flat('hybrid_shard', 4, **{'mesh.shard': 2}),
+    'hybrid_shard 2 x 2, not carried': flat('hybrid_shard', 4, **{'mesh.shard': 2, 'offload.overlap_update': 'off'}),
     'hybrid_shard_zero2 2 x 2': flat('hybrid_shard_zero2', 4, **{'mesh.shard': 2}),
     # Replicas share the work, all or neighbours, or none does.
     'hybrid_shard 2 x 2, each replica by itself': flat('hybrid_shard', 4, **{'mesh.shard': 2, 'optimizer.muon_ranks': 2}),
@@ -64,7 +67,7 @@ MESHES = {
                                                                        'comm.shared_memory': 'off'}),
 }
 # Of them, how many replicas share the matrices of a rank, if there are four blocks.
-SHARERS = {'no_shard, 2 replicas': '2 of 2', 'hybrid_shard 2 x 2': '2 of 2', 'hybrid_shard_zero2 2 x 2': '2 of 2',
+SHARERS = {'no_shard, 2 replicas': '2 of 2', 'hybrid_shard 2 x 2': '2 of 2', 'hybrid_shard 2 x 2, not carried': '2 of 2', 'hybrid_shard_zero2 2 x 2': '2 of 2',
            'hybrid_shard 4 x 2, by messages': '4 of 4', 'hybrid_shard 4 x 2, 2 share': '2 of 4', 'shard_optim 2 x 2': '2 of 2',
            'no_shard, 4 replicas, 2 share, by messages': '2 of 4'}
 IN_A_FILE = {
@@ -153,10 +156,17 @@ def case_skipped(mesh, scale=None):
     return [] if right else [same.stdout + same.stderr]
 
 
-def case_refused(changes, text):
+def case_refused(changes, text, way='llama'):
     """Continuing with other states is refused, and the message says what works."""
-    _, done = take_up(one_rank('llama')[0], config('llama', changes), 0)
+    _, done = take_up(one_rank(way)[0], config('llama', changes), 0)
     return [] if done.returncode == 2 and text in done.stderr else [f'{done.returncode}: {done.stderr}']
+
+
+def case_other_numbers():
+    """Groups that leave each matrix to its optimizer may have other numbers, and other patterns."""
+    groups = {'optimizer.groups': 'pattern=q_proj lr=0.4; pattern=norm weight_decay=0; pattern=mlp.down optimizer=adamw lr=0.5'}
+    _, done = take_up(one_rank('llama, groups')[0], config('llama', groups), 0)
+    return [done.stderr] * (done.returncode != 0)
 
 
 def case_never_starts(changes, text):
@@ -164,6 +174,14 @@ def case_never_starts(changes, text):
     done = subprocess.run(job.command(0, ['train', 'c.yaml']), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           cwd=folder, env=job.environment(0), timeout=job.SECONDS)
     return [] if done.returncode == 2 and text in done.stderr else [f'{done.returncode}: {done.stderr}']
+
+
+def case_from_adamw():
+    """A group by muon makes a run by adamw one by muon, which does not continue from AdamW's states."""
+    first, mixed = new_folder(), {'optimizer.name': 'adamw', 'optimizer.groups': 'pattern=q_proj optimizer=muon'}
+    job.train(first, config('llama', {'optimizer.name': 'adamw', 'training.steps': HALF}))
+    _, done = take_up(first, config('llama', mixed), 0)
+    return [] if done.returncode == 2 and 'give --optimizer.name=AdamW and no group by muon, or ' in done.stderr else [done.stderr]
 
 
 def case_rows_elsewhere():
@@ -238,11 +256,11 @@ if __name__ == '__main__':
     cases = [(f'{way}, {mesh}', case_mesh, way, mesh) for i, way in enumerate(WAYS)
              for mesh in (SAMPLE[(i + i // 5) % 2::2] if job.FEW or way != 'llama' else MESHES)
              if 'averaged' not in way and MESHES[mesh][0] == 0 or job.can_launch()]
-    cases += [(f'{way}, {mesh}', case_mesh, way, mesh) for way in ('llama', 'llama, bfloat16, averaged') for mesh in IN_A_FILE
+    cases += [(f'{way}, {mesh}', case_mesh, way, mesh) for way in ('llama', 'llama, by heads, bfloat16', 'llama, bfloat16, averaged') for mesh in IN_A_FILE
               if IN_A_FILE[mesh][0] == 0 or job.can_launch()]
     cases += [(f'llama, NorMuon, {mesh}', case_mesh, 'llama, NorMuon', mesh) for mesh in
               ('no_shard over 2, once, saved in the background', 'states in a file, carried') if job.can_launch()]
-    cases += [('states of rows elsewhere', case_rows_elsewhere), ('what the plan says', case_plan)]
+    cases += [('states of rows elsewhere', case_rows_elsewhere), ('a group by muon, from AdamW', case_from_adamw), ('what the plan says', case_plan)]
     cases += [(f'shared work, {mesh}', case_sharers, mesh) for mesh in SHARERS]
     cases += [(f'{way}, bytes of a checkpoint', case_size, way) for way in ('llama', 'llama, groups', 'experts, NorMuon, cautious')]
     cases += [(f'{way}, taken up by {mesh}', case_taken_up, way, mesh) for way, mesh in
@@ -253,6 +271,13 @@ if __name__ == '__main__':
     cases += [(f'llama, NorMuon, {mesh}', case_uneven, mesh) for mesh in UNEVEN if job.can_launch()]
     cases += [('not taken up by AdamW', case_refused, {'optimizer.name': 'adamw'}, 'from which AdamW cannot continue'),
               ('not taken up with other groups', case_refused, GROUPS, 'has states by other optimizer.groups'),
+              ('AdamW of what is no matrix', case_never_starts, {'optimizer.name': 'adamw', 'optimizer.groups': 'pattern=norm optimizer=muon'},
+               "pattern 'norm': optimizer=muon is for matrices of products"),
+              ('not taken up with an earlier group', case_refused, {'optimizer.groups': 'pattern=down lr=0.5; ' + GROUPS['optimizer.groups'].replace('down', 'down|o_proj')},
+               'has states by other optimizer.groups', 'llama, groups'),
+              ('taken up with other numbers of groups', case_other_numbers),
+              ('AdamW of none of the matrices', case_never_starts, {'optimizer.groups': 'pattern=norm eps=0.5; pattern=q_proj eps=0.5'},
+               "pattern 'q_proj': beta1, beta2 and eps are AdamW's, and Muon updates all"),
               ('a pattern without a tensor', case_never_starts, {'optimizer.groups': 'pattern=nothing lr=2'},
                "pattern 'nothing' is in the name of no trained tensor"),
               ('all matrices by AdamW', case_never_starts, {'optimizer.groups': 'pattern=_proj optimizer=adamw'},

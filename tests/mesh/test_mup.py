@@ -28,7 +28,7 @@ WAYS = {  # changes of a run with factors, and the groups that say the same
     'AdamW with groups': ({'optimizer.groups': 'pattern=down lr=0.5 eps=1e-3; pattern=head|norm weight_decay=0.3'},
                           'pattern=down lr=0.1 eps=2e-4 weight_decay=0.5; pattern=head lr=0.2 weight_decay=1.5; '
                           f'pattern=norm weight_decay=0.3; {MATRICES}'),
-    'Lion': ({'optimizer.name': 'lion', 'optimizer.eps': 1e-8}, f'{MATRICES}; {HEAD}'),
+    'Lion': ({'optimizer.name': 'lion', 'optimizer.eps': 1e-8}, f'{MATRICES}; {HEAD}'.replace('eps=2e-5 ', '')),
     'Muon': (MUON, HEAD),
     'Muon and AdamW': ({**MUON, 'optimizer.groups': 'pattern=down optimizer=adamw'},
                        f'pattern=down optimizer=adamw {MATRICES.split(" ", 1)[1]}; {HEAD}'),
@@ -135,7 +135,8 @@ COORDS = {  # changes of a run, and between what the mean slopes of attention an
     'Muon by RMS': ({'optimizer.name': 'muon'}, GROWS, (-9, 9)),
     'Muon with factors': ({**SPECTRAL, **WIDE}, (-0.1, 0.1), FITS),
     'SGD': ({'optimizer.name': 'sgd'}, GROWS, GROWS),
-    'without a change': ({'optimizer.lr': 0}, None, None),
+    'without a change, leaves and short sequences': ({'optimizer.lr': 0, 'training.seq_len': 128, 'training.reproducible': 'mesh',
+                                                      'training.row_leaves': 8, 'data.length_schedule': '0:32, 1:128'}, None, None),
     'Mamba-2 with factors': ({**MAMBA, **WIDE}, FITS, FITS),
 }
 

@@ -126,6 +126,8 @@ MESHES |= {
     '4 stages of chunks, states in a file': ('qwen3, bfloat16', 4, 4, {**STATES, **RING, 'model.n_layers': 9,
                                                                       'training.local_batch_size': 3}),
     'a tree over 2 stages, states in a file, not carried': ('llama', 4, 2, {**STATES, **TREE, 'offload.overlap_update': 'off'}),
+    '2 stages of experts, biases move with an update that is carried': ('experts', 4, 2, {**STATES, **GRADS, 'moe.load_balance_coeff': 0.2,
+                                                                                       'model.router_bias': True}),
     '2 stages, activations in a file': ('llama', 2, 2, {**ROWS, 'training.local_batch_size': 4}),
     '4 stages of chunks, activations and states in a file': ('llama', 4, 4, {**ROWS, **STATES, **RING, **FULL, 'model.n_layers': 9,
                                                                           'training.local_batch_size': 6}),
@@ -158,7 +160,7 @@ REFUSED = {
     'one chunk': ({}, 'has no effect without', 'train', 'c.yaml', f'--{CHUNK}=2'),
     'uneven micro-steps': ({**RING, 'training.local_batch_size': 4}, 'need a multiple of 2 micro-steps'),
     'too many stages': ({PP: 4, 'model.n_layers': 3}, 'at most 3 stages'),
-    'too few blocks': ({PP: 4, FIRST: 4}, 'not every stage has a block'),
+    'too few blocks': ({PP: 4, FIRST: 4}, 'not every stage has a block; give smaller numbers, or auto'),
     'a long step': ({'training.local_batch_size': 1, 'training.global_batch_size': 1 << 14}, 'is one list, of at most 500000; give a larger'),
     'ranks': ({PP: 3}, "does not divide the job's 4 ranks"),
 }
@@ -507,10 +509,27 @@ def case_printed(name):
     return wrong + [f'exit {status}: {said}'] * (status != 3 or not said['name'].startswith('forward layers.0.'))
 
 
+def case_threads():
+    """Ranks of two threads would fit the stage of those of one otherwise: records are of what that has chosen."""
+    changes = config({**KINDS['llama, 4 heads'], **GRADS, PP: 2, 'training.steps': 2, 'validation.enable': False, 'checkpoint.enable': False,
+                      'debug.fingerprint': 'f.jsonl', 'debug.fingerprint_steps': '2', 'training.threads': 1})
+    limit, more = (test_memory.plan({**changes, 'training.threads': threads}, 2)[test_memory.ARENA] for threads in (1, 2))
+    changes |= {**BUDGET, 'memory.limit_bytes': limit}
+    folder, alike = job.prepare('threads', changes), job.prepare('threads-alike', changes)
+    said = job.launch('train', 'c.yaml', ranks=2, folder=alike)[1]
+    both = [*job.command(1, ['train', 'c.yaml']), ':', '-n', '1', os.environ['SHERD'], 'train', 'c.yaml', '--training.threads=2']
+    done = subprocess.run(both, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=folder, env=job.environment(2))
+    wrong = [f'{more} bytes with two threads, {limit} with one: {said}'] * (more <= limit or 'recompute none; none' not in said)
+    if done.returncode:
+        return wrong + [f'exit {done.returncode}: {done.stderr}']
+    status, said = compare(folder / 'f.jsonl', alike / 'f.jsonl')
+    return wrong + [f'exit {status}: {said}'] * (status != 0 or not said['bits'] or said['only_a'] + said['only_b'] != 0)
+
+
 def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
-            + [('homes', case_homes), ('a budget', case_budget), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
+            + [('homes', case_homes), ('a budget', case_budget), ('threads', case_threads), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
                ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('dealt apart', case_dealt_apart), ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])

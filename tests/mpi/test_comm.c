@@ -480,8 +480,9 @@ static int32_t rows_of(int pattern, int i, int j, int n)
     }
 }
 
-/* Forms of the same exchange; at home, rows have others between them, and go back there in the end. */
-enum { FORM_COUNTED, FORM_HOME, FORMS };
+/* Forms of the same exchange; at home, rows have others between them, and go back there in the end. There, those of a
+ * rank for itself may stay. */
+enum { FORM_COUNTED, FORM_HOME, FORM_OTHERS, FORMS };
 
 struct uneven {
     struct trial t;
@@ -497,7 +498,7 @@ static int32_t first_row(int pattern, int form, int i, int j, int n)
     int32_t row = 0;
 
     for (int k = 0; k < j; k++)
-        row += rows_of(pattern, i, k, n) + (form == FORM_HOME ? (i + k) % 3 : 0);
+        row += rows_of(pattern, i, k, n) + (form == FORM_COUNTED ? 0 : (i + k) % 3);
     return row;
 }
 
@@ -521,7 +522,8 @@ static void count_rows(struct uneven *u, int pattern, int form, int n, int rank)
     }
     u->t.coll.count = most * ROW;
     u->parts = (struct sh_coll_parts){.rows = u->rows,
-                                      .at = form == FORM_HOME ? u->at : NULL,
+                                      .at = form == FORM_COUNTED ? NULL : u->at,
+                                      .others = form == FORM_OTHERS,
                                       .row_elems = ROW,
                                       .send_room = home * ROW,
                                       .recv_room = room * ROW};
@@ -539,7 +541,9 @@ static void check_uneven(const struct uneven *u, int pattern, int form)
     for (int i = 0; i < m.n; i++) {
         int64_t begin = (int64_t)first_row(pattern, form, i, mine, m.n) * ROW;
 
-        for (int64_t k = 0; k < u->from[i]; k += BLOCK) {
+        for (int64_t k = 0; k < u->from[i] * size && i == mine && form == FORM_OTHERS; k++)
+            CHECK(at[k] == 0x5a);
+        for (int64_t k = 0; k < u->from[i] && (i != mine || form != FORM_OTHERS); k += BLOCK) {
             struct row r = {u->t.salt, begin + k, 1, (int)(u->from[i] - k < BLOCK ? u->from[i] - k : BLOCK)};
 
             values_of(&r, m.rank[i], expected);
@@ -597,7 +601,7 @@ static void check_home(const struct uneven *u, const char *home)
         int64_t rows = u->rows[mine * n + j] * ROW * elem;
         int64_t begin = u->at[mine * n + j] * ROW * elem;
 
-        if (rows == 0)
+        if (rows == 0 || (j == mine && u->parts.others))
             continue;
         for (; end < begin; end++)
             CHECK(home[end] == 0x5a);
@@ -630,7 +634,7 @@ static void run_uneven(sh_group group, enum sh_dtype dtype, int pattern, int for
     prepare_uneven(&u, group, dtype, pattern, form, salt);
     run(&u.t);
     check_uneven(&u, pattern, form);
-    if (form == FORM_HOME)
+    if (form != FORM_COUNTED)
         run_home(&u);
     CHECK(pattern > 0 || moved == barriers + receives); /* without rows nobody waits for anybody */
     drop(&u.t);
@@ -743,7 +747,7 @@ static void run_uneven_on_gpu(struct uneven *u, int pattern, int form)
 
     run_on_gpu(u->t.coll, u->parts.send_room * 4, u->parts.recv_room * 4);
     check_uneven(u, pattern, form);
-    if (form == FORM_HOME) {
+    if (form != FORM_COUNTED) {
         if (u->parts.send_room)
             memset(home, 0x5a, (size_t)u->parts.send_room * 4);
         turn_round(u, home);

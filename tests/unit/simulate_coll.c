@@ -229,7 +229,8 @@ static char *carried(const struct sim *s, const struct sim_meeting *m, const cha
                             (size_t)(2 * m->size * m->size) * sizeof *f->parts);
         assert_true(n >= 0 && (to + n) * row <= m->bytes);
         assert_true((from + n) * row <= flight_of(s, &m->member[other], m->member[other].op)->sent_bytes);
-        memcpy(out + to * row, gifts[other] + from * row, (size_t)(n * row));
+        if (other != k || !op->attr.exchange.others)
+            memcpy(out + to * row, gifts[other] + from * row, (size_t)(n * row));
     }
     return out;
 }

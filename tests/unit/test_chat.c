@@ -88,10 +88,11 @@ static void write_model(bool prefix)
     write_model_with(prefix, NULL);
 }
 
+static struct sh_token_report report;
+
 static sh_rc run(enum sh_token_format format, const char *template, const char *line, struct sh_token_options more)
 {
     const char *inputs[] = {in_path};
-    struct sh_token_report report;
 
     assert_int_equal(sh_write_file_atomic(in_path, line, strlen(line)), SH_OK);
     more.tokenizer = model_path;
@@ -335,14 +336,42 @@ static void preference(void **state)
     "{\"conversations\":[{\"from\":\"human\",\"value\":\"x\"}],\"chosen\":{\"from\":\"gpt\",\"value\":\"y\"}," \
     "\"rejected\":{\"from\":\"gpt\",\"value\":\"z\"}}"
 
-/* As LLaMA-Factory has them. */
+#define SYSTEM "<|im_start|>system\ns<|im_end|>\n"
+#define LIST(...) "[" __VA_ARGS__ "]"
+#define BOTH ",\"chosen\":\"y\",\"rejected\":\"z\"}"
+#define RESPONSES ",\"chosen_response\":\"y\",\"rejected_response\":\"z\"}"
+#define WHOLE(answer) LIST(MESSAGE("user", "x") "," MESSAGE("assistant", answer))
+#define REPLIES ",\"chosen\":" MESSAGE("assistant", "y") ",\"rejected\":" MESSAGE("assistant", "z") "}"
+
+/* As LLaMA-Factory and axolotl have them. */
 static void preference_of_others(void **state)
 {
-    struct sh_token_options none = {0};
+    static const struct {
+        const char *line;
+        bool system;
+    } rows[] = {
+        {ALPACA_PAIR, false},
+        {SHAREGPT_PAIR, false},
+        {"{\"question\":\"x\"" BOTH, false},
+        {"{\"system\":\"s\",\"question\":\"x\"" BOTH, true},
+        {"{\"system\":\"\",\"input\":\"x\"" BOTH, false},
+        {"{\"system\":\"s\",\"prompt\":\"x\"" BOTH, true},
+        {"{\"instruction\":\"x\"" RESPONSES, false},
+        {"{\"system\":\"s\",\"instruction\":\"x\"" RESPONSES, true},
+        {"{\"prompt\":\"x\",\"input\":\"\"" RESPONSES, false},
+        {"{\"prompt\":\"x\",\"chosen\":" WHOLE("y") ",\"rejected\":" WHOLE("z") "}", false},
+        {"{\"system\":\"s\",\"prompt\":\"x\",\"messages\":[],\"chosen\":" WHOLE("y") ",\"rejected\":" WHOLE("z") "}",
+         true},
+        {"{\"messages\":" LIST(MESSAGE("user", "x")) REPLIES, false},
+        {"{\"messages\":" LIST(MESSAGE("system", "s") "," MESSAGE("user", "x")) REPLIES, true},
+    };
 
     (void)state;
-    check(SH_FORMAT_PREFERENCE, "chatml", ALPACA_PAIR, none, CHAT("{y}") "|" CHAT("{z}"));
-    check(SH_FORMAT_PREFERENCE, "chatml", SHAREGPT_PAIR, none, CHAT("{y}") "|" CHAT("{z}"));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        check(SH_FORMAT_PREFERENCE, "chatml", rows[i].line, (struct sh_token_options){0},
+              rows[i].system ? SYSTEM CHAT("{y}") "|" SYSTEM CHAT("{z}") : CHAT("{y}") "|" CHAT("{z}"));
+    check(SH_FORMAT_PREFERENCE, NULL, "{\"question\":\"x\"" BOTH, (struct sh_token_options){0},
+          "<s>x{y}{</s>}|<s>x{z}{</s>}");
 }
 
 #define LABELLED(label) "{\"prompt\":\"x\",\"completion\":\"y\",\"label\":" label "}"
@@ -366,11 +395,32 @@ static void unpaired(void **state)
         SH_FORMAT_UNPAIRED, "chatml",
         "{\"conversations\":[{\"from\":\"human\",\"value\":\"x\"},{\"from\":\"gpt\",\"value\":\"y\"}],\"label\":true}",
         none, good);
+    check(SH_FORMAT_UNPAIRED, "chatml", "{\"question\":\"x\",\"completion\":\"y\",\"label\":true}", none, good);
+    check(SH_FORMAT_UNPAIRED, "chatml", "{\"system\":\"s\",\"instruction\":\"x\",\"completion\":\"y\",\"label\":false}",
+          none, SYSTEM CHAT("{y}"));
+    check(SH_FORMAT_UNPAIRED, "chatml", "{\"prompt\":\"x\",\"completion\":" WHOLE("y") ",\"label\":false}", none,
+          CHAT("{y}"));
+    check(SH_FORMAT_UNPAIRED, "chatml", "{\"system\":\"s\",\"messages\":" WHOLE("y") ",\"label\":false}", none,
+          SYSTEM CHAT("{y}"));
     /* Of several answers the last one is meant. */
     check(SH_FORMAT_UNPAIRED, "chatml",
           "{\"messages\":[" MESSAGE("user", "x") "," MESSAGE("assistant", "a") "," MESSAGE("user", "x") "," MESSAGE(
               "assistant", "y") "],\"label\":false}",
           none, "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n" CHAT("{y}"));
+}
+
+/* A token may stand for the end of a prompt and the beginning of its answer. It is learned, and counted. */
+static void across(void **state)
+{
+    struct sh_token_options none = {0};
+
+    (void)state;
+    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"xa\",\"completion\":\"bc\"}", none, "<s>x{ab}{c}{</s>}");
+    assert_int_equal(report.across, 1);
+    check(SH_FORMAT_COMPLETION, NULL, "{\"prompt\":\"xc\",\"completion\":\"bc\"}", none, "<s>xc{b}{c}{</s>}");
+    assert_int_equal(report.across, 0);
+    check(SH_FORMAT_PREFERENCE, NULL, PAIR("\"xa\"", "\"b\"", "\"bb\""), none, "<s>x{ab}{</s>}|<s>x{ab}{b}{</s>}");
+    assert_int_equal(report.across, 2);
 }
 
 #define KEYED(role, text, more) "{\"role\":\"" role "\",\"content\":\"" text "\"," more "}"
@@ -688,8 +738,30 @@ static void refused(void **state)
         {SH_FORMAT_PREFERENCE, NULL, PAIR("\"x\"", "\"y\"", "\"\""), "\"rejected\" is empty"},
         {SH_FORMAT_PREFERENCE, NULL, TWO("\"xy\"", "\"x\""), "\"rejected\" is empty"},
         {SH_FORMAT_PREFERENCE, NULL, TWO("[]", "[]"), "chosen and rejected are messages; give --chat-template NAME"},
-        {SH_FORMAT_PREFERENCE, "chatml", PAIR("\"x\"", "[]", "[]"),
-         "\"prompt\" is a string, not a list of messages, as"},
+        {SH_FORMAT_PREFERENCE, "chatml", PAIR("\"x\"", "[]", "[]"), "there is no list \"prompt\", and the messages"},
+        {SH_FORMAT_PREFERENCE, "chatml", PAIR("\"c\"", WHOLE("y"), WHOLE("z")),
+         "\"prompt\" is not the text of a message before the answer"},
+        {SH_FORMAT_PREFERENCE, "chatml", PAIR("7", WHOLE("y"), WHOLE("z")),
+         "\"prompt\" is a whole number, not a list of"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"prompt\":\"x\",\"question\":\"c\"" BOTH,
+         "it has \"prompt\" and \"question\", which mean the same here"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"prompt\":\"x\",\"chosen_response\":\"c\"" BOTH,
+         "it has \"chosen\" and \"chosen_response\", which mean the same here"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"system\":\"s\",\"question\":\"x\"" BOTH,
+         "\"system\" is a message; give --chat-template NAME"},
+        {SH_FORMAT_PREFERENCE, "chatml", "{\"system\":7,\"question\":\"x\"" BOTH,
+         "\"system\" is a whole number, not a string"},
+        {SH_FORMAT_PREFERENCE, "chatml", "{\"system\":\"s\",\"messages\":" LIST(MESSAGE("user", "x")) REPLIES,
+         "it has \"system\": a system message is one of the messages"},
+        {SH_FORMAT_UNPAIRED, "chatml", "{\"prompt\":\"c\",\"completion\":" WHOLE("y") ",\"label\":false}",
+         "is not the text of a message before the answer"},
+        {SH_FORMAT_UNPAIRED, "chatml", "{\"prompt\":\"c\",\"messages\":" WHOLE("y") ",\"label\":false}",
+         "is not the text of a message before the answer"},
+        {SH_FORMAT_PREFERENCE, "chatml", "{\"question\":\"c\",\"messages\":" LIST(MESSAGE("user", "x")) REPLIES,
+         "is not the text of a message before the answer"},
+        {SH_FORMAT_PREFERENCE, NULL, "{\"question\":\"x\",\"input\":\"c\"" BOTH,
+         "it has \"question\" and \"input\", which mean the same here"},
+        {SH_FORMAT_MESSAGES, "chatml", "{\"instruction\":\"x\"" RESPONSES, "give --format preference"},
         {SH_FORMAT_PREFERENCE, "chatml", TWO("[" MESSAGE("user", "x") "]", "[" MESSAGE("user", "x") "]"),
          "do not begin alike and then differ"},
         {SH_FORMAT_PREFERENCE, "chatml",
@@ -901,6 +973,7 @@ int main(void)
         cmocka_unit_test(no_prompts),
         cmocka_unit_test(published_forms),
         cmocka_unit_test(preference_of_others),
+        cmocka_unit_test(across),
         cmocka_unit_test(unpaired),
         cmocka_unit_test(preference),
         cmocka_unit_test(keys),

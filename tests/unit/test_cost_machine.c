@@ -379,7 +379,7 @@ static void orthogonal_factors_are_products(void **state)
                                     .matrices = &matrix,
                                     .out = {{.dtype = SH_F32, .ndim = 1, .dim = {4 << 20}}}};
     struct sh_machine m;
-    double narrow, wide, none;
+    double narrow, wide;
 
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
@@ -391,8 +391,7 @@ static void orthogonal_factors_are_products(void **state)
     matrix.repeat = 3;
     assert_true(fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds / wide - 3) < 0.1);
     attr.ortho.count = 0;
-    none = sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds;
-    assert_true(none < narrow / 3);
+    assert_true(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds == 0);
     /* CPUs make 19 of 32 of the symmetric products: 5.3 tiles of 192 to a side */
     m.device.launch_seconds = 0;
     attr.ortho.count = 1;

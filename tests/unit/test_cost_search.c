@@ -71,7 +71,7 @@ static struct planned plan_of(const struct sh_config *cfg, const struct sh_machi
         sh_pass_widen(&b, &rows) == SH_OK && sh_pass_build(&b, &p) == SH_OK) {
         r.p = p;
         if (sh_group_size(&mesh, mesh.pipeline) > 1) {
-            assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &stages), SH_OK);
+            assert_int_equal(sh_pipe_stages_build(&b, false, NULL, NULL, &stages), SH_OK);
             r.stages = &stages;
         }
         assert_int_equal(sh_cost_step(&r, &step), SH_OK);
@@ -264,8 +264,30 @@ static void batches_that_do_not_divide_are_refused(void **state)
 
     (void)state;
     cfg.training.global_batch_size = 9;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(found[i].context * found[i].tensor, RANKS);
+    cfg.training.reproducible = SH_REPRODUCIBLE_MESH; /* so none share one */
     assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
     assert_non_null(strstr(sh_error_text(), "9 is not a multiple of 8 ranks"));
+}
+
+/* Rank 0 is priced, so no degree is proposed of which others have groups on more nodes: 4 of 12 ranks in nodes of 6. */
+static void groups_lie_alike_to_nodes(void **state)
+{
+    struct sh_config cfg = config(8);
+    struct sh_machine m = machine();
+    struct sh_search s = {.cfg = &cfg, .machine = &m, .ranks = 12, .ranks_per_node = 6, .limit_bytes = 1ll << 30};
+    struct sh_search_found found[SH_SEARCH_MOST];
+    int n;
+
+    (void)state;
+    cfg.training.global_batch_size = 3;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_E_USAGE);
+    assert_non_null(strstr(sh_error_text(), "3 is not a multiple of 12 ranks, however many of a node's 6 or of whole"));
+    s.ranks_per_node = 4;
+    assert_int_equal(sh_search_run(&s, found, &n), SH_OK);
+    assert_true(n > 0);
 }
 
 /* Fewer sequences than ranks: these share them or their matrices, as few as possible unless more are faster; what is found is planned as
@@ -430,6 +452,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(search_is_as_good_as_brute_force),
         cmocka_unit_test(batches_that_do_not_divide_are_refused),
+        cmocka_unit_test(groups_lie_alike_to_nodes),
         cmocka_unit_test(ranks_share_sequences),
         cmocka_unit_test(stages_are_priced_as_planned),
         cmocka_unit_test(long_sequences_go_in_tiles),

@@ -249,7 +249,7 @@ static void stages_of_a_model(void **state)
     b.options.micro_steps = 8;
     b.options.strategy.keep_after_forward = true;
     b.options.mesh = sh_mesh_shape_of(axes, 0);
-    assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &stages), SH_OK);
+    assert_int_equal(sh_pipe_stages_build(&b, false, NULL, NULL, &stages), SH_OK);
     r = (struct sh_cost_request){.p = stages.p[0],
                                  .mesh = &stages.mesh[0],
                                  .stages = &stages,

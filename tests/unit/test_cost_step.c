@@ -427,7 +427,7 @@ static void levels_are_three_phases(void **state)
 /* Rows that ranks fetch from the memory of a node are read and written once; nothing is sent. */
 static void rows_of_a_node_are_copied(void **state)
 {
-    const struct sh_coll_place at = {.ranks = 2, .nodes = 1, .rings = 1, .segment = true};
+    struct sh_coll_place at = {.ranks = 2, .nodes = 1, .rings = 1, .segment = true};
     struct sh_machine m;
     struct sh_price price;
 
@@ -436,6 +436,9 @@ static void rows_of_a_node_are_copied(void **state)
     price = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_TO_ALL, &at, 1e6);
     assert_true(price.link == SH_LINK_MEMORY && fabs(price.latency - m.inside.barrier_seconds) < 1e-12);
     assert_true(fabs(price.transfer - 2e6 / (m.memory.bytes_per_second * m.memory.share)) < 1e-12);
+    at.others = true;
+    price = sh_price_coll(&m, &sh_cost_as_is, SH_OP_ALL_TO_ALL, &at, 1e6);
+    assert_true(fabs(price.transfer - 1e6 / (m.memory.bytes_per_second * m.memory.share)) < 1e-12);
 }
 
 /* Between blocks, sums of bfloat16 are sent in float32: reducing in bfloat16 saves nothing there, but half of each

@@ -65,7 +65,7 @@ static pid_t be_rank(int rank, uint64_t start, bool held)
     if (pid == 0) {
         setpgid(0, 0);
         alarm(60); /* a test that fails ends no rank */
-        if (sh_keep_connect(folder, 10, &fd) != SH_OK || sh_keep_hello(fd, rank, 2, start, &id) != SH_OK)
+        if (sh_keep_connect(folder, 10, &fd) != SH_OK || sh_keep_hello(fd, 0, rank, 2, start, &id) != SH_OK)
             _exit(1);
         if ((!held || fork() > 0) && write(ready[1], "x", 1) != 1)
             _exit(1);
@@ -85,7 +85,7 @@ static int hello(int rank, uint64_t start)
     int fd;
 
     assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
-    assert_int_equal(sh_keep_hello(fd, rank, 2, start, &id), SH_OK);
+    assert_int_equal(sh_keep_hello(fd, 0, rank, 2, start, &id), SH_OK);
     return fd;
 }
 
@@ -131,7 +131,7 @@ static void a_rank_that_cannot_end_is_named(void **state)
 
     (void)state;
     assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
-    assert_int_equal(sh_keep_hello(fd, 0, 2, 8, &id), SH_E_COMM);
+    assert_int_equal(sh_keep_hello(fd, 0, 0, 2, 8, &id), SH_E_COMM);
     assert_true(sh_seconds_since(began) >= 0.3);
     snprintf(process, sizeof process, "process %lld", (long long)pid);
     assert_non_null(strstr(sh_error_text(), "rank 5 of an earlier start"));
@@ -211,7 +211,7 @@ static void only_ranks_of_its_own_script_are_let_in(void **state)
     assert_int_equal(sh_keep_follow(fd, "b:2:bb"), SH_OK);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-    assert_int_equal(sh_keep_hello(fd, 0, 2, 8, &id), SH_E_COMM);
+    assert_int_equal(sh_keep_hello(fd, 0, 0, 2, 8, &id), SH_E_COMM);
     assert_non_null(strstr(sh_error_text(), "another script has taken the place"));
     sh_error_clear();
     setenv(SH_PULSE_VARIABLE, "b:2:bb", 1);

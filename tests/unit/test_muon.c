@@ -294,11 +294,180 @@ static void states_of_others(void **state)
         }
 }
 
+/* ---- exchanges ---- */
+
+/* Whether anything is computed between the start of operation `start` of a section and the wait for it. */
+static bool beside_work(const struct sh_program *p, const struct sh_section *s, int start)
+{
+    for (int i = start + 1; i < s->n_ops; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+
+        if (op->kind == SH_OP_WAIT && op->attr.waits_for == start)
+            return false;
+        if (op->kind != SH_OP_WAIT && op->kind != SH_OP_RELEASE && !sh_op_starts(sh_op_info(op->kind)))
+            return true;
+    }
+    return false;
+}
+
+/* How many exchanges of matrices a section has, and how many of them have no work beside them. */
+static void count_exchanges(const struct sh_program *p, enum sh_section_kind kind, int *all, int *alone)
+{
+    const struct sh_section *s = sh_program_section(p, kind);
+
+    *all = *alone = 0;
+    for (int i = 0; i < s->n_ops; i++)
+        if (sh_program_cuts(p, &p->ops[s->first_op + i])) {
+            ++*all;
+            *alone += !beside_work(p, s, i);
+        }
+}
+
+/* Of an update right after its step only the first way out of each wave has nothing beside it. Of one in the next forward
+ * only that of the first wave. */
+static void matrices_travel_beside_work(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 8; ranks *= 2)
+        for (int carry = 0; carry < 2; carry++) {
+            enum sh_section_kind kind = carry ? SH_SECTION_ONLY : SH_SECTION_UPDATE;
+            struct sh_build b = tiny_build(&tiny_models[1], 1);
+            struct sh_program *p;
+            int all, alone, waves;
+
+            b.model.n_layers = 6;
+            b.options.optim = sh_optim_of(SH_OPTIM_MUON);
+            b.options.forward_prefetch = 1;
+            b.offload.carry = carry;
+            p = tiny_program(&b, tiny_mesh(ranks, 1, 1, 0));
+            count_exchanges(p, kind, &all, &alone);
+            waves = 0;
+            for (int i = 0; i < p->n_ops; i++)
+                waves = sh_program_cuts(p, &p->ops[i]) && p->ops[i].attr.exchange.wave >= waves
+                            ? p->ops[i].attr.exchange.wave + 1
+                            : waves;
+            print_message("%d ranks, %s: %d waves, %d exchanges, %d alone\n", ranks, carry ? "carried" : "at once",
+                          waves, all, alone);
+            assert_int_equal(all, 2 * 6);
+            assert_true(alone <= (carry ? 1 : waves));
+            sh_program_destroy(p);
+        }
+}
+
+/* Whether an operation of a kind, or any in the forward if SH_OP_KINDS, is between a start and the wait for it. */
+static bool has_beside(const struct sh_program *p, const struct sh_section *s, int start, enum sh_op_kind kind)
+{
+    for (int i = start + 1; i < s->n_ops; i++) {
+        const struct sh_op *op = &p->ops[s->first_op + i];
+
+        if (op->kind == SH_OP_WAIT && op->attr.waits_for == start)
+            return false;
+        if (kind == SH_OP_KINDS ? op->phase == SH_PHASE_FORWARD && op->kind == SH_OP_LINEAR : op->kind == kind)
+            return true;
+    }
+    return false;
+}
+
+/* The first or the last operation of a section that has the buffer; -1: none. */
+static int use_of(const struct sh_program *p, const struct sh_section *s, int room, bool last)
+{
+    for (int k = 0; k < s->n_ops; k++) {
+        int i = last ? s->n_ops - 1 - k : k;
+        const struct sh_op *op = &p->ops[s->first_op + i];
+
+        if (op->kind == SH_OP_WAIT)
+            op = &p->ops[s->first_op + op->attr.waits_for];
+        if ((op->in[0] != SH_NONE && sh_tensor_root(p, op->in[0]) == room) ||
+            (op->out[0] != SH_NONE && sh_tensor_root(p, op->out[0]) == room))
+            return i;
+    }
+    return -1;
+}
+
+/* How many buffers of matrices are in use at once, at most: so many when one of them is first used. */
+static int most_rooms(const struct sh_program *p, const struct sh_section *s)
+{
+    int most = 0;
+
+    for (int t = 0; t < p->n_tensors; t++) {
+        int at = strstr(p->tensors[t].name, ".matrices") ? use_of(p, s, t, false) : -1, n = 0;
+
+        for (int other = 0; at >= 0 && other < p->n_tensors; other++)
+            n += strstr(p->tensors[other].name, ".matrices") && use_of(p, s, other, false) <= at &&
+                 use_of(p, s, other, true) >= at;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* What replicas give each other travels beside the forward of units before; that of the first wave beside the making of the
+ * second. Over several nodes a wave is made where it is used. Either way two buffers are in use. */
+static void replicas_exchange_beside_work(void **state)
+{
+    (void)state;
+    for (int near = 0; near < 2; near++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        const struct sh_section *s;
+        struct sh_program *p;
+        int waves = 0;
+
+        b.model.n_layers = 24;
+        b.options.optim = sh_optim_of(SH_OPTIM_MUON);
+        b.options.ortho.near = near;
+        b.options.forward_prefetch = 1;
+        b.offload.carry = true;
+        p = tiny_program(&b, tiny_mesh(2, 2, 1, 0));
+        s = sh_program_section(p, SH_SECTION_ONLY);
+        for (int i = 0; i < s->n_ops; i++) {
+            const struct sh_op *op = &p->ops[s->first_op + i];
+
+            if (!sh_program_cuts(p, op) || !op->attr.exchange.sharers)
+                continue;
+            assert_true(near == has_beside(p, s, i, op->attr.exchange.wave ? SH_OP_KINDS : SH_OP_ORTHO));
+            waves++;
+        }
+        assert_true(waves >= 3);
+        assert_int_equal(most_rooms(p, s), 2);
+        sh_program_destroy(p);
+    }
+}
+
+/* Replicas that each have all of a unit give each other its matrices while those of the next of its wave are made. */
+static void units_are_exchanged_as_they_are_made(void **state)
+{
+    struct sh_build b = tiny_build(&tiny_models[1], 1);
+    const struct sh_section *s;
+    struct sh_program *p;
+    int n = 0, beside = 0, waves = 0;
+
+    (void)state;
+    b.model.n_layers = 6;
+    b.options.optim = sh_optim_of(SH_OPTIM_MUON);
+    p = tiny_program(&b, tiny_mesh(1, 2, 1, 0));
+    s = sh_program_section(p, SH_SECTION_UPDATE);
+    for (int i = 0; i < s->n_ops; i++)
+        if (sh_program_cuts(p, &p->ops[s->first_op + i])) {
+            n++;
+            beside += has_beside(p, s, i, SH_OP_ORTHO);
+            waves = p->ops[s->first_op + i].attr.exchange.wave + 1;
+        }
+    assert_int_equal(n, 6);
+    assert_int_equal(beside, n - waves);
+    sh_program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_good_as_any), cmocka_unit_test(waves_of_8b),         cmocka_unit_test(parts_of_products),
-        cmocka_unit_test(scales),         cmocka_unit_test(parts_of_statements), cmocka_unit_test(states_of_others),
+        cmocka_unit_test(as_good_as_any),
+        cmocka_unit_test(waves_of_8b),
+        cmocka_unit_test(parts_of_products),
+        cmocka_unit_test(scales),
+        cmocka_unit_test(parts_of_statements),
+        cmocka_unit_test(states_of_others),
+        cmocka_unit_test(matrices_travel_beside_work),
+        cmocka_unit_test(replicas_exchange_beside_work),
+        cmocka_unit_test(units_are_exchanged_as_they_are_made),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* Every request that can be planned is planned, for every rank of meshes of up to nine ranks, and all ranks have the
  * same collectives in the same order. */
 #include "src/base/number/rng.h"
+#include "src/base/string/str.h"
 #include "src/layout/layout.h"
 #include "src/pass/shard/shard.h"
 #include "src/program/saved.h"
@@ -290,8 +291,8 @@ static void what_models_emit_has_a_gradient(void **state)
         for (int other = 0; other < SH_OP_KINDS; other++)
             has_backward |= !strcmp(sh_op_info((enum sh_op_kind)other)->name, name);
         if (info->forward != sh_pass_grad_knows((enum sh_op_kind)k) || (has_backward && !info->forward))
-            fail_msg("%s: a row that is %s, %s rule in grad.c", info->name, info->forward ? "forward" : "not forward",
-                     sh_pass_grad_knows((enum sh_op_kind)k) ? "a" : "no");
+            fail_msg("%s: a row that is %s, %s rule in src/pass/grad/", info->name,
+                     info->forward ? "forward" : "not forward", sh_pass_grad_knows((enum sh_op_kind)k) ? "a" : "no");
     }
 }
 
@@ -574,6 +575,50 @@ static void cures_are_those_that_help(void **state)
         b.tile_rows = case_of == 2 ? 64 : 0;
         sh_pass_cures(&b, INT64_MAX, text);
         assert_int_equal(strstr(text, "training.tile_rows=auto (") != NULL, case_of == 0);
+    }
+}
+
+/* Degrees stay as they are: the figure is that of the plan of such a job, at the same place of the same stage. */
+static void cures_keep_the_degrees(void **state)
+{
+    static const struct sh_mesh_request rows[] = {
+        {SH_MESH_ALL, SH_MESH_AUTO, .inner = 1, .pipeline = 2},
+        {SH_MESH_ALL, SH_MESH_AUTO, .inner = 1, .expert = 2},
+        {SH_MESH_ALL, SH_MESH_AUTO, .inner = 4, .expert = 2},
+    };
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        const struct sh_mesh_request *r = &rows[i / 2];
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        char text[SH_CURES_TEXT], bytes[SH_STR_SHORT], words[64];
+        struct sh_mesh_shape twice;
+        struct sh_program *p;
+
+        b.model.dim = 256;
+        if (r->expert) {
+            b.model.family = SH_FAMILY_QWEN3_MOE;
+            b.model.n_experts = 4;
+            b.model.n_experts_per_token = 2;
+            b.model.expert_ffn_dim = 5;
+            b.batch.spread.capacity = 1;
+        }
+        b.options.strategy.keep_after_forward = r->pipeline;
+        b.options.micro_steps = 2;
+        assert_int_equal(sh_mesh_shape_make(r, 8, i % 2 * 4, &b.options.mesh), SH_OK);
+        assert_int_equal(sh_mesh_shape_make(r, 16, i % 2 * (r->pipeline ? 8 : 4), &twice), SH_OK);
+        b.offload.optimizer_16 = 16;
+        b.offload.buffers = 3;
+        sh_pass_cures(&b, INT64_MAX, text);
+        assert_int_equal(strstr(text, "offload.gradients=nvme") != NULL, !r->pipeline);
+        b.offload = (struct sh_offload){0};
+        sh_pass_cures(&b, INT64_MAX, text);
+        assert_null(strstr(text, "full_shard"));
+        p = tiny_program(&b, twice);
+        snprintf(words, sizeof words, "twice the ranks (%s)", sh_str_bytes(p->arena_bytes, bytes));
+        if (!strstr(text, words))
+            fail_msg("%d: %s, not%s", i, words, text);
+        sh_program_destroy(p);
     }
 }
 
@@ -1045,6 +1090,7 @@ int main(void)
         cmocka_unit_test(frozen_units_do_not_stay),
         cmocka_unit_test(resident_units_are_gathered_once),
         cmocka_unit_test(cures_are_those_that_help),
+        cmocka_unit_test(cures_keep_the_degrees),
         cmocka_unit_test(the_deepest_tree),
         cmocka_unit_test(groups_are_those_in_use),
         cmocka_unit_test(sums_count_everything_once),

@@ -798,6 +798,21 @@ static void the_hash_tells_orders_apart(void **state)
     sh_program_destroy(l.p);
 }
 
+/* Ranks that have tiles of other rows add in another order. */
+static void the_hash_tells_tiles_apart(void **state)
+{
+    struct sh_program *p = tiled_program();
+    uint64_t hash = sh_pass_hash(p);
+    int i = 0;
+
+    (void)state;
+    while (!p->ops[i].tiles)
+        i++;
+    p->tensors[p->ops[i].in[0]].dim[0]--;
+    assert_int_not_equal(sh_pass_hash(p), hash);
+    sh_program_destroy(p);
+}
+
 /* Everything on which ranks must agree for a collective to work changes the hash. */
 static void the_hash_tells_collectives_apart(void **state)
 {
@@ -827,11 +842,9 @@ static void the_hash_tells_collectives_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planted_errors_are_refused),
-        cmocka_unit_test(every_dim_and_type_counts),
-        cmocka_unit_test(other_orders_pass),
-        cmocka_unit_test(the_hash_tells_orders_apart),
-        cmocka_unit_test(the_hash_tells_collectives_apart),
+        cmocka_unit_test(planted_errors_are_refused), cmocka_unit_test(every_dim_and_type_counts),
+        cmocka_unit_test(other_orders_pass),          cmocka_unit_test(the_hash_tells_orders_apart),
+        cmocka_unit_test(the_hash_tells_tiles_apart), cmocka_unit_test(the_hash_tells_collectives_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

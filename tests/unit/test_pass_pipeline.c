@@ -240,7 +240,7 @@ static void expect_fitted(const struct sh_build *from, const int64_t bytes[2][2 
 
     b.limit_bytes = limit;
     assert_int_equal(sh_pass_fit(&b, &own), SH_OK);
-    assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &all), SH_OK);
+    assert_int_equal(sh_pipe_stages_build(&b, false, NULL, NULL, &all), SH_OK);
     for (int s = 0; s < 2; s++) {
         int least = 0;
         struct sh_recompute of;
@@ -274,7 +274,7 @@ static void each_stage_fits_a_budget(void **state)
                     expect_fitted(&b, bytes, bytes[s][i]);
         b.limit_bytes = least - 1; /* of the stage that needs most */
         assert_int_equal(sh_pass_fit(&b, &own), SH_OK);
-        assert_int_equal(sh_pipe_stages_build(&b, false, NULL, &all), SH_E_MEMORY);
+        assert_int_equal(sh_pipe_stages_build(&b, false, NULL, NULL, &all), SH_E_MEMORY);
         assert_non_null(strstr(sh_error_text(),
                                bytes[0][2 * FITTED] == least ? "stage 0: the plan needs" : "stage 1: the plan needs"));
         sh_error_clear();

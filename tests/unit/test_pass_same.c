@@ -110,8 +110,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return a->attn.window;
     if (!strcmp(f->name, "temperature") || !strcmp(f->name, "alpha"))
         return a->head.temperature != 0;
-    if (!strcmp(f->name, "sequences"))
-        return a->exchange.sequences;
+    if (!strcmp(f->name, "sequences") || !strcmp(f->name, "others"))
+        return sh_attr_value(a, f) != 0;
     if (!strcmp(f->name, "raw"))
         return a->head.raw;
     if (!strcmp(f->name, "narrow"))

@@ -551,6 +551,7 @@ static void with_every_axis(void **state)
         more_heads(&b, 2);
         whole = b;
         whole.options.micro_steps = 8;
+        b.options.gather = v % 8 == 4;
         b.options.strategy = (struct sh_strategy){tiny_strategies[variants[v].strategy].params_resident,
                                                   tiny_strategies[variants[v].strategy].keep_after_forward, v % 4 == 1};
         b.recompute = tiny_recomputes[variants[v].recompute];
@@ -1117,6 +1118,26 @@ static void reproducible_in_parts(void **state)
     }
 }
 
+/* The gradient of what blocks add to has one place, though each norm makes its rows part by part. */
+static void parts_write_over(void **state)
+{
+    struct sh_build b = build_of(&tiny_models[1], 1, 1, true);
+    struct sh_program *p;
+    int n = 0;
+
+    (void)state;
+    b.options.reproducible = true;
+    b.options.row_leaves = TINY_SEQ;
+    p = tiny_program(&b, tiny_mesh(1, 1, 1, 0));
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].kind == SH_OP_NORM_BWD && p->ops[i].in[5] != SH_NONE) {
+            assert_int_equal(sh_tensor_root(p, p->ops[i].out[0]), sh_tensor_root(p, p->ops[i].in[5]));
+            n++;
+        }
+    assert_int_equal(n, 2 * b.model.n_layers * b.batch.batch * TINY_SEQ);
+    sh_program_destroy(p);
+}
+
 /* The tree changes the order of sums, and nothing else. */
 static void reproducible_is_near(void **state)
 {
@@ -1588,7 +1609,7 @@ static void gradients_away_change_no_bit(void **state)
     }
 }
 
-/* Chunks of parameters that are moved away, for strategies that gather and for those that do not; also frozen ones, and
+/* Chunks of parameters that are moved away, for strategies that gather and for those that do not; also frozen ones, in codes, and
  * with adapters; with everything else moved away, and with the update at once and in the next forward. */
 static void parameters_away_change_no_bit(void **state)
 {
@@ -1608,6 +1629,7 @@ static void parameters_away_change_no_bit(void **state)
         b = build_of(&tiny_models[i % TINY_MODELS], shard * replicate, meshes[m].micros, false);
         b.model.ffn_dim = 500;
         b.act = i % 3 ? SH_BF16 : SH_F32;
+        b.options.gather_coded = i % 4 > 1;
         without = run_variant(b, v, shard, replicate);
         b.snapshot_on_host = b.options.fetched = true;
         b.offload =
@@ -1719,6 +1741,7 @@ int main(void)
         cmocka_unit_test(codes_show_no_mesh),
         cmocka_unit_test(reproducible_is_near),
         cmocka_unit_test(reproducible_in_parts),
+        cmocka_unit_test(parts_write_over),
         cmocka_unit_test(experts_anywhere),
         cmocka_unit_test(experts_near),
         cmocka_unit_test(experts_beside_halves),

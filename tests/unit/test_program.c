@@ -338,14 +338,19 @@ static void live_rows_stay_inside_of_a_tensor(void **state)
     int wave[] = {1, SH_NONE}, live[] = {0, 0};
     struct sh_run r = {.p = p};
     struct sh_walk_rows w = {.r = &r, .wave = wave, .live = live};
+    struct sh_op op = sh_program_op(SH_OP_ADD);
+    struct sh_walk_part part[2];
 
     (void)state;
     add_tensor(p, 4, 8);
     add_tensor(p, 3, 1);
     for (int i = 0; i < 6; i++) {
         live[1] = said[i];
-        assert_int_equal(sh_walk_rows_elems(&w, 0), 8 * rows[i]);
-        assert_int_equal(sh_walk_rows_elems(&w, 1), 3);
+        sh_walk_rows_parts(&w, &op, 0, part);
+        assert_int_equal(part[0].begin, 0);
+        assert_int_equal(part[0].end, 8 * rows[i]);
+        sh_walk_rows_parts(&w, &op, 1, part);
+        assert_int_equal(part[0].end, 3);
     }
     sh_program_destroy(p);
 }

@@ -82,11 +82,12 @@ static void spread_experts(struct sh_build *b)
 
 /* Trained as a whole; with adapters; with adapters on packed weights; as a whole with updates carried into the next
  * step; with an optimizer that needs whole matrices; with experts on several ranks; and with whole matrices at their
- * owners, updates carried or not. */
-enum { WAYS = 8 };
+ * owners, updates carried or not, or so that exchanges of replicas are hidden. */
+enum { WAYS = 9 };
 static void train_by(int way, struct sh_build *b)
 {
-    b->offload.carry = way == 3 || way == 7;
+    b->offload.carry = way == 3 || way >= 7;
+    b->options.ortho.near = way == 8;
     if (way == 1 || way == 2)
         b->batch.adapters = (struct sh_adapters){.rank = 2, .scale = 1, .targets = ~0u};
     b->packed = way == 2;
@@ -609,12 +610,35 @@ static void moved_programs_are_those_that_are_built(void **state)
         }
 }
 
+/* A program that was moved has the order of the rank that it was built for; the last rank, whose parts are the smallest or
+ * empty, shows whether its own would be another. */
+static void the_last_of_a_shard_group_has_its_own(void **state)
+{
+    const struct sh_program *of[WORLD];
+    const struct sh_mesh_shape *mesh;
+    struct sh_ranks_built *built;
+    struct sh_build b = job();
+
+    (void)state;
+    assert_int_equal(sh_ranks_build(&b, &built), SH_OK);
+    for (int rank = 0; rank < WORLD; rank++) {
+        assert_int_equal(sh_ranks_get(built, rank, &of[rank], &mesh), SH_OK);
+        assert_ptr_equal(of[rank], of[rank % SHARD == SHARD - 1 ? SHARD - 1 : 0]);
+    }
+    assert_ptr_not_equal(of[0], of[SHARD - 1]);
+    sh_ranks_free(built);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),   cmocka_unit_test(right_programs_agree),
-        cmocka_unit_test(parts_agree),        cmocka_unit_test(bands_are_compared),
-        cmocka_unit_test(memory_is_compared), cmocka_unit_test(moved_programs_are_those_that_are_built),
+        cmocka_unit_test(faults_are_named),
+        cmocka_unit_test(right_programs_agree),
+        cmocka_unit_test(parts_agree),
+        cmocka_unit_test(bands_are_compared),
+        cmocka_unit_test(the_last_of_a_shard_group_has_its_own),
+        cmocka_unit_test(memory_is_compared),
+        cmocka_unit_test(moved_programs_are_those_that_are_built),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

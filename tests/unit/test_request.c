@@ -329,31 +329,33 @@ static void strategies_are_what_they_are_called(void **state)
     }
 }
 
-/* Bytes that a rank sends in all gathers, and those of the parameters that it keeps, without gaps. */
-static int64_t gathered(const struct sh_program *p)
+/* Bytes that a rank sends in all gathers, and those of the parameters that it keeps, each tensor up to multiples of `to`. */
+static int64_t gathered(const struct sh_program *p, int64_t to)
 {
     int64_t bytes = 0;
 
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].kind == SH_OP_ALL_GATHER)
-            bytes += sh_tensor_bytes(&p->tensors[p->ops[i].in[0]]);
+            bytes += (sh_tensor_bytes(&p->tensors[p->ops[i].in[0]]) + to - 1) / to * to;
     return bytes;
 }
 
-static int64_t kept(const struct sh_program *p)
+static int64_t kept(const struct sh_program *p, int64_t to)
 {
     int64_t bytes = 0;
 
     for (int t = 0; t < p->n_tensors; t++)
         if (p->tensors[t].mem == SH_MEM_PARAM && p->tensors[t].persistent && p->tensors[t].base == SH_NONE)
-            bytes += sh_tensor_bytes(&p->tensors[t]);
+            bytes += (sh_tensor_bytes(&p->tensors[t]) + to - 1) / to * to;
     return bytes;
 }
 
-/* 68 bytes for 64 parameters instead of 128, whatever is gathered when. A rank has the codes of its chunk beside that of the
- * parameters; or the codes of all in place of the copy of them, and its chunk beside those. */
+/* 68 bytes for 64 parameters instead of 128, whatever is gathered when, in chunks of whole groups of 256 parameters: NCCL copies
+ * single bytes between addresses that are no multiples of 16. A rank has the codes of its chunk beside that of the parameters;
+ * or the codes of all in place of the copy of them, and its chunk beside those. */
 static void gathers_are_in_codes(void **state)
 {
+    enum { GROUP = 256 * 2 };
     static const struct {
         const char *strategy, *mesh;
         int parts; /* of what is kept without codes, the chunk that is kept with them */
@@ -367,14 +369,17 @@ static void gathers_are_in_codes(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sh_program *plain, *coded;
         char set[64];
+        int64_t all;
 
         snprintf(set, sizeof set, "parallelism.sharding_strategy=%s", rows[i].strategy);
         plain = plan_with(set, rows[i].mesh, NULL);
         coded = plan_with(set, rows[i].mesh, "parallelism.gather_dtype=int8");
-        assert_true(gathered(plain) > 0);
-        assert_int_equal(128 * gathered(coded), 68 * gathered(plain));
+        assert_true(gathered(plain, 1) > 0);
+        assert_int_equal(gathered(coded, 16), gathered(coded, 1));
+        assert_int_equal(128 * gathered(coded, 1), 68 * gathered(plain, GROUP));
         assert_int_equal(count(coded, SH_OP_ALL_GATHER), count(plain, SH_OP_ALL_GATHER));
-        assert_int_equal(kept(coded), kept(plain) / 128 * 68 + kept(plain) / rows[i].parts);
+        all = kept(plain, GROUP * rows[i].parts);
+        assert_int_equal(kept(coded, 1), all / 128 * 68 + all / rows[i].parts);
         sh_program_destroy(plain);
         sh_program_destroy(coded);
     }
@@ -509,12 +514,28 @@ static void scored_rows_have_tiles(void **state)
     }
 }
 
+/* Tiles of fewer rows slow products down, and of other rows than a block's they change bits. */
+static void automatic_tiles_are_blocks(void **state)
+{
+    struct sh_topology at = NODES(1, 1);
+    struct sh_config cfg;
+    struct sh_mesh_shape mesh;
+    struct sh_build build;
+
+    (void)state;
+    load("training.tile_rows=auto", &cfg);
+    assert_int_equal(sh_request_mesh(&cfg, &at, &mesh), SH_OK);
+    assert_int_equal(sh_request_build(&cfg, &at, &mesh, SH_TO_TRAIN, 1, 0, &build), SH_OK);
+    assert_int_equal(build.tile_rows, 8192);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_rounded_up),
         cmocka_unit_test(families_on_gpus),
         cmocka_unit_test(scored_rows_have_tiles),
+        cmocka_unit_test(automatic_tiles_are_blocks),
         cmocka_unit_test(strategies_are_what_they_are_called),
         cmocka_unit_test(gathers_are_in_codes),
         cmocka_unit_test(meshes),

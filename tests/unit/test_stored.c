@@ -427,13 +427,18 @@ static void batches(void **unused)
     (void)unused;
     static const struct {
         int local, global, world, stored_local, stored_global;
-    } rows[] = {{4, -1, 4, 8, 16}, {8, -1, 2, 8, 16},  {2, 16, 1, 8, 16},       {3, 12, 4, 6, 12},
-                {1, 7, 7, 7, 7},   {1, 11, 11, 1, 11}, {65536, -1, 1024, 8, -1}};
+        const char *schedule;
+    } rows[] = {{4, -1, 4, 8, 16, ""},         {8, -1, 2, 8, 16, ""},
+                {2, 16, 1, 8, 16, ""},         {3, 12, 4, 6, 12, ""},
+                {1, 7, 7, 7, 7, ""},           {1, 11, 11, 1, 11, ""},
+                {2, 12, 1, 4, 12, "0:4,9:12"}, {1, 16, 1, 2, 16, "0:16,5:6,9:8"},
+                {65536, -1, 1024, 8, -1, ""}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct sh_config cfg, back;
         load(NULL, NULL, &cfg);
         cfg.training.local_batch_size = rows[i].local;
         cfg.training.global_batch_size = rows[i].global;
+        strcpy(cfg.training.batch_schedule, rows[i].schedule);
         char *text = stored(&cfg, rows[i].world);
         reload(text, "a batch", &back);
         assert_int_equal(back.training.local_batch_size, rows[i].stored_local);

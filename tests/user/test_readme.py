@@ -2,8 +2,8 @@
 """The commands in README's sections "Training" and "Fine-tuning" and those of doc/data.md for a model of words, run
 as written there, with fewer and smaller steps; and the plan and the table at README's beginning. Prints TAP.
 
-A text becomes a model that continues it: each block must work from a fresh folder, one command after the other. From
-README's second block, for root and containers, the lines for this MPI are used.
+A text becomes a model that continues it: each block must work from a fresh folder, one command after the other. For root
+and containers, README's words for this MPI are used.
 """
 import importlib.util
 import json
@@ -65,9 +65,9 @@ def prepare():
 
 
 def for_root():
-    """README's lines for root come before all others, as they must."""
-    said = shorten(blocks()[1].splitlines())
-    return [line for line in said if line.startswith('export')], [line for line in said if not line.startswith('export')]
+    """What README says for root, which comes before all other lines; and its word for many ranks."""
+    exports, many = re.search('`(export OMPI[^`]*)`.*only with `(--[a-z]+)`', README, re.S).groups()
+    return [exports.replace('\n', ' ')], many
 
 
 def case_path():
@@ -145,10 +145,10 @@ def case_fine_tuning():
 
 
 def case_root():
-    exports, lines = for_root()
+    exports, many = for_root()
     if os.environ['MPI_KIND'] != 'openmpi':
         return []
-    out, _ = run([f'export PATH={work}/build:$PATH', *exports, *lines])
+    out, _ = run([f'export PATH={work}/build:$PATH', *exports, f'mpirun -n 4 {many} sherd --version'])
     return [] if out.count('built with') == 4 else [out]
 
 

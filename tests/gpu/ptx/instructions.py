@@ -12,7 +12,7 @@ from memory import ALLOCATED, WRITTEN, Fault
 from module import BYTES, NUMPY
 
 ADDRESS = re.compile(r'^\[\s*([%\w$.]+)\s*(?:\+\s*(-?\d+))?\s*\]$')
-SHARED_WINDOW = 1 << 45  # generic addresses of shared memory
+SHARED_WINDOW = 1 << 48  # generic addresses of shared memory, above all of a process
 SPACES = 'global', 'shared', 'local', 'param', 'const'
 np.seterr(all='ignore')
 
@@ -361,9 +361,12 @@ def extract(kernel, op, args):
     def function(a, position, length):
         mask = ((np.uint64(1) << length.astype('u8')) - np.uint64(1)).astype('u8')
         return (a.astype('u8') >> position.astype('u8') & mask).astype(a.dtype)
-    if op[-1][0] != 'u':
-        raise KeyError('bfe of signed numbers')
-    return computes(function, None, 'u32', 'u32')(kernel, op, args)
+
+    def signed(a, position, length):
+        left = (np.uint64(64) - length.astype('u8')).astype('i8')
+        found = a.astype('i8') << np.maximum(left - position.astype('i8'), 0) >> np.minimum(left, 63)
+        return np.where(length == 0, 0, found).astype(a.dtype)
+    return computes(function if op[-1][0] == 'u' else signed, None, 'u32', 'u32')(kernel, op, args)
 
 
 def insert_bits(field, into, position, length):
