@@ -41,7 +41,8 @@ SAME = {
 }
 WIDE = {'model.n_heads': 4, 'model.n_kv_heads': 4, 'model.ffn_dim': 32, 'training.seq_len': 32, 'model.max_seq_len': 32}
 EXPERTS = {**tiny.EXPERTS, **{key: BASE[key] for key in BASE if key.startswith(('training.', 'lr_'))}, **WIDE, 'model.n_experts': 8}
-ONE, LEAVES, LOOSE = {'training.local_batch_size': 8}, {'training.row_leaves': 2}, {'training.reproducible': 'none'}
+# 192 rows, and 96 of each part: where products are oneDNN's, the bits of those beyond a multiple of 48 depend on how many there are.
+ONE, LEAVES, LOOSE = {'training.local_batch_size': 6, 'training.global_batch_size': 6}, {'training.row_leaves': 2}, {'training.reproducible': 'none'}
 TENSOR, CONTEXT = ({f'parallelism.{axis}_parallel_degree': 2} for axis in ('tensor', 'context'))
 GATHER = {**CONTEXT, 'parallelism.context_parallel_method': 'gather'}
 ROUNDED, PARTED_ROWS, BALANCED = ': compared up to rounding', 'tensor degrees differ (1, 2)', 'up to the first gradient of a router'
