@@ -21,7 +21,7 @@ STEPS = 3
 LOSS_BOUND = 1e-5
 COMMON = {'model.n_heads': 4, 'training.global_batch_size': 12, 'training.local_batch_size': 3, 'training.steps': STEPS,
           'lr_scheduler.total_steps': STEPS, 'validation.enable': True, 'validation.freq': STEPS,
-          'validation.sequences': 10, 'metrics.log_freq': 1}
+          'validation.sequences': 10, 'metrics.log_freq': 1, 'optimizer.eps': 1e-5}  # else what is only rounding moves a weight as far as any other
 DOCUMENTS = {'data.document_mask': True, 'data.document_separator': 7}
 APART = {'comm.shared_memory': 'off'}
 INLINE = {'comm.progress': 'inline'}
