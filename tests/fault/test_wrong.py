@@ -232,6 +232,10 @@ def case_right():
     wrong += [f'groups: exit {status}: {said}{error}'] * (status != 0 or '2 of 3 layers' not in said)
     status, said, error = check('--operations', groups.replace('.2', '.3'))
     wrong += [f'groups of no block: exit {status}: {said}{error}'] * (status != 2 or "pattern 'layers.3' is in the name of no" not in error)
+    # Muon has a matrix, wherever groups leave it one.
+    for name, groups in ('adamw', 'pattern=layers.2 optimizer=muon'), ('muon', 'pattern=layers.[01] optimizer=adamw'):
+        status, said, error = check('--operations', f'--optimizer.name={name}', f'--optimizer.groups={groups}')
+        wrong += [f'{groups}: exit {status}: {said}{error}'] * (status != 0 or '3 of 3 layers' not in said or '\northo ' not in said)
     # As many blocks that share keys and values as it takes to have all kinds.
     job.prepare('right', {'training.dataset_path': 'nowhere', **BASE, **tiny.MODELS['llama'], **tiny.SHARING})
     status, said, error = check('--operations')

@@ -7,8 +7,10 @@
 #include "src/config/family.h"
 #include "src/config/layers.h"
 #include "src/optim/groups.h"
+#include "src/optim/update.h"
 #include "src/plan/request.h"
 #include "src/plugin/plugin.h"
+#include "src/program/saved.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"
 #include "src/tools/operations/operations.h"
@@ -48,14 +50,14 @@ static int with_experts(const struct sh_model *m)
 }
 
 /* The fewest blocks, of the first ones, that have all the kinds that the model has, and on each stage one, with experts if
- * there are some. */
-static int enough_layers(const struct sh_config *c)
+ * there are some; but not fewer than `least`. */
+static int enough_layers(const struct sh_config *c, int least)
 {
     const struct sh_model *m = &c->model;
-    int stages = c->parallelism.pipeline_parallel_degree, n = 0;
-    int least = stages > 1 ? stages * with_experts(m) : LAYERS;
+    int stages = c->parallelism.pipeline_parallel_degree, each = stages > 1 ? stages * with_experts(m) : LAYERS, n = 0;
     uint64_t all = 0, seen = 0;
 
+    least = each > least ? each : least;
     for (int i = 0; i < m->n_layers; i++)
         all |= kind_of(m, i);
     while (n < m->n_layers && (n < least || seen != all))
@@ -64,10 +66,10 @@ static int enough_layers(const struct sh_config *c)
 }
 
 /* Settings for a model of so few blocks; where blocks share keys and values, as many of these follow. Returns how many. */
-static int shrink(const struct sh_config *asked, char text[][SH_BENCH_SETTING])
+static int shrink(const struct sh_config *asked, int least, char text[][SH_BENCH_SETTING])
 {
     const struct sh_model *m = &asked->model;
-    int layers = enough_layers(asked), shared = m->kv_shared_layers < layers ? m->kv_shared_layers : layers, n;
+    int layers = enough_layers(asked, least), shared = m->kv_shared_layers < layers ? m->kv_shared_layers : layers, n;
 
     if (layers + shared > m->n_layers) {
         layers = m->n_layers - m->kv_shared_layers;
@@ -91,24 +93,51 @@ static struct sh_program *forward(const struct sh_config *c)
     return p;
 }
 
-/* Groups of parameters of blocks that are left out are left out too; a pattern without any in the whole model is refused,
- * as in a run. */
-static sh_rc keep_groups(const struct sh_config *asked, struct sh_config *cfg)
+/* How many of the first blocks it takes until one has a matrix that an optimizer of whole matrices updates, since groups may
+ * leave it those of later blocks alone. */
+static int until_matrices(const struct sh_program *p)
 {
+    int block = -1;
+
+    for (int i = 0; i < p->n_params && block < 0; i++) {
+        const struct sh_saved *s = sh_saved_of(p, &p->params[i]);
+
+        if (s->trainable && sh_optim_takes(p, SH_RUNS_MATRICES, s))
+            sscanf(p->units[p->params[i].unit].name, "layers.%d", &block);
+    }
+    return block + 1;
+}
+
+/* Look at groups in the whole model: a pattern that is in none of its names is refused, as in a run.
+ *   least  out  blocks that a smaller model needs */
+static sh_rc check_groups(const struct sh_config *asked, int *least)
+{
+    const struct sh_optim *optim = sh_optim_of(asked->optimizer.name);
     struct sh_program *p;
     sh_rc rc;
 
+    *least = 0;
     if (!asked->optimizer.groups[0])
         return SH_OK;
     SH_TRY(sh_plugin_open(asked, false));
     p = forward(asked);
-    rc = sh_groups_assign(p, sh_optim_of(asked->optimizer.name), asked->optimizer.groups);
+    rc = sh_groups_assign(p, optim, asked->optimizer.groups);
+    if (rc == SH_OK && optim->whole)
+        *least = until_matrices(p);
     sh_program_destroy(p);
-    SH_TRY(rc);
+    return rc;
+}
+
+/* Groups of parameters of blocks that are left out are left out too. */
+static void trim_groups(struct sh_config *cfg)
+{
+    struct sh_program *p;
+
+    if (!cfg->optimizer.groups[0])
+        return;
     p = forward(cfg);
     sh_groups_trim(p, cfg->optimizer.groups);
     sh_program_destroy(p);
-    return SH_OK;
 }
 
 /* Read the configuration twice: the second time with what makes it small, so that all that follows from it does.
@@ -117,17 +146,19 @@ static sh_rc configure(const struct sh_cmd_args *args, bool full, struct sh_conf
 {
     struct sh_cmd_args small = *args;
     char text[SETTINGS][SH_BENCH_SETTING];
-    int n;
+    int n, least;
 
     SH_TRY(sh_cmd_config(args, NULL, asked));
     *cfg = *asked;
     if (full)
         return SH_OK;
-    n = shrink(asked, text);
+    SH_TRY(check_groups(asked, &least));
+    n = shrink(asked, least, text);
     for (int i = 0; i < n; i++)
         SH_TRY(sh_cmd_set(&small, text[i]));
     SH_TRY(sh_cmd_config(&small, NULL, cfg));
-    return keep_groups(asked, cfg);
+    trim_groups(cfg);
+    return SH_OK;
 }
 
 static char *path_of(const struct sh_config *cfg, int file)
