@@ -407,6 +407,20 @@ def case_trains_from_scratch():
     return [] if config['model_type'] == 'gpt2' and config['n_embd'] == 8 else [str(config)]
 
 
+def case_printed():
+    """What is printed is the run: with the keys of its comment, `sherd train` has the same configuration. A group by muon
+    changes optimizer.name, and gives all else to adamw."""
+    words = ('run_clm', '--model_type', 'gpt2', '--train_file', 't.bin', '--block_size', '16', '--max_steps', '1', '--optim', 'adamw_torch',
+             '--model.dim=8', '--model.n_heads=2', '--model.n_layers=1', '--model.vocab_size=32', '--output_dir', 'printed',
+             '--optimizer.groups=pattern=attn optimizer=muon', "--job.description=it's one", '--parallelism.zero_stage=1')
+    lines = [line for line in job.sherd(*words).splitlines() if re.match(r'# |  \w+: |\w+:$', line)]
+    pathlib.Path('printed.yaml').write_text('\n'.join(lines) + '\n')
+    given = shlex.split(lines[0][2:])[2:]
+    again = job.sherd('train', 'printed.yaml', *map(str, given[1:]), '--print-config')
+    wrong = [] if given[0] == 'THIS.yaml' else [lines[0]]
+    return wrong + ([] if again == job.sherd(*words, '--print-config') else [f'{lines[0]}: {again}'])
+
+
 def case_block_size():
     """1024, or the model's length if that is less."""
     found = keys_of(BASE[:4])['training.seq_len']
@@ -616,7 +630,7 @@ def case_epochs_on_ranks():
 
 def main():
     folder = job.TOP / 'tests/hf/llama'
-    for name in ('longer', 'model', 'words', 'scratch', 'split5', 'split50', 'epochs', 'ranks', 'trainer_output'):
+    for name in ('longer', 'model', 'words', 'scratch', 'split5', 'split50', 'epochs', 'ranks', 'printed', 'trainer_output'):
         shutil.rmtree(name, ignore_errors=True)
     pathlib.Path('model').mkdir()
     for path in folder.iterdir():
@@ -626,7 +640,7 @@ def main():
     pathlib.Path('a.txt').write_text('ab')
     return job.run_cases([('defaults are those of Trainer', case_defaults), ('each word sets its keys', case_words),
                           ('both names of the model', case_names), ('the length of a block', case_block_size),
-                          ('a model from scratch', case_from_scratch), ('one is trained', case_trains_from_scratch),
+                          ('a model from scratch', case_from_scratch), ('one is trained', case_trains_from_scratch), ('what is printed', case_printed),
                           ('a file of FSDP', case_fsdp_config), ('what cannot be done is refused', case_refused), ('advice is accepted', case_advice),
                           ('each word has a row', case_all_words), ('each option of transformers is known', case_known),
                           ('options without effect', case_ignored), ('all problems in one start', case_at_once),

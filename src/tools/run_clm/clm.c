@@ -113,6 +113,32 @@ static sh_rc begin(struct sh_clm *c)
     return sh_clm_load(c);
 }
 
+/* Print a key of the command line for a shell, with the value that it has now: in the file are those of others, which go with
+ * it. */
+static void print_override(const struct sh_config *cfg, const char *given)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,:/+-";
+    const char *pair = sh_config_argument_pair(given);
+    size_t length = strcspn(pair, "=");
+    char *key = sh_strfmt("%.*s", (int)length, pair), *value;
+
+    if (sh_config_get(cfg, key, &value) != SH_OK) { /* an alias has none */
+        sh_error_clear();
+        value = sh_strdup(pair + length + (pair[length] == '='));
+    }
+    printf(" --%s=", key);
+    if (value[strspn(value, plain)]) {
+        putchar('\'');
+        for (const char *c = value; *c; c++)
+            *c == '\'' ? fputs("'\\''", stdout) : putchar(*c);
+        putchar('\'');
+    } else {
+        fputs(value, stdout);
+    }
+    free(key);
+    free(value);
+}
+
 /* Print the options as a file for `sherd train`, with the keys of the command line in a comment. */
 static sh_rc print_words(const struct sh_clm *c)
 {
@@ -121,7 +147,7 @@ static sh_rc print_words(const struct sh_clm *c)
     SH_TRY(sh_config_print_some(&c->cfg, sh_clm_has, c, &text));
     printf("# sherd train THIS.yaml");
     for (int i = 0; i < c->args->n_overrides; i++)
-        printf(" --%s", c->args->overrides[i]);
+        print_override(&c->cfg, c->args->overrides[i]);
     printf("\n%s", text);
     fflush(stdout);
     free(text);
