@@ -22,6 +22,7 @@ int sh_program_add_stream(struct sh_program *p, const char *name, int runs)
 {
     struct sh_stream *stream = &p->streams[p->n_streams];
 
+    SH_REQUIRE(p->n_streams < SH_STREAMS_MAX);
     stream->runs = runs;
     snprintf(stream->name, sizeof stream->name, "%s", name);
     return p->n_streams++;

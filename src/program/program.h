@@ -84,7 +84,7 @@ struct sh_stream {
     char name[16]; /* "compute", "gather" */
     enum { SH_RUNS_KERNELS, SH_RUNS_COLLECTIVES, SH_RUNS_MOVES } runs;
 };
-enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 12 };
+enum { SH_STREAM_COMPUTE, SH_STREAM_GATHER, SH_STREAM_REDUCE, SH_STREAM_REPLICATE, SH_STREAMS, SH_STREAMS_MAX = 16 };
 extern const struct sh_stream sh_streams[SH_STREAMS];
 
 /* A group of ranks over which collectives run, and the streams that carry them. */
