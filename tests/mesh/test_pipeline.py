@@ -363,6 +363,18 @@ def case_adapters():
     return wrong + job.differ('losses', begun[1], begun[0], 0)
 
 
+def case_untrained():
+    """The last stage has no adapters: what it adds to the norm is nothing, and not the norm of the step before."""
+    model = {**tiny.EXPERTS, **tiny.NANO, **COMMON, 'model.n_layers': 4, 'moe.load_balance_coeff': 0, 'moe.aux_loss_coeff': 0}
+    changes = {'training.dataset_path': tokens, **{key: value for key, value in model.items() if value is not None}, 'validation.enable': False}
+    job.train('untrained', {**changes, 'training.steps': 1})
+    changes |= {'lora.rank': 2, 'lora.alpha': 4, 'lora.target_modules': 'q_proj,v_proj', LAST: 2,
+                'checkpoint.initial_load_path': str(saved('untrained', 1).resolve())}
+    norms = [[step['grad_norm'] for step in job.train(f'untrained-{degree}', {**changes, PP: degree, **({} if degree > 1 else {LAST: 'auto'})}, ranks)]
+             for ranks, degree in ((0, 1), (2, 2))]
+    return job.differ('norms', norms[1], norms[0], 1e-6)
+
+
 def case_evaluated():
     """A checkpoint's loss over 2 stages is that of one rank."""
     job.train('evaluated', config({**LLAMA, PP: 2}), 2)
@@ -530,7 +542,7 @@ def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
             + [('homes', case_homes), ('a budget', case_budget), ('threads', case_threads), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
-               ('folders', case_folders), ('folders of adapters', case_adapters), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
+               ('folders', case_folders), ('folders of adapters', case_adapters), ('no adapters on the last', case_untrained), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('dealt apart', case_dealt_apart), ('traced', case_traced), ('stalled', case_stalled)]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])
 

@@ -121,6 +121,20 @@ static struct sh_range squared_part(const struct sh_pass_options *opt, const str
     return sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
 }
 
+/* Nothing, which a rank squares that trains nothing: the last stage has no adapters, say. Its sum is 0, and not what came of
+ * the step before. */
+static struct sh_op square_none(struct sh_program *out)
+{
+    struct sh_tensor none = sh_tensor_make(SH_MEM_GRAD, SH_F32, 1, (const int64_t[]){0}, "gradient.none");
+    struct sh_op op = sh_program_op(SH_OP_SUMSQ);
+
+    none.persistent = true;
+    op.in[0] = sh_program_add_tensor(out, &none);
+    op.out[0] = out->port[SH_PORT_SQUARES];
+    op.phase = SH_PHASE_UPDATE;
+    return op;
+}
+
 /* The first trained unit starts the sum. */
 static void square_units(const struct sh_pass_options *opt, struct sh_program *out)
 {
@@ -142,6 +156,8 @@ static void square_units(const struct sh_pass_options *opt, struct sh_program *o
         op.unit = i;
         sh_program_append(out, op);
     }
+    if (!add)
+        sh_program_append(out, square_none(out));
 }
 
 /* The sum is exact, so it does not depend on where shards end or on which rank squared what. Chunks are whole
