@@ -390,6 +390,7 @@ static void push_behind(struct host *h, int i)
 static int copy_for(const struct host *h, int i, int tensor)
 {
     int grad = unit_in(h->grad_of, tensor), param = unit_in(h->param_of, tensor);
+    bool averages = op_at(h, i)->kind == SH_OP_EMA;
 
     if (is_coding(h, op_at(h, i)))
         return tensor == op_at(h, i)->in[0] ? h->of_param[param] : h->of_codes[param];
@@ -397,7 +398,9 @@ static int copy_for(const struct host *h, int i, int tensor)
         return grad != SH_NONE || param != SH_NONE ? h->of_op[i] : SH_NONE;
     if (grad != SH_NONE)
         return h->of_grad[grad];
-    return param != SH_NONE && is_update(op_at(h, i)) ? h->of_param[param] : SH_NONE;
+    /* An average reads what has just been updated. It may come when the copy is already on its way back: gathers wait for
+     * that, and not for averages. */
+    return param != SH_NONE && (is_update(op_at(h, i)) || averages) ? h->of_param[param] : SH_NONE;
 }
 
 static int translate(struct host *h, int i, int tensor)

@@ -142,6 +142,12 @@ MATRIX += [
     (2, {**BF16, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
     (4, {**LARGE, **BF16, 'parallelism.sharding_strategy': 'hybrid_shard', 'mesh.shard': 2, **ASYNC}, ALL),
 ]
+# An average reads the chunk that was updated, once for each slice.
+MEAN = {'optimizer.ema_decay': 0.7}
+MATRIX += [
+    (1, {**LARGE, **BF16, **MEAN}, {**PARAMS, 'offload.optimizer_ratio': 0.5}), (1, MEAN, {**PARAMS, 'offload.optimizer': 'none'}),
+    (2, {**LARGE, **BF16, **MEAN, **LATE, 'parallelism.sharding_strategy': 'full_shard', 'training.local_batch_size': 2}, ALL),
+]
 # With gathers in codes, which leave as well.
 GATHERS = {'parallelism.gather_dtype': 'int8'}
 MATRIX += [
@@ -477,6 +483,7 @@ def main():
               ('all pinned as planned', pinned, {**LARGE, **BF16, **ALL}),
               ('all in any order', in_any_order, 2, range(20 if LONG else 2),
                {**LARGE, **BF16, **ALL, **LATE, 'training.local_batch_size': 1}),
+              ('all in any order, averaged', in_any_order, 2, range(20 if LONG else 2), {**LARGE, **BF16, **ALL, **MEAN, **LATE}),
               ('no snapshots', no_snapshots), ('too little pinned memory', too_little_pinned),
               ('more than the node has', more_than_the_node), ('a copy fails', copy_fails),
               ('traced', traced), ('benchmark of checkpoints', benched, {}), ('benchmark of checkpoints, states in codes', benched, {**HOST, **CODED}),
