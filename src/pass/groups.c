@@ -3,6 +3,19 @@
 #include "src/pass/build.h"
 #include "src/pass/pipeline/links.h"
 
+/* A stage may train nothing, and has no sums, but opens the channels of the others with them. */
+static void use_sums(const struct sh_mesh_shape *mesh, struct sh_program *p)
+{
+    for (int i = 0; i < p->n_units; i++) {
+        const struct sh_unit *u = &p->units[i];
+
+        if (sh_group_size(mesh, u->shard) > 1)
+            sh_program_use_group(p, mesh, u->shard, SH_STREAM_REDUCE);
+        if (sh_group_size(mesh, u->replicate) > 1)
+            sh_program_use_group(p, mesh, u->replicate, SH_STREAM_REPLICATE);
+    }
+}
+
 sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
 {
     const struct sh_mesh_shape *mesh = &b->options.mesh;
@@ -13,6 +26,8 @@ sh_rc sh_pass_groups(const struct sh_build *b, struct sh_program *p)
     for (int border = 0; border < stages - !ring; border++)
         for (int back = 0; back < 2; back++)
             sh_program_use_group(p, mesh, mesh->pipeline, sh_links_stream(p, stages, border, back));
+    if (stages > 1 && b->options.training)
+        use_sums(mesh, p);
     for (int i = 0; i < p->n_ops; i++)
         if (sh_op_info(p->ops[i].kind)->async && sh_group_size(mesh, p->ops[i].attr.group) > 1)
             sh_program_use_group(p, mesh, p->ops[i].attr.group, p->ops[i].stream);
