@@ -212,7 +212,7 @@ extern "C" {
                                                attr->regroup.inverse: back */                                         \
     KERNEL(SPLIT_HEADS, split_heads)        /* rows with all heads to a part for each rank; see above */             \
     KERNEL(JOIN_HEADS, join_heads)          /* back; copies of a key-value head are added, and rounded once */       \
-    KERNEL(QK_MEANS, qk_means)              /* means of a b w over the queries and the keys of a row; see above. CPUs only */ \
+    KERNEL(QK_MEANS, qk_means)              /* means of a b w over the queries and the keys of a row; see above */   \
     KERNEL(HEAD_SCORE, head_score)          /* log-probability of each target, 0 if it is negative; likeliest word */ \
     OTHER(FETCH, fetch)                     /* from a lower tier to the device; starts only, its WAIT completes it */ \
     OTHER(EVICT, evict)                     /* from the device to a lower tier; likewise */                        \

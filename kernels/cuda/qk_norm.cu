@@ -1,7 +1,9 @@
 /* RMSNorm of queries and keys. A warp handles one group of a row at a time and reads it twice, the second time from
- * the L1 cache. Gradients of the weights are sums over rows and groups (fold.cuh), which read dy and qkv once more,
- * before dqkv is written, because it may have the storage of dy. Bytes per element, f32 (bf16: half): forward 8,
- * backward 20 and the partial sums; for values 8, none in place. kernels/ref/qk_norm.c has the formulas. */
+ * the L1 cache, or once if the mean of all ranks' heads is given. Gradients of the weights are sums over rows and groups
+ * (fold.cuh), which read dy and qkv once more, before dqkv is written, because it may have the storage of dy. Bytes per
+ * element, f32 (bf16: half): forward 8, backward 20 and the partial sums; for values 8, none in place. A rank's part of
+ * such a mean: 4 for squares, 8 for products, of a warp for the queries of a row and of one for its keys.
+ * kernels/ref/qk_norm.c has the formulas. */
 #include "kernels/qk_norm.h"
 
 #include "kernels/cuda/cuda.h"
@@ -18,12 +20,19 @@ template <class T> struct norm {
     T *y;
     const T *x, *dy, *wq, *wk; /* dy NULL: the forward */
     float *rstd;
+    const float *mean; /* [rows,2]: of the queries and keys of all ranks; NULL: those of this one are all */
     float eps;
     bool plus_one, copies, vectors;
 
     __device__ __forceinline__ int64_t groups() const
     {
         return s.q + s.k;
+    }
+
+    /* The number of group g in `mean`. */
+    __device__ __forceinline__ float mean_of(int64_t row, int64_t g) const
+    {
+        return mean[2 * row + (g < s.q ? 0 : 1)];
     }
 
     __device__ __forceinline__ int64_t column(int64_t g) const
@@ -51,10 +60,10 @@ __device__ __forceinline__ void copy_values(const norm<T> &f, const T *from, int
     }
 }
 
+/* The mean of squares of a group of `width` elements from `at` on. */
 template <class T, int N>
-__device__ __forceinline__ void forward_group(const norm<T> &f, int64_t row, int64_t g, unsigned lane)
+__device__ __forceinline__ float mean_square(const norm<T> &f, int64_t at, int64_t width, unsigned lane)
 {
-    int64_t at = row * f.s.row + f.column(g), width = g < f.s.q ? f.s.wq : f.s.wk;
     float square = 0;
 
     for (int64_t c = lane * N; c < width; c += LANES * N) {
@@ -63,7 +72,15 @@ __device__ __forceinline__ void forward_group(const norm<T> &f, int64_t row, int
         for (int k = 0; k < N; k++)
             square += v[k] * v[k];
     }
-    float rstd = 1.0f / sqrtf(sh_warp_reduce(square, sh_add()) / (float)width + f.eps);
+    return sh_warp_reduce(square, sh_add()) / (float)width;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void forward_group(const norm<T> &f, int64_t row, int64_t g, unsigned lane)
+{
+    int64_t at = row * f.s.row + f.column(g), width = g < f.s.q ? f.s.wq : f.s.wk;
+    float mean = f.mean ? f.mean_of(row, g) : mean_square<T, N>(f, at, width, lane), rstd = 1.0f / sqrtf(mean + f.eps);
+
     for (int64_t c = lane * N; c < width; c += LANES * N) {
         float v[N], w[N];
         sh_load_some(v, f.x + at + c, width - c, f.vectors);
@@ -76,11 +93,12 @@ __device__ __forceinline__ void forward_group(const norm<T> &f, int64_t row, int
         f.rstd[row * f.groups() + g] = rstd;
 }
 
+/* The mean of dy w xhat of group g, of `width` elements from `at` on. */
 template <class T, int N>
-__device__ __forceinline__ void backward_group(const norm<T> &f, int64_t row, int64_t g, unsigned lane)
+__device__ __forceinline__ float mean_product(const norm<T> &f, int64_t g, int64_t at, int64_t width, float rstd,
+                                              unsigned lane)
 {
-    int64_t at = row * f.s.row + f.column(g), width = g < f.s.q ? f.s.wq : f.s.wk;
-    float rstd = f.rstd[row * f.groups() + g], sum = 0;
+    float sum = 0;
 
     for (int64_t c = lane * N; c < width; c += LANES * N) {
         float dy[N], x[N], w[N];
@@ -90,7 +108,16 @@ __device__ __forceinline__ void backward_group(const norm<T> &f, int64_t row, in
         for (int k = 0; k < N; k++)
             sum += dy[k] * w[k] * x[k] * rstd;
     }
-    float mean = sh_warp_reduce(sum, sh_add()) / (float)width;
+    return sh_warp_reduce(sum, sh_add()) / (float)width;
+}
+
+template <class T, int N>
+__device__ __forceinline__ void backward_group(const norm<T> &f, int64_t row, int64_t g, unsigned lane)
+{
+    int64_t at = row * f.s.row + f.column(g), width = g < f.s.q ? f.s.wq : f.s.wk;
+    float rstd = f.rstd[row * f.groups() + g];
+    float mean = f.mean ? rstd * f.mean_of(row, g) : mean_product<T, N>(f, g, at, width, rstd, lane);
+
     for (int64_t c = lane * N; c < width; c += LANES * N) {
         float dy[N], x[N], w[N];
         sh_load_some(dy, f.dy + at + c, width - c, f.vectors);
@@ -171,6 +198,7 @@ template <class T> sh_rc run_forward(const struct sh_op_call *call, const sh_qk_
                  sh_data<T>(&call->in[1]),
                  sh_data<T>(&call->in[2]),
                  sh_data<float>(&call->out[1]),
+                 sh_data<float>(&call->in[3]),
                  call->attr->qk.eps,
                  call->attr->qk.plus_one,
                  call->out[0].data != call->in[0].data,
@@ -201,6 +229,7 @@ template <class T> sh_rc run_backward(const struct sh_op_call *call, const sh_qk
                  sh_data<T>(&call->in[2]),
                  sh_data<T>(&call->in[3]),
                  sh_data<float>(&call->in[4]),
+                 sh_data<float>(&call->in[5]),
                  0,
                  call->attr->qk.plus_one,
                  call->out[0].data != call->in[0].data,
@@ -210,6 +239,66 @@ template <class T> sh_rc run_backward(const struct sh_op_call *call, const sh_qk
         if (call->out[1 + key].data)
             SH_TRY(weight_gradient(call, f, key));
     return launch(f, call->queue);
+}
+
+/* This rank's part of the means of a b w over the queries and over the keys of all ranks. */
+template <class T> struct means {
+    float *out;               /* [rows,2] */
+    const T *a, *b, *wq, *wk; /* wq, wk NULL: 1 */
+    int64_t rows, row, q, k;  /* rows, and elements of a row, of its queries and of its keys */
+    int ranks;
+    bool plus_one, vectors;
+};
+
+template <class T> __global__ void __launch_bounds__(WARPS *LANES) qk_means_kernel(means<T> f)
+{
+    constexpr int N = SH_WIDTH<T>;
+    unsigned lane = threadIdx.x % LANES;
+    float one = f.plus_one ? 1.0f : 0.0f;
+
+    for (int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES; i < 2 * f.rows;
+         i += (int64_t)gridDim.x * WARPS) {
+        int64_t at = i / 2 * f.row + (i % 2 ? f.q : 0), width = i % 2 ? f.k : f.q;
+        const T *weight = i % 2 ? f.wk : f.wq;
+        float sum = 0;
+
+        for (int64_t c = lane * N; c < width; c += LANES * N) {
+            float v[N], by[N];
+            sh_load_some(v, f.a + at + c, width - c, f.vectors);
+            sh_load_some(by, f.b + at + c, width - c, f.vectors);
+            for (int k = 0; k < N; k++)
+                v[k] *= by[k];
+            if (weight)
+                sh_load_some(by, weight + c, width - c, f.vectors);
+            for (int k = 0; k < N; k++)
+                sum += weight ? v[k] * (by[k] + one) : v[k];
+        }
+        sum = sh_warp_reduce(sum, sh_add());
+        if (lane == 0)
+            f.out[i] = sum / (float)(width * f.ranks);
+    }
+}
+
+template <class T> sh_rc run_means(const struct sh_op_call *call)
+{
+    constexpr int N = SH_WIDTH<T>;
+    int64_t q = call->attr->qk.q_width, k = call->attr->qk.k_width;
+    means<T> f = {sh_data<float>(&call->out[0]),
+                  sh_data<T>(&call->in[0]),
+                  sh_data<T>(&call->in[1]),
+                  sh_data<T>(&call->in[2]),
+                  sh_data<T>(&call->in[3]),
+                  call->in[0].dim[0],
+                  q + 2 * k,
+                  q,
+                  k,
+                  call->attr->qk.ranks,
+                  call->attr->qk.plus_one,
+                  false};
+    f.vectors = q % N == 0 && k % N == 0 && sh_aligned<N>(f.a, f.row) && sh_aligned<N>(f.b, f.row) &&
+                sh_aligned<N>(f.wq, 0) && sh_aligned<N>(f.wk, 0);
+    dim3 grid(sh_blocks(sh_ceil_div(2 * f.rows, WARPS)));
+    return SH_LAUNCH(qk_means_kernel<T>, grid, dim3(WARPS * LANES), 0, call->queue, f);
 }
 } // namespace
 
@@ -227,4 +316,9 @@ extern "C" sh_rc sh_cuda_qk_norm_bwd(const struct sh_op_call *call)
 
     SH_REQUIRE(sh_qk_norm_fits(&s) && call->work_bytes >= sh_cuda_qk_norm_bwd_work_bytes(call));
     return sh_by_act(call->out[0].dtype, [&](auto zero) { return run_backward<decltype(zero)>(call, s); });
+}
+
+extern "C" sh_rc sh_cuda_qk_means(const struct sh_op_call *call)
+{
+    return sh_by_act(call->in[0].dtype, [&](auto zero) { return run_means<decltype(zero)>(call); });
 }

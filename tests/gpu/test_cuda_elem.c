@@ -47,6 +47,7 @@ static const struct sh_kernel_table table = {
         [SH_OP_NORM_BWD] = sh_cuda_norm_bwd,
         [SH_OP_QK_NORM] = sh_cuda_qk_norm,
         [SH_OP_QK_NORM_BWD] = sh_cuda_qk_norm_bwd,
+        [SH_OP_QK_MEANS] = sh_cuda_qk_means,
         [SH_OP_BIAS] = sh_cuda_bias,
         [SH_OP_LOSS_PART] = sh_cuda_loss_part,
         [SH_OP_LOSS_REST] = sh_cuda_loss_rest,

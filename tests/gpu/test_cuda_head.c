@@ -114,6 +114,21 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
     check(&t, 1, &bound);
 }
 
+/* Of the first words, of some in the middle and of the last: those of others are 0. */
+static void check_logits_of_part(enum sh_dtype act, struct head_shape s)
+{
+    static const int64_t firsts[] = {0, 3, 5};
+    struct bound bound = {.atol = 0x1p-22 * (double)(s.dim + 4), .rtol = 0x1p-20};
+    struct optest t;
+
+    for (int i = 0; i < 3; i++) {
+        head_logits_of_part(&t, act, s);
+        t.attr.part.first = firsts[i];
+        t.attr.part.cap = i == 1 ? 0.75f : 0;
+        check(&t, 1, &bound);
+    }
+}
+
 static void check_score(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
@@ -180,6 +195,7 @@ static void check_shapes(enum sh_dtype act)
         check_gradients(act, shapes[i], true, 0);
         check_score(act, shapes[i]);
         check_logits(act, shapes[i], shapes[i].seq - 1);
+        check_logits_of_part(act, shapes[i]);
     }
 }
 
@@ -210,6 +226,7 @@ static void test_refused(void **state)
         check_gradients(act, s, false, 0);
         check_score(act, s);
         check_logits(act, s, 3);
+        check_logits_of_part(act, s);
     }
     unsetenv("SHERD_EMULATED_LT_REFUSE");
 }

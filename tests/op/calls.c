@@ -235,13 +235,26 @@ void head_score(struct optest *t, enum sh_dtype act, struct head_shape s)
     optest_out(t, 3, SH_F32, DIMS(s.batch * s.seq, llabs(s.words)));
 }
 
-void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position)
+/* `before` and `after`: words of other ranks. */
+static void logits_of(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t before, int64_t after)
 {
     optest_begin(t, SH_OP_LOGITS);
-    t->scalars.position = position;
+    t->attr.part.first = before;
+    t->attr.part.all = before || after ? before + s.vocab + after : 0;
     optest_in(t, 0, act, DIMS(s.batch, s.seq, s.dim));
     optest_in(t, 1, act, DIMS(s.vocab, s.dim));
-    optest_out(t, 0, SH_F32, DIMS(s.batch, s.vocab));
+    optest_out(t, 0, SH_F32, DIMS(s.batch, before + s.vocab + after));
+}
+
+void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position)
+{
+    logits_of(t, act, s, 0, 0);
+    t->scalars.position = position;
+}
+
+void head_logits_of_part(struct optest *t, enum sh_dtype act, struct head_shape s)
+{
+    logits_of(t, act, s, 3, 2);
 }
 
 /* All of a stack; some of it; nothing to spare; numbers of rows and ranks that divide nothing. */

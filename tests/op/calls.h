@@ -60,6 +60,8 @@ void head_nothing_counts(struct optest *t);
 void head_score(struct optest *t, enum sh_dtype act, struct head_shape s);
 
 void head_logits(struct optest *t, enum sh_dtype act, struct head_shape s, int64_t position);
+/* Of some words of more, at position 0. */
+void head_logits_of_part(struct optest *t, enum sh_dtype act, struct head_shape s);
 
 /* A stack of `columns` columns; some stretches of it are adapted. */
 struct lora_shape {

@@ -196,6 +196,68 @@ void elem_qk_norm(void **state)
                 check_qk_norm(acts[a], shapes[s], kind == 1, kind == 2);
 }
 
+/* Norms of all heads together, of which three other ranks have some too: what is given is the mean of all. */
+static void begin_elsewhere(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct qk_shape s)
+{
+    bool backward = kind == SH_OP_QK_NORM_BWD;
+    int mean = backward ? 5 : 3;
+
+    begin_qk_norm(t, kind, act, s, backward ? 2 : 1);
+    optest_in(t, mean, SH_F32, DIMS(s.N, 2));
+    if (!backward) {
+        optest_out(t, 1, SH_F32, DIMS(s.N, 2));
+        for (int64_t i = 0; i < 2 * s.N; i++)
+            optest_set(&t->call.in[mean], i, fabs(optest_get(&t->call.in[mean], i)));
+        return;
+    }
+    optest_in(t, 4, SH_F32, DIMS(s.N, 2));
+    for (int o = 1; o < 3; o++)
+        optest_out(t, o, SH_F32, t->call.in[1 + o].ndim, t->call.in[1 + o].dim);
+}
+
+/* This rank's part of the means of squares, which have no weights, or of products with weights. */
+static void check_means(enum sh_dtype act, struct qk_shape s, bool weights)
+{
+    struct optest t;
+
+    optest_begin(&t, SH_OP_QK_MEANS);
+    t.attr.qk.heads = s.heads;
+    t.attr.qk.kv_heads = s.kv_heads;
+    t.attr.qk.head_dim = s.head_dim;
+    t.attr.qk.q_width = s.heads * s.head_dim;
+    t.attr.qk.k_width = s.kv_heads * s.head_dim;
+    t.attr.qk.plus_one = s.plus_one;
+    t.attr.qk.ranks = 4;
+    for (int i = 0; i < 2; i++)
+        optest_in(&t, i, act, DIMS(s.N, (int64_t)(s.heads + 2 * s.kv_heads) * s.head_dim));
+    if (weights) {
+        optest_in(&t, 2, act, DIMS(t.attr.qk.q_width));
+        optest_in(&t, 3, act, DIMS(t.attr.qk.k_width));
+    }
+    optest_out(&t, 0, SH_F32, DIMS(s.N, 2));
+    elem_check(&t, TERMS(64));
+}
+
+/* Rows that fill vectors and those that do not, less than a warp reads at a time and more. */
+void elem_qk_elsewhere(void **state)
+{
+    (void)state;
+    static const struct qk_shape shapes[] = {
+        {37, 3, 2, 10, true, true}, {1, 1, 1, 1, true, false}, {9, 4, 2, 16, true, false}, {3, 16, 4, 128, true, true}};
+    struct optest t;
+
+    optest_seed(12);
+    for (size_t s = 0; s < (elem.few ? 2 : sizeof shapes / sizeof *shapes); s++)
+        for (int a = elem.half; a < ACTS; a++) {
+            check_means(acts[a], shapes[s], false);
+            check_means(acts[a], shapes[s], true);
+            begin_elsewhere(&t, SH_OP_QK_NORM, acts[a], shapes[s]);
+            elem_check(&t, TERMS(64, 64));
+            begin_elsewhere(&t, SH_OP_QK_NORM_BWD, acts[a], shapes[s]);
+            elem_check(&t, TERMS(400, 8 * (double)shapes[s].N, 8 * (double)shapes[s].N));
+        }
+}
+
 /* Tokens; `common` in 256 of them are the same one, as in text. */
 static void add_tokens(struct optest *t, int i, int64_t V, int64_t B, int64_t T, int common)
 {

@@ -57,6 +57,7 @@ void elem_variants(const struct optest *before, const struct optest *one);
 
 void elem_norm(void **state);
 void elem_qk_norm(void **state);
+void elem_qk_elsewhere(void **state);
 void elem_regroup(void **state);
 void elem_heads(void **state);
 void elem_pieces(void **state);
@@ -90,16 +91,16 @@ void elem_pair_not_finite(void **state);
 void elem_pair_slopes(void **state);
 /* The last one has the largest blocks: after it the race detector of the GPU's emulation takes longer for
  * everything. */
-#define ELEM_TESTS                                                                                                  \
-    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_regroup),                    \
-        cmocka_unit_test(elem_heads), cmocka_unit_test(elem_pieces), cmocka_unit_test(elem_rope),                   \
-        cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act), cmocka_unit_test(elem_bias),                 \
-        cmocka_unit_test(elem_loss), cmocka_unit_test(elem_capped_loss), cmocka_unit_test(elem_vector),             \
-        cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves), cmocka_unit_test(elem_not_finite),  \
-        cmocka_unit_test(elem_fused), cmocka_unit_test(elem_unpack), cmocka_unit_test(elem_rope_at),                \
-        cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache), cmocka_unit_test(elem_capped_cache), \
-        cmocka_unit_test(elem_pick), cmocka_unit_test(elem_sink), cmocka_unit_test(elem_pair),                      \
-        cmocka_unit_test(elem_pair_not_finite), cmocka_unit_test(elem_pair_slopes),                                 \
+#define ELEM_TESTS                                                                                               \
+    cmocka_unit_test(elem_norm), cmocka_unit_test(elem_qk_norm), cmocka_unit_test(elem_qk_elsewhere),            \
+        cmocka_unit_test(elem_regroup), cmocka_unit_test(elem_heads), cmocka_unit_test(elem_pieces),             \
+        cmocka_unit_test(elem_rope), cmocka_unit_test(elem_rope_table), cmocka_unit_test(elem_act),              \
+        cmocka_unit_test(elem_bias), cmocka_unit_test(elem_loss), cmocka_unit_test(elem_capped_loss),            \
+        cmocka_unit_test(elem_vector), cmocka_unit_test(elem_update), cmocka_unit_test(elem_update_in_halves),   \
+        cmocka_unit_test(elem_not_finite), cmocka_unit_test(elem_fused), cmocka_unit_test(elem_unpack),          \
+        cmocka_unit_test(elem_rope_at), cmocka_unit_test(elem_kv_put), cmocka_unit_test(elem_attention_cache),   \
+        cmocka_unit_test(elem_capped_cache), cmocka_unit_test(elem_pick), cmocka_unit_test(elem_sink),           \
+        cmocka_unit_test(elem_pair), cmocka_unit_test(elem_pair_not_finite), cmocka_unit_test(elem_pair_slopes), \
         cmocka_unit_test(elem_update_of_bf16_states), cmocka_unit_test(elem_embed)
 
 #endif

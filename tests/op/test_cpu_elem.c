@@ -207,55 +207,6 @@ static void reference(void **state)
     elem = mine;
 }
 
-static void begin_heads(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, int inputs)
-{
-    enum { N = 37, HEADS = 3, KV = 2, WIDTH = 10 };
-
-    optest_begin(t, kind);
-    t->attr.qk.heads = HEADS;
-    t->attr.qk.kv_heads = KV;
-    t->attr.qk.head_dim = WIDTH;
-    t->attr.qk.q_width = HEADS * WIDTH;
-    t->attr.qk.k_width = KV * WIDTH;
-    t->attr.qk.eps = 1e-2f;
-    t->attr.qk.plus_one = true;
-    t->attr.qk.ranks = 4;
-    for (int i = 0; i < inputs; i++)
-        optest_in(t, i, act, DIMS(N, (HEADS + 2 * KV) * WIDTH));
-    optest_in(t, inputs, act, DIMS(HEADS * WIDTH));
-    optest_in(t, inputs + 1, act, DIMS(KV * WIDTH));
-    if (kind == SH_OP_QK_MEANS) {
-        optest_out(t, 0, SH_F32, DIMS(N, 2));
-        return;
-    }
-    optest_out(t, 0, act, DIMS(N, (HEADS + 2 * KV) * WIDTH));
-    optest_in(t, kind == SH_OP_QK_NORM ? 3 : 5, SH_F32, DIMS(N, 2));
-    if (kind == SH_OP_QK_NORM)
-        optest_out(t, 1, SH_F32, DIMS(N, 2));
-    else
-        optest_in(t, 4, SH_F32, DIMS(N, 2));
-}
-
-/* Norms of heads of which other ranks have some: parts of means, and what is made of the means of all. */
-static void heads_elsewhere(void **state)
-{
-    struct optest t;
-
-    (void)state;
-    for (int a = 0; a < 2; a++) {
-        enum sh_dtype act = a ? SH_BF16 : SH_F32;
-
-        begin_heads(&t, SH_OP_QK_MEANS, act, 2);
-        elem_check(&t, TERMS(64));
-        begin_heads(&t, SH_OP_QK_NORM, act, 1);
-        for (int64_t i = 0; i < optest_elems(&t.call.in[3]); i++)
-            optest_set(&t.call.in[3], i, fabs(optest_get(&t.call.in[3], i)));
-        elem_check(&t, TERMS(64, 64));
-        begin_heads(&t, SH_OP_QK_NORM_BWD, act, 2);
-        elem_check(&t, TERMS(400));
-    }
-}
-
 /* All kinds that have activations. */
 static void float16(void **state)
 {
@@ -279,7 +230,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(elem_unpack_some),
         cmocka_unit_test(reference),
         cmocka_unit_test(float16),
-        cmocka_unit_test(heads_elsewhere),
         cmocka_unit_test(embed_refuses),
         cmocka_unit_test(average),
         cmocka_unit_test(update_leaves_padding),

@@ -74,15 +74,9 @@ static void check_logits(enum sh_dtype act, struct head_shape s, int64_t positio
 static void check_logits_of_part(enum sh_dtype act, struct head_shape s)
 {
     struct optest t;
-
     struct sh_bound bound = sh_bound_sum(SH_F32, (double)s.dim);
 
-    optest_begin(&t, SH_OP_LOGITS);
-    t.attr.part.first = 3;
-    t.attr.part.all = s.vocab + 5;
-    optest_in(&t, 0, act, DIMS(s.batch, s.seq, s.dim));
-    optest_in(&t, 1, act, DIMS(s.vocab, s.dim));
-    optest_out(&t, 0, SH_F32, DIMS(s.batch, s.vocab + 5));
+    head_logits_of_part(&t, act, s);
     agree(&t, 1, &bound, -1, -1);
     optest_end(&t);
 }

@@ -232,7 +232,7 @@ sh_rc sh_cuda_head_score(const struct sh_op_call *call)
     return SH_OK;
 }
 
-/* logits [B,V] = x [B, position, C] w': rows T*C elements apart */
+/* logits [B,V] = x [B, position, C] w': rows T*C elements apart. Of a part of the words, the others' columns are 0. */
 sh_rc sh_cuda_logits(const struct sh_op_call *call)
 {
     const struct sh_operand *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
@@ -247,5 +247,8 @@ sh_rc sh_cuda_logits(const struct sh_op_call *call)
     };
     /* clang-format on */
     SH_TRY(sh_cublaslt_run(&p, call->work, call->work_bytes, call->queue));
-    return sh_cublaslt_is_asking() ? SH_OK : sh_cuda_cap_rows(p.c, p.m, p.n, p.ldc, call->attr->part.cap, call->queue);
+    if (sh_cublaslt_is_asking())
+        return SH_OK;
+    SH_TRY(sh_cuda_zero_others(y->data, p.m, call->attr->part.first, p.n, p.ldc, call->queue));
+    return sh_cuda_cap_rows(p.c, p.m, p.n, p.ldc, call->attr->part.cap, call->queue);
 }

@@ -234,6 +234,18 @@ struct cap_rows {
         *z = cap * tanhf(*z / cap);
     }
 };
+
+/* Element i of the columns beside [first, first + columns), row after row. */
+struct zero_others {
+    float *x;
+    int64_t first, columns, ld;
+
+    template <int M> __device__ __forceinline__ void at(int64_t i) const
+    {
+        int64_t others = ld - columns, c = i % others;
+        x[i / others * ld + (c < first ? c : c + columns)] = 0;
+    }
+};
 } // namespace
 
 extern "C" sh_rc sh_cuda_form_loss(const struct sh_cuda_softmax *s, void *queue)
@@ -248,4 +260,9 @@ extern "C" sh_rc sh_cuda_cap_rows(float *x, int64_t rows, int64_t columns, int64
     if (cap == 0)
         return SH_OK;
     return sh_map<1>("cap of logits", cap_rows{x, columns, ld, cap}, rows * columns, false, queue);
+}
+
+extern "C" sh_rc sh_cuda_zero_others(float *x, int64_t rows, int64_t first, int64_t columns, int64_t ld, void *queue)
+{
+    return sh_map<1>("words of others", zero_others{x, first, columns, ld}, rows * (ld - columns), false, queue);
 }

@@ -21,6 +21,9 @@ sh_rc sh_cuda_top_words(const struct sh_cuda_scores *s, void *queue);
  * above. */
 sh_rc sh_cuda_cap_rows(float *x, int64_t rows, int64_t columns, int64_t ld, float cap, void *queue);
 
+/* Enqueue x = 0 for all columns of x [rows,ld] but the `columns` from `first` on. Local. Errors: as above. */
+sh_rc sh_cuda_zero_others(float *x, int64_t rows, int64_t first, int64_t columns, int64_t ld, void *queue);
+
 #ifdef __cplusplus
 }
 #endif
