@@ -73,18 +73,6 @@ static sh_rc check_purpose(const struct sh_config *cfg, enum sh_purpose purpose,
                        "sherd eval: -o: model.num_labels %d, and kernels for GPUs list at most %d logits of a text; "
                        "give --training.device=cpu",
                        cfg->model.num_labels, SH_KD_WORDS);
-    if (gpu && cfg->parallelism.tensor_parallel_degree > 1 && sh_family_of(cfg->model.family)->wide_qk_norm)
-        return sh_fail(
-            SH_E_USAGE,
-            "parallelism.tensor_parallel_degree=%d: norms of all heads together have kernels for CPUs only, but the "
-            "job runs on GPUs; give parallelism.context_parallel_degree, or --training.device=cpu",
-            cfg->parallelism.tensor_parallel_degree);
-    if (purpose == SH_TO_GENERATE && gpu && cfg->parallelism.tensor_parallel_degree > 1)
-        return sh_fail(
-            SH_E_USAGE,
-            "parallelism.tensor_parallel_degree=%d: logits of a part of the words have kernels for CPUs only, but the "
-            "job runs on GPUs; leave it out, or give --training.device=cpu",
-            cfg->parallelism.tensor_parallel_degree);
     if ((purpose == SH_TO_GENERATE || purpose == SH_TO_SCORE) && cfg->parallelism.pipeline_parallel_degree > 1)
         return sh_fail(
             SH_E_USAGE,

@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 
-from trains import (CPU, CUDA, CUT_DEEP, BOUND, DEEP, EVEN as EVEN_EXPERTS, MESHES, MODELS, SPREAD, STAGED, WIDE, as_on_cpu, checkpoints, evaluates, job, run,
+from trains import (CPU, CUDA, CUT_DEEP, BOUND, DEEP, EVEN as EVEN_EXPERTS, MESHES, MODELS, SPREAD, STAGED, WIDE, as_on_cpu, checkpoints, continued, evaluates, job, run,
                     same_bits, tile_cases, tiny, traces)
 import test_rows
 
@@ -192,7 +192,9 @@ def context_cases():
 
 
 def tensor_cases():
-    return cut_cases('halves of matrices', 'llama', **WIDE) + cut_cases('halves of matrices', 'gpt2', **{**WIDE, 'model.head_dim': 16, 'model.n_kv_heads': None})
+    return [*cut_cases('halves of matrices', 'llama', **WIDE), *cut_cases('halves of matrices', 'olmo2'),
+            *cut_cases('halves of matrices', 'gpt2', **{**WIDE, 'model.head_dim': 16, 'model.n_kv_heads': None}),
+            ('texts continued with halves of matrices and of words, as on the CPU', continued, 'olmo2', 'halves of matrices', 257)]
 
 
 def stage_cases():

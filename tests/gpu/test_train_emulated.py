@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 
-from trains import (BOUND, CPU, CUDA, CUT_DEEP, DEEP, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, documents, evaluates, job, masked, on_cpu, on_mesh, run, same_bits,
+from trains import (BOUND, CPU, CUDA, CUT_DEEP, DEEP, EVEN, HYBRID, MESHES, adapted, as_on_cpu, checkpoints, config, continued, documents, evaluates, job, masked, on_cpu, on_mesh, run, same_bits,
                     tile_cases, tiny, traces, validation)
 
 MESHES['1x4'] = (4, {**MESHES['1x2'][1], 'training.global_batch_size': 4})
@@ -48,16 +48,6 @@ def refused(name, ranks, word, **more):
     if done.returncode == 0 or not re.search(word, done.stderr):
         return [f'exit {done.returncode}, expected a refusal with "{word}":', done.stderr]
     return []
-
-
-def continued(model, **more):
-    """A text on both devices."""
-    run('text', model, CPU, **{**more, 'model.vocab_size': 256})
-    command = [os.environ['SHERD'], 'generate', '--checkpoint', 'out', '--tokenizer', 'byte', '--prompt', 'abc', '--tokens', '20',
-               '--temperature', '0']
-    texts = [subprocess.run([*command, f'--training.device={device}'], cwd='text', capture_output=True, env=job.environment(1),
-                            timeout=job.SECONDS, stdin=subprocess.DEVNULL, check=True).stdout for device in ('cpu', 'cuda')]
-    return [] if len(texts[0]) > 20 and texts[0] == texts[1] else [f'{text}' for text in texts]
 
 
 def forgotten(wait, backend, word, mesh='1x2', **more):
@@ -386,7 +376,9 @@ def main():
               ('experts', 'two stages of experts', 'float32', DEEP), ('llama', 'two stages of matrices', 'float32', CUT_DEEP),
               ('llama', 'two stages of halves', 'float32', {**DEEP, 'model.n_heads': 4}),
               ('experts', '2x2', 'bfloat16', {**MUON, **EVEN, 'optimizer.muon_split': 'none', 'optimizer.muon_ranks': 1}),
-              ('llama', '2x2', 'float32', {**MUON, 'optimizer.muon_ranks': 4, 'training.z_loss': 1e-2})]
+              ('llama', '2x2', 'float32', {**MUON, 'optimizer.muon_ranks': 4, 'training.z_loss': 1e-2}),
+              ('olmo2', 'halves of matrices', 'float32', {}), ('olmo2', 'halves of matrices', 'bfloat16', {'activation_checkpoint.mode': 'full'}),
+              ('olmo2', 'halves of matrices', 'float32', {'activation_checkpoint.mode': 'selective', **mpi})]
     if LONG:
         trains += [(model, mesh, precision, more) for model in tiny.MODELS for mesh in MESHES for precision in BOUND
                    for more in ({}, mpi, rounded)]
@@ -434,6 +426,9 @@ def main():
         ('targets that weigh little or do not count', masked),
         ('a text continued as on the CPU, with sinks and experts', functools.partial(continued, **{**EVEN, **tiny.OSS}), 'gpt_oss'),
         *((f'the same with states in blocks, {model}', continued, model) for model in ('delta', 'scan', 'granite')),
+        *((f'the same with halves of matrices and of words, {model}', functools.partial(continued, words=257, **more), model, 'halves of matrices')
+          for model, more in (('llama', {'model.n_heads': 4, 'model.n_kv_heads': 2}), ('olmo2', {}),
+                              ('gpt2', {'model.dim': 16, 'model.n_heads': 4, 'model.logits_softcap': 1.5}))),
         *((f'documents and windows, {model}', documents, model) for model in tiny.MODELS),
         ('a trace', traces),
         ('a gather that nothing waits for is found', forgotten, 3, 'nccl', "reads memory that 'ncclAllGather' writes"),

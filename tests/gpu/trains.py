@@ -23,7 +23,8 @@ MODELS = {**tiny.MODELS, 'experts': tiny.EXPERTS, 'gpt_oss': {**tiny.EXPERTS, **
           'granite': {**tiny.MODELS['llama'], **test_documents.GRANITE},
           'gemma4': {**tiny.MODELS['llama'], **test_documents.GEMMA4},
           'sharing': {**tiny.MODELS['llama'], **tiny.SHARING},
-          'latent': {**tiny.EXPERTS, **tiny.LATENT}}
+          'latent': {**tiny.EXPERTS, **tiny.LATENT},
+          'olmo2': {**tiny.MODELS['llama'], 'model.family': 'olmo2', 'model.n_heads': 4, 'model.n_kv_heads': 2}}
 # Matrices of whole blocks of codes in four bits.
 BLOCKS = {'model.dim': 32, 'model.n_heads': 4, 'model.head_dim': 8, 'model.n_kv_heads': 2, 'model.ffn_dim': 48}
 # Widths that tensor cores take, for experts and all.
@@ -184,6 +185,17 @@ def documents(model):
     path = test_documents.write_documents('documents.bin', 1, 90, True)
     return as_on_cpu(model, '1x2', 'float32', {'training.dataset_path': path, 'data.excess_length_strategy': 'split',
                                                'model.attention_window': 5, 'model.full_attention_interval': 2})
+
+
+def continued(model, mesh='1x1', words=256, **more):
+    """Texts on both devices."""
+    run('text', model, CPU, **{**more, 'model.vocab_size': words})
+    pathlib.Path('text/prompts').write_text('{"prompt": "abc"}\n{"prompt": "d"}\n')
+    arguments = ['generate', '--checkpoint', 'out', '--tokenizer', 'byte', '--prompts', 'prompts', '--batch', 2, '--tokens', 20, '--temperature', 0]
+    with on_mesh(mesh) as (ranks, axes):
+        texts = [job.sherd(*arguments, *(f'--{key}={"true" if value is True else value}' for key, value in keys.items()), ranks=n,
+                           folder='text') for n, keys in ((0, CPU), (ranks if ranks > 1 else 0, {**CUDA, **axes}))]
+    return [] if len(texts[0]) > 40 and texts[0] == texts[1] else texts
 
 
 def go_on(folder, device, mesh, steps, **more):
