@@ -29,7 +29,7 @@ template <class T> struct norm {
         return s.q + s.k;
     }
 
-    /* The number of group g in `mean`. */
+    /* What is given for group g. */
     __device__ __forceinline__ float mean_of(int64_t row, int64_t g) const
     {
         return mean[2 * row + (g < s.q ? 0 : 1)];
