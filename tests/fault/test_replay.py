@@ -126,6 +126,16 @@ def watched(config, **env):
     return [*said, left]
 
 
+def case_clean_biases():
+    """Experts with biases: the gradient of weights has rows from each rank's leaf, and each is compared when it is there."""
+    model = {key: value for key, value in {**tiny.EXPERTS, **tiny.OSS}.items() if value is not None}
+    job.train('biases', {**model, 'training.dataset_path': wrong.tokens, 'training.steps': 2, 'lr_scheduler.warmup_steps': 0,
+                         'lr_scheduler.total_steps': 2, 'training.global_batch_size': 8, 'training.local_batch_size': 2, 'training.seq_len': 32, 'model.max_seq_len': 32,
+                         'model.n_experts': 8, 'model.n_layers': 4, 'training.reproducible': 'mesh', 'fault.replay_every': 1, 'mesh.shard': 2,
+                         'parallelism.sharding_strategy': 'hybrid_shard', 'parallelism.expert_parallel_degree': 2}, ranks=4)
+    return []
+
+
 def case_clean():
     """Nothing is said, and the losses are those of a run without replays."""
     bad = []
@@ -162,5 +172,5 @@ def case_refused():
 if __name__ == '__main__':
     wrong.tokens = tiny.write_tokens()
     sys.exit(job.run_cases([('one bit, lasting', case_flips, MESHES if LONG else MESHES[::3], RANKS, FLIPS),
-                            ('of ranks that share a micro-step', case_flips, TOGETHER, 6, FLIPS if LONG else 2), ('of two ranks', case_pair), ('the watch', case_watched), ('no flip', case_clean),
+                            ('of ranks that share a micro-step', case_flips, TOGETHER, 6, FLIPS if LONG else 2), ('of two ranks', case_pair), ('the watch', case_watched), ('no flip', case_clean), ('no flip, experts with biases', case_clean_biases),
                             ('what cannot be replayed', case_refused)] if job.can_launch() else [('skipped', list)]))

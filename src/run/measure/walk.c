@@ -142,6 +142,12 @@ void sh_walk_rows_parts(const struct sh_walk_rows *w, const struct sh_op *op, in
 
     part[0] = (struct sh_walk_part){0, elems_of(w, tensor)};
     part[1] = (struct sh_walk_part){0, 0};
+    if (op->kind == SH_OP_EXPERT_BIAS_BWD &&
+        tensor == op->out[1]) { /* one operation for each leaf: only its groups' rows */
+        part[0].begin = number(w, op->in[1], 0) * width;
+        part[0].end = number(w, op->in[1], w->r->p->tensors[op->in[1]].dim[0] - 1) * width;
+        return;
+    }
     if (op->kind == SH_OP_ROW_GATHER)
         two = (struct two_places){op->out[0], op->out[1], op->in[2], op->in[3]};
     else if (op->kind == SH_OP_ROW_SUM)
