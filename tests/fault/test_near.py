@@ -785,7 +785,9 @@ def keeper_comes_back():
 def begun(folder):
     """start_seconds, which only the first step of each start has."""
     lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
-    first = [lines[i + 1].get('step') for i, line in enumerate(lines[:-1]) if line.get('event') == 'start']
+    # A start at a step whose file was not finished may write that first.
+    first = [next((later['step'] for later in lines[i:] if 'loss' in later), None)
+             for i, line in enumerate(lines) if line.get('event') == 'start']
     found = [line['start_seconds'] for line in lines if 'start_seconds' in line]
     return found if [line['step'] for line in lines if 'start_seconds' in line] == first else []
 
