@@ -85,6 +85,15 @@ static int64_t elems_between(const struct sh_coll *coll, int size, int from, int
     return p->rows[p->back ? (int64_t)to * size + from : (int64_t)from * size + to] * p->row_elems;
 }
 
+int64_t sh_part_received(const struct sh_coll *coll, int size, int rank)
+{
+    int64_t elems = 0;
+
+    for (int i = 0; i < size; i++)
+        elems += i != rank ? elems_between(coll, size, i, rank) : 0;
+    return elems;
+}
+
 /* An operand of one rank, whose parts are found one after the other. */
 struct walk {
     const struct sh_coll *coll;

@@ -33,6 +33,10 @@ sh_rc sh_part_find(const struct sh_coll *coll, int size, int rank, struct sh_par
 /* The same: the part for `rank` in the send of the rank at place `peer`. */
 sh_rc sh_part_find_at(const struct sh_coll *coll, int size, int rank, int peer, struct sh_part_extent *part);
 
+/* Elements that the rank at a place gets from the others; what it keeps does not count. coll: count and parts are looked at,
+ * and the rooms of parts are not. */
+int64_t sh_part_received(const struct sh_coll *coll, int size, int rank);
+
 /* Whether no rank has anything for any other, nor for itself: no rank sends or waits. */
 bool sh_part_none(const struct sh_coll *coll, int size);
 

@@ -26,7 +26,7 @@
  * The formulas and their latencies are those of NCCL's tuning table (src/graph/tuning.cc of NVIDIA/nccl, protocol
  * Simple). NCCL takes the cheapest of its algorithms, and so does this file. There is no tree for gathers: their
  * latency is linear in the number of ranks. */
-#include "src/comm/comm.h"
+#include "src/comm/parts.h"
 #include "src/cost/nearby.h"
 #include "src/cost/price.h"
 
@@ -61,11 +61,19 @@ static double counted_whole(const struct sh_program *p, const struct sh_op *op)
     return expected == 0 ? (double)sh_tensor_bytes(x) : fmax(expected, 0) * sh_dtype_bytes(x->dtype);
 }
 
+/* Those of the rank itself, of ranks that share. */
+static const int64_t *cuts_here(const struct sh_program *p, const struct sh_op *op)
+{
+    int n = op->attr.exchange.sharers;
+
+    return sh_program_cuts(p, op) + (n ? op->attr.exchange.run * (n + 1) : 0);
+}
+
 /* Of ranks that share: as if each had as much as the one with most, which it sends to each of the others. */
 static double largest_share(const struct sh_program *p, const struct sh_op *op)
 {
     int n = op->attr.exchange.sharers;
-    const int64_t *cuts = sh_program_cuts(p, op) + op->attr.exchange.run * (n + 1);
+    const int64_t *cuts = cuts_here(p, op);
     int64_t most = 0;
 
     for (int i = 0; i < n; i++)
@@ -93,6 +101,20 @@ double sh_coll_whole(const struct sh_program *p, const struct sh_op *op)
     if (sh_program_cuts(p, op)) /* the largest part of the whole takes longest */
         return largest_cut(p, op);
     return (double)sh_tensor_bytes(&p->tensors[op->kind == SH_OP_REDUCE_SCATTER ? op->in[0] : sh_program_result(op)]);
+}
+
+double sh_coll_received_by(const struct sh_program *p, const struct sh_mesh_shape *mesh, const struct sh_op *op)
+{
+    int size = sh_group_size(mesh, op->attr.group);
+    struct sh_coll_parts parts = {.sharers = op->attr.exchange.sharers, .back = op->attr.exchange.back};
+    struct sh_coll coll = {.parts = &parts};
+
+    if (!sh_program_cuts(p, op))
+        return sh_coll_received(op->kind, size, sh_coll_whole(p, op));
+    parts.cuts = cuts_here(p, op);
+    coll.count = sh_program_part_elems(p, op, size);
+    return (double)(sh_part_received(&coll, size, sh_group_index(mesh, op->attr.group)) *
+                    sh_dtype_bytes(p->tensors[op->out[0]].dtype));
 }
 
 /* Members are in the order of ranks, so the members of each node are consecutive. */

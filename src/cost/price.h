@@ -93,7 +93,10 @@ struct sh_price sh_price_host_move(const struct sh_machine *m, enum sh_op_kind k
 /* The bytes that a rank receives in a collective over `ranks` ranks: (n-1)/n of the whole, twice that for an
  * all_reduce. */
 double sh_coll_received(enum sh_op_kind kind, int ranks, double whole_bytes);
-/* The bytes of the whole of a collective in a program; of counted rows, those that a rank is expected to send. */
+/* The bytes of the whole of a collective in a program, which its price is of: of counted rows, those that a rank is expected to
+ * send; of unequal parts, as if all ranks had as many as the busiest. */
 double sh_coll_whole(const struct sh_program *p, const struct sh_op *op);
+/* The bytes that the rank of the mesh receives in a collective of its program: of unequal parts, its own. */
+double sh_coll_received_by(const struct sh_program *p, const struct sh_mesh_shape *mesh, const struct sh_op *op);
 
 #endif

@@ -65,7 +65,8 @@ static uint64_t key_of(const struct sh_program *p, const struct sh_op *op)
         h = mix(mix(h, (uint64_t)op->attr.ortho.first << 32 | (uint64_t)op->attr.ortho.count),
                 (uint64_t)op->attr.ortho.steps << 1 | op->attr.ortho.narrow);
     else if (sh_program_cuts(p, op))
-        h = mix(mix(h, (uint64_t)op->attr.exchange.first_cut), (uint64_t)op->attr.exchange.sharers);
+        h = mix(mix(h, (uint64_t)op->attr.exchange.first_cut << 1 | op->attr.exchange.back),
+                (uint64_t)op->attr.exchange.sharers);
     else if (op->kind == SH_OP_ALL_TO_ALL)
         h = mix(h, (uint64_t)op->attr.exchange.sequences);
     else if (sh_program_is_message(op))
@@ -89,7 +90,7 @@ static bool in_segment(const struct sh_cost_request *r, const struct sh_op *op)
     return w->ranks && !rows && (op->attr.group == r->mesh->shard || w->ranks == sh_mesh_ranks(r->mesh));
 }
 
-/* Sequences are exchanged one after the other. */
+/* Sequences are exchanged one after the other. The busiest rank sets the time of all; the bytes are those of this one. */
 static struct sh_price price_of_coll(const struct sh_cost_request *r, const struct sh_op *op,
                                      const struct sh_coll_place *at)
 {
@@ -97,7 +98,7 @@ static struct sh_price price_of_coll(const struct sh_cost_request *r, const stru
     struct sh_price price = sh_price_coll(r->machine, &r->faster, op->kind, at, sh_coll_whole(r->p, op) / times);
 
     price.seconds *= times;
-    price.bytes *= times;
+    price.bytes = sh_coll_received_by(r->p, r->mesh, op);
     price.latency *= times;
     price.transfer *= times;
     return price;

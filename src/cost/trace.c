@@ -11,7 +11,6 @@
 struct sh_cost_trace {
     struct sh_trace *out;
     struct sh_trace_place at;
-    const struct sh_mesh_shape *mesh;
     int64_t *in_use; /* [operations of the program] bytes */
     int64_t tickets; /* of the earlier sections */
     double begin;    /* of the current section, in seconds */
@@ -31,10 +30,8 @@ struct sh_cost_trace *sh_cost_trace_begin(const struct sh_cost_request *r)
     if (!r->trace)
         return NULL;
     t = sh_calloc(1, sizeof *t);
-    *t = (struct sh_cost_trace){.out = r->trace,
-                                .at = {.p = r->p},
-                                .mesh = r->mesh,
-                                .in_use = sh_calloc((size_t)r->p->n_ops + 1, sizeof *t->in_use)};
+    *t = (struct sh_cost_trace){
+        .out = r->trace, .at = {.p = r->p}, .in_use = sh_calloc((size_t)r->p->n_ops + 1, sizeof *t->in_use)};
     for (int i = 0; i < r->p->n_sections; i++)
         sh_pass_in_use(r->p, &r->p->sections[i], t->in_use + r->p->sections[i].first_op);
     sh_trace_program(t->out, r->p);
@@ -72,12 +69,10 @@ void sh_cost_trace_op(struct sh_cost_trace *t, int i, double begin, double end, 
     op = &t->at.p->ops[s->first_op + i];
     timed = (struct sh_trace_timed){
         .op = s->first_op + i, .begin_ns = ns(begin), .end_ns = ns(end), .flops = price->flops, .bytes = price->bytes};
-    if (op->kind == SH_OP_WAIT) {
+    if (op->kind == SH_OP_WAIT)
         timed.ticket = t->tickets + op->attr.waits_for + 1;
-    } else if (sh_op_info(op->kind)->async) {
+    else if (sh_op_info(op->kind)->async)
         timed.ticket = t->tickets + i + 1;
-        timed.bytes = sh_coll_received(op->kind, sh_group_size(t->mesh, op->attr.group), sh_coll_whole(t->at.p, op));
-    }
     /* Concurrent operations are reported when they end; the memory in use at their start was reported before. */
     if (!sh_op_starts(sh_op_info(op->kind)))
         sh_trace_arena(t->out, timed.begin_ns, t->in_use[timed.op]);

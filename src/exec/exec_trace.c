@@ -97,8 +97,7 @@ static sh_rc time_collective(struct sh_exec_trace *t, int64_t ticket, struct sh_
         r.start_ns = first.start_ns;
     timed->begin_ns = r.start_ns;
     timed->end_ns = r.end_ns;
-    timed->bytes =
-        sh_coll_received(op->kind, sh_group_size(sh_trace_mesh(t->out), op->attr.group), sh_coll_whole(t->p, op));
+    timed->bytes = sh_coll_received_by(t->p, sh_trace_mesh(t->out), op);
     timed->ticket = ticket;
     return SH_OK;
 }

@@ -601,6 +601,66 @@ static void the_whole_is_no_shard(void **state)
     sh_program_destroy(p);
 }
 
+/* Elements that change hands in an exchange by cuts, all groups together: those whose home is not their owner's chunk, to one
+ * place of each group or to all (SH_NONE); or those that one of the ranks that share gives to each of the others. */
+static int64_t moved_elems(const struct sh_program *p, const struct sh_op *op, int shard, int replicate, int to)
+{
+    const int64_t *cuts = sh_program_cuts(p, op);
+    int64_t chunk = sh_program_part_elems(p, op, shard), n = op->attr.exchange.sharers, moved = 0;
+
+    for (int r = 0; n && r < shard; r++)
+        moved += (cuts[r * (n + 1) + n] - cuts[r * (n + 1)]) * (n - 1) * (replicate / n);
+    for (int r = 0; !n && r < shard; r++)
+        for (int64_t e = cuts[r]; e < cuts[r + 1]; e++)
+            if (e / chunk != r && (to == SH_NONE || to == (op->attr.exchange.back ? e / chunk : r)))
+                moved += replicate;
+    return moved;
+}
+
+/* Owners of matrices receive unequal parts. All ranks together receive what is not where it should be, there and back. */
+static void each_rank_receives_its_own_parts(void **state)
+{
+    static const struct {
+        int shard, replicate, owners;
+    } jobs[] = {{2, 1, 0}, {3, 1, 0}, {3, 1, 1}, {2, 2, 0}, {1, 3, 0}, {3, 2, 3}, {2, 4, 4}};
+    int unequal = 0, given = 0;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
+        struct sh_build b = tiny_build(&tiny_models[1], 1);
+        double received[2] = {0}, first[2] = {0}, moved[2] = {0}; /* by cuts; of ranks that share */
+        int world = jobs[k].shard * jobs[k].replicate;
+
+        b.options.optim = sh_optim_of(SH_OPTIM_MUON);
+        b.options.ortho.owners = jobs[k].owners;
+        for (int rank = 0; rank < world; rank++) {
+            struct sh_mesh_shape mesh = tiny_mesh(jobs[k].shard, jobs[k].replicate, 1, rank);
+            struct sh_program *p = tiny_program(&b, mesh);
+
+            for (int i = 0; i < p->n_ops; i++) {
+                const struct sh_op *op = &p->ops[i];
+                bool shares = op->attr.exchange.sharers > 0;
+                int here = sh_group_index(&mesh, mesh.shard);
+                double bytes;
+
+                if (!sh_program_cuts(p, op))
+                    continue;
+                bytes = sh_coll_received_by(p, &mesh, op);
+                assert_true(shares || bytes == 4. * (double)moved_elems(p, op, jobs[k].shard, 1, here));
+                received[shares] += bytes;
+                first[shares] += rank == 0 ? bytes : 0;
+                if (rank == 0)
+                    moved[shares] += 4. * (double)moved_elems(p, op, jobs[k].shard, jobs[k].replicate, SH_NONE);
+            }
+            sh_program_destroy(p);
+        }
+        assert_true(received[0] == moved[0] && received[1] == moved[1] && received[0] + received[1] > 0);
+        unequal += received[0] != world * first[0] || received[1] != world * first[1];
+        given += received[1] > 0;
+    }
+    assert_true(unequal > 2 && given > 2);
+}
+
 /* Counted rows need room for many, but those that are expected travel; two waves of one shape may differ in them. */
 static void expected_rows_have_the_price(void **state)
 {
@@ -625,6 +685,7 @@ static void expected_rows_have_the_price(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_rank_receives_its_own_parts),
         cmocka_unit_test(expected_rows_have_the_price),
         cmocka_unit_test(events_are_as_in_closed_forms),
         cmocka_unit_test(moves_take_the_rate_of_the_disk),

@@ -8,11 +8,6 @@
 
 #include <math.h>
 
-static double received(const struct sh_predict *l, const struct sh_op *op)
-{
-    return sh_coll_received(op->kind, sh_group_size(&l->mesh, op->attr.group), sh_coll_whole(l->p, op));
-}
-
 double sh_predict_block_bytes(const struct sh_predict *l, sh_group group)
 {
     int block = SH_NONE;
@@ -27,7 +22,7 @@ double sh_predict_block_bytes(const struct sh_predict *l, sh_group group)
         if (!sh_op_info(op->kind)->async || op->attr.group != group || op->unit != SH_NONE || op->micro > 0)
             continue;
         block = block == SH_NONE ? op->block : block;
-        bytes += op->block != SH_NONE && op->block == block ? received(l, op) : 0;
+        bytes += op->block != SH_NONE && op->block == block ? sh_coll_received_by(l->p, &l->mesh, op) : 0;
     }
     return bytes;
 }
@@ -48,7 +43,7 @@ static void add_section(const struct sh_predict *l, const struct sh_section *s, 
         if (op->kind != kind || op->attr.group != group)
             continue;
         sum->calls += s->repeat * sh_program_exchanges(op);
-        sum->bytes += s->repeat * received(l, op);
+        sum->bytes += s->repeat * sh_coll_received_by(l->p, &l->mesh, op);
     }
 }
 

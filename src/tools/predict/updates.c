@@ -181,14 +181,9 @@ static int64_t shared_bytes(const struct sh_predict *l, const struct sh_section 
 
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
         const struct sh_op *op = &l->p->ops[i];
-        const int64_t *cuts = sh_program_cuts(l->p, op);
-        int n = cuts ? op->attr.exchange.sharers : 0, mine = sh_group_index(&l->mesh, op->attr.group);
 
-        if (n == 0)
-            continue;
-        cuts += op->attr.exchange.run * (n + 1);
-        bytes += (cuts[n] - cuts[0] - (cuts[mine % n + 1] - cuts[mine % n])) *
-                 sh_dtype_bytes(l->p->tensors[op->out[0]].dtype);
+        if (sh_program_cuts(l->p, op) && op->attr.exchange.sharers)
+            bytes += (int64_t)sh_coll_received_by(l->p, &l->mesh, op);
     }
     return bytes;
 }
