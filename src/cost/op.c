@@ -36,7 +36,7 @@ const char *sh_cost_class_name(enum sh_cost_class c)
     return names[c];
 }
 
-/* The classes that the tables distinguish. The products of adapters are thin and memory-bound, so they are "other". */
+/* The classes that the tables distinguish. Polynomials of Muon's matrices are products. The products of adapters are thin and memory-bound, so they are "other". */
 enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
 {
     switch (kind) {
@@ -48,7 +48,8 @@ enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
     case SH_OP_EXPERT_LINEAR_BWD_W:
     case SH_OP_HEAD_LOSS:
     case SH_OP_HEAD_LOSS_GRAD:
-    case SH_OP_LOGITS: return SH_COST_PRODUCTS;
+    case SH_OP_LOGITS:
+    case SH_OP_ORTHO: return SH_COST_PRODUCTS;
     case SH_OP_ATTENTION:
     case SH_OP_ATTENTION_BWD:
     case SH_OP_ATTENTION_ROWS:
@@ -149,10 +150,11 @@ static int attention_dims(const struct sh_op_call *c, double dims[SH_POINT_DIMS]
     return 5;
 }
 
-/* Pointwise operations differ only by their bytes, at least 1: distances use logarithms. */
+/* Pointwise operations differ only by their bytes, at least 1: distances use logarithms. So do sets of matrices, which have
+ * many sides. */
 int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
 {
-    switch (sh_cost_class_of(call->kind)) {
+    switch (call->kind == SH_OP_ORTHO ? SH_COST_OTHER : sh_cost_class_of(call->kind)) {
     case SH_COST_PRODUCTS: return (is_experts(call->kind) ? experts_dims : product_dims)(call, dims);
     case SH_COST_ATTENTION: return attention_dims(call, dims);
     default: dims[0] = fmax(1, sh_op_cost(call).bytes); return 1;
@@ -248,14 +250,27 @@ static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
     return w;
 }
 
+/* Matrices of the same sides, as many as have these bytes. */
+static struct work matrices_like(const struct work *like, double bytes)
+{
+    double times = bytes / like->dims[0];
+    struct work w = *like;
+
+    w.dims[0] = bytes;
+    w.flops *= times, w.copied *= times, w.bytes *= times, w.launches *= times;
+    return w;
+}
+
 /* A point has only dimensions; the counts are those of sh_op_cost() without biases and residual inputs. The kernel of
- * attention is taken for that of the call `like`. */
+ * attention is taken for that of the call `like`, and so are the sides of matrices. */
 static struct work work_of_point(const struct work *like, const double *dims)
 {
     enum sh_op_kind kind = like->kind;
     struct work w = {.kind = kind, .act = like->act, .n = like->n, .seen = 1, .launches = 1};
     double size = sh_dtype_bytes(w.act), *d = w.dims;
 
+    if (kind == SH_OP_ORTHO && like->bytes > 0)
+        return matrices_like(like, dims[0]);
     w.own = like->own, w.any_order = like->any_order, w.plain = like->plain;
     memcpy(d, dims, (size_t)w.n * sizeof *dims);
     switch (sh_cost_class_of(kind)) {
@@ -312,6 +327,12 @@ static bool has_state(enum sh_op_kind kind)
     return kind == SH_OP_GATED_DELTA || kind == SH_OP_GATED_DELTA_BWD || kind == SH_OP_SCAN || kind == SH_OP_SCAN_BWD;
 }
 
+/* The operations that are done. */
+static double done(const struct sh_machine *m, const struct work *w)
+{
+    return w->flops - (sh_machine_is_gpu(m) ? 0 : w->copied);
+}
+
 /* The seconds of the arithmetic. */
 static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster *f, const struct work *w)
 {
@@ -321,8 +342,7 @@ static double arithmetic(const struct sh_machine *m, const struct sh_cost_faster
     double share = m->product.share * (experts ? m->product.experts : 1);
 
     if (w->kind == SH_OP_ORTHO)
-        return (w->flops - (sh_machine_is_gpu(m) ? 0 : w->copied)) /
-               (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
+        return done(m, w) / (peak * share * w->narrowest / (w->narrowest + m->product.half)) / f->products;
     if (has_state(w->kind)) /* in float32 whatever act is */
         return w->flops / (m->peak.float32 * share) / f->products;
     switch (sh_cost_class_of(w->kind)) {
@@ -371,7 +391,7 @@ struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_fas
     struct work w = work_of(call, act);
 
     return (struct sh_price){
-        .seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = w.flops, .bytes = w.bytes};
+        .seconds = formula(m, f, &w) * correction(m, &w) * m->fit.computation, .flops = done(m, &w), .bytes = w.bytes};
 }
 
 /* Each GPU has its own link, which carries both directions at once. */

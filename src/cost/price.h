@@ -9,7 +9,7 @@
 
 /* Classes into which the time of a step is split. */
 enum sh_cost_class {
-    SH_COST_PRODUCTS, /* matrix products, including those of the head */
+    SH_COST_PRODUCTS, /* matrix products, including those of the head and of orthogonal matrices */
     SH_COST_ATTENTION,
     SH_COST_OTHER, /* memory-bound operations */
     SH_COST_ALL_GATHER,

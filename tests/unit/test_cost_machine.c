@@ -379,7 +379,7 @@ static void orthogonal_factors_are_products(void **state)
                                     .matrices = &matrix,
                                     .out = {{.dtype = SH_F32, .ndim = 1, .dim = {4 << 20}}}};
     struct sh_machine m;
-    double narrow, wide;
+    double narrow, wide, flops;
 
     (void)state;
     assert_int_equal(sh_machine_preset("h100-80", &m), SH_OK);
@@ -396,8 +396,36 @@ static void orthogonal_factors_are_products(void **state)
     m.device.launch_seconds = 0;
     attr.ortho.count = 1;
     wide = sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds;
+    flops = sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).flops;
     strcpy(m.device.kind, "cpu");
     assert_true(fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds / wide - (10 * 19. / 32 + 8) / 18) < 1e-3);
+    assert_true(fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).flops / flops - (10 * 19. / 32 + 8) / 18) < 1e-3);
+}
+
+/* They are priced by their products, so that a point of as many bytes, or of half as many, tells how fast these are. */
+static void points_of_matrices_are_met(void **state)
+{
+    struct sh_matrix matrix = {.out = 1024, .in = 4096, .repeat = 2};
+    struct sh_op_attr attr = {.ortho = {.steps = 5, .count = 1, .most_short = 1024, .most_long = 4096}};
+    const struct sh_op_call call = {.kind = SH_OP_ORTHO,
+                                    .attr = &attr,
+                                    .matrices = &matrix,
+                                    .out = {{.dtype = SH_F32, .ndim = 1, .dim = {8 << 20}}}};
+    struct sh_machine_point p = {.what = SH_POINT_OP, .type = "float32", .kind = "ortho", .seconds = 3};
+    struct sh_machine m;
+
+    (void)state;
+    assert_int_equal(sh_cost_class_of(SH_OP_ORTHO), SH_COST_PRODUCTS);
+    assert_int_equal(sh_machine_preset("cpu", &m), SH_OK);
+    p.n_dims = sh_price_dims(&call, p.dims);
+    assert_true(p.n_dims == 1 && p.dims[0] == 2. * 4 * (8 << 20));
+    m.points = &p;
+    m.n_points = 1;
+    assert_true(fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds / 3 - 1) < 1e-9);
+    p.dims[0] /= 2;
+    assert_true(fabs(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds / 6 - 1) < 1e-9);
+    attr.ortho.count = 0;
+    assert_true(sh_price_op(&m, &sh_cost_as_is, &call, SH_F32).seconds == 0);
 }
 
 static void points_are_met(void **state)
@@ -540,6 +568,7 @@ int main(void)
         cmocka_unit_test(points_are_met),
         cmocka_unit_test(experts_cost_more_than_one),
         cmocka_unit_test(orthogonal_factors_are_products),
+        cmocka_unit_test(points_of_matrices_are_met),
         cmocka_unit_test(points_between_nodes_want_a_network),
         cmocka_unit_test(points_are_written),
         cmocka_unit_test(a_fit_renews_its_steps),
