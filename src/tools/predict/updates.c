@@ -66,38 +66,57 @@ static void say_groups(const struct sh_predict *l)
             say_group(l, &groups[i], i + 1);
 }
 
+/* What a rank does for its matrices: GPUs make whole products. Seconds on the machine, if there is one. */
+struct load {
+    double flops, seconds;
+};
+
 /* The matrices of a step, by wave. A wave takes as long as its busiest rank. */
 struct work {
     int matrices, waves, ranks, owners; /* ranks that share a unit, and those that own matrices */
     int replicas, sharers;              /* of them, and those that share the work */
     int64_t elems;
-    double all, busiest; /* operations: of all ranks, and of the busiest of each wave */
+    double all;          /* operations of all ranks */
+    struct load busiest; /* of the busiest of each wave */
 };
 
-/* Operations that are done for the matrices of an ORTHO that begin between two places: GPUs make whole products. */
-static double flops_between(const struct sh_predict *l, const struct sh_op *op, int64_t begin, int64_t end)
+/* Those of an ORTHO that begin between two places; they are listed in the order of the unit. */
+static struct load load_between(const struct sh_predict *l, struct sh_op op, int64_t begin, int64_t end)
 {
-    const struct sh_matrix *x = l->p->matrices + op->attr.ortho.first_all;
-    int steps = op->attr.ortho.steps;
-    double flops = 0;
+    const struct sh_matrix *x = l->p->matrices;
+    int first = op.attr.ortho.first_all, last = first + op.attr.ortho.count_all, steps = op.attr.ortho.steps;
+    struct load load = {0};
+    struct sh_op_call call;
 
-    for (int i = 0; i < op->attr.ortho.count_all; i++)
-        if (x[i].at >= begin && x[i].at < end)
-            flops += sh_matrix_flops(&x[i], steps) - (l->at.gpu ? 0 : sh_matrix_copied(&x[i], steps));
-    return flops;
+    while (first < last && x[first].at < begin)
+        first++;
+    while (last > first && x[last - 1].at >= end)
+        last--;
+    for (int i = first; i < last; i++)
+        load.flops += sh_matrix_flops(&x[i], steps) - (l->at.gpu ? 0 : sh_matrix_copied(&x[i], steps));
+    op.attr.ortho.first = first;
+    op.attr.ortho.count = last - first;
+    sh_program_call(l->p, &op, NULL, &call);
+    if (l->priced)
+        load.seconds = sh_price_op(&l->machine, &sh_cost_as_is, &call, l->p->act).seconds;
+    return load;
 }
 
-static double largest(const double *load, int n)
+/* Add the largest of n to the busiest, and empty them. */
+static void end_wave(struct load *busiest, struct load *load, int n)
 {
-    double most = 0;
+    struct load most = {0};
 
-    for (int i = 0; i < n; i++)
-        most = fmax(most, load[i]);
-    return most;
+    for (int i = 0; i < n; i++) {
+        most = (struct load){fmax(most.flops, load[i].flops), fmax(most.seconds, load[i].seconds)};
+        load[i] = (struct load){0};
+    }
+    busiest->flops += most.flops;
+    busiest->seconds += most.seconds;
 }
 
 /* Add an ORTHO to the loads of its wave. */
-static void add_ortho(const struct sh_predict *l, const struct sh_op *op, struct work *w, double *load)
+static void add_ortho(const struct sh_predict *l, const struct sh_op *op, struct work *w, struct load *load)
 {
     const struct sh_program *p = l->p;
 
@@ -108,10 +127,12 @@ static void add_ortho(const struct sh_predict *l, const struct sh_op *op, struct
     for (int r = 0; r < (op->attr.ortho.maker == SH_NONE ? w->ranks * w->sharers : w->ranks); r++) {
         bool cut = op->attr.ortho.first_cut != SH_NONE;
         const int64_t *at = cut ? p->cuts + op->attr.ortho.first_cut + r : NULL;
-        double flops = flops_between(l, op, cut ? at[0] : 0, cut ? at[1] : INT64_MAX);
+        struct load more = load_between(l, *op, cut ? at[0] : 0, cut ? at[1] : INT64_MAX);
+        struct load *to = &load[op->attr.ortho.maker == SH_NONE ? r : op->attr.ortho.maker * w->ranks + r];
 
-        load[op->attr.ortho.maker == SH_NONE ? r : op->attr.ortho.maker * w->ranks + r] += flops;
-        w->all += flops;
+        to->flops += more.flops;
+        to->seconds += more.seconds;
+        w->all += more.flops;
     }
 }
 
@@ -119,7 +140,7 @@ static void add_ortho(const struct sh_predict *l, const struct sh_op *op, struct
 static struct work work_of(const struct sh_predict *l, const struct sh_section *s)
 {
     int most = sh_mesh_ranks(&l->mesh), wave = SH_NONE;
-    double *load = sh_calloc((size_t)most, sizeof *load);
+    struct load *load = sh_calloc((size_t)most, sizeof *load);
     struct work w = {0};
 
     for (int i = s->first_op; i < s->first_op + s->n_ops; i++) {
@@ -128,9 +149,7 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
         if (op->kind != SH_OP_ORTHO)
             continue;
         if (op->attr.ortho.wave != wave) {
-            w.busiest += largest(load, most);
-            for (int r = 0; r < most; r++)
-                load[r] = 0;
+            end_wave(&w.busiest, load, most);
             wave = op->attr.ortho.wave;
             w.waves++;
         }
@@ -140,7 +159,7 @@ static struct work work_of(const struct sh_predict *l, const struct sh_section *
         w.owners = sh_owners_of(w.ranks, l->build.options.ortho.owners) * w.sharers;
         add_ortho(l, op, &w, load);
     }
-    w.busiest += largest(load, most);
+    end_wave(&w.busiest, load, most);
     free(load);
     return w;
 }
@@ -213,28 +232,31 @@ static void say_muon(const struct sh_predict *l)
     struct sh_model_flops f = sh_model_flops_of(&l->build.model, &l->build.batch);
     double of_token = f.matmul + f.attention_causal, world = sh_mesh_ranks(&l->mesh), step;
     int64_t batch = sh_request_global_batch(&l->cfg, sh_group_size(&l->mesh, l->mesh.data));
-    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], balance[128] = "", of[24] = "",
-                                                                          units[SH_STR_SHORT];
+    char count[SH_STR_SHORT], others[SH_STR_SHORT], tokens[SH_STR_SHORT], units[SH_STR_SHORT];
+    char balance[128] = "", of[24] = "", takes[SH_STR_SHORT + 8] = "";
     struct work w;
 
     if (!update || !l->build.options.optim->finish)
         return;
     w = work_of(l, update);
-    step = of_token * (double)(batch * l->cfg.training.seq_len) / world + w.busiest;
+    step = of_token * (double)(batch * l->cfg.training.seq_len) / world + w.busiest.flops;
     if (w.owners < w.ranks * w.sharers)
         snprintf(of, sizeof of, " of %d", w.ranks * w.sharers);
     if (w.ranks * w.sharers > 1)
         snprintf(balance, sizeof balance, "; owned by %d%s ranks, in waves of %s, the busiest with %.2f of the mean",
                  w.owners, of,
                  sh_str_plural(w.waves ? (l->build.model.n_layers + w.waves - 1) / w.waves : 1, "unit", units),
-                 w.busiest * w.owners / w.all);
+                 w.busiest.flops * w.owners / w.all);
     sh_str_say(stdout, "muon", "%d matrices of %s elements, the other %s by AdamW%s", w.matrices,
                sh_str_count(w.elems, count), sh_str_count(sh_model_params(&l->build.model) - w.elems, others), balance);
     say_replicas(l, update, &w);
-    sh_str_say(stdout, "muon",
-               "%.4g GFLOP for orthogonal matrices on the busiest rank, %.2g %% of a step; 3 %% with %s tokens a step",
-               w.busiest / 1e9, 100 * w.busiest / step,
-               sh_str_count((int64_t)(w.busiest * world * (1 - small_share) / (small_share * of_token)), tokens));
+    if (l->priced)
+        snprintf(takes, sizeof takes, ", %s alone", sh_predict_seconds(w.busiest.seconds, tokens));
+    sh_str_say(
+        stdout, "muon",
+        "%.4g GFLOP for orthogonal matrices on the busiest rank%s: %.2g %% of a step's operations, 3 %% with %s tokens a step",
+        w.busiest.flops / 1e9, takes, 100 * w.busiest.flops / step,
+        sh_str_count((int64_t)(w.busiest.flops * world * (1 - small_share) / (small_share * of_token)), tokens));
     sh_str_say(stdout, "muon", "weight decay takes %.3g of each element of them a step: lr %g x weight_decay %g",
                decay_of(&l->cfg, NAN, NAN), l->cfg.optimizer.lr, l->cfg.optimizer.weight_decay);
     sh_str_say(stdout, "muon", "tensors in a checkpoint: %lld bytes, without %s of matrices",
