@@ -21,7 +21,8 @@ GRADIENT_BOUND = 1e-5    # norm of the difference by norm, each tensor; seen: un
 NORM_BOUND = 1e-6        # of the gradient norm where ranks share sequences, matrices or layers
 CHANGE_BOUND = 1e-4      # the same, of the change in all steps; seen: 2.4e-5. A beta2 of 0.951 for 0.95 is 1.8e-4 off
 LION_BOUND = 5e-3        # a sign that differs in float32 moves an element by two steps
-MUON_BOUND = 5e-4        # small singular values of a step grow, and their rounding with them
+MUON_BOUND = 5e-4        # small singular values of a momentum grow, and the rounding of gradients with them
+ORTHOGONAL_BOUND = 1e-5  # the change of a step from the same momentum; seen: 3.1e-6. A coefficient of 2.0316 for 2.0315 is above it
 BOUNDS = {'Lion': LION_BOUND, 'muon': MUON_BOUND, 'normuon': MUON_BOUND}
 BF16_BOUND = 1e-2        # seen: 1.5e-3
 GAP = 3e-5               # of scores, where experts are chosen, or to a limit: what float32 chooses differently is no rounding
@@ -326,6 +327,25 @@ def case_hybrid(name):
     return compare_run(m, *m.train('hybrid', HYBRID, 4))
 
 
+def case_muon(name):
+    """The change of each step against Newton-Schulz in float64 of the momentum that its checkpoint has, so that gradients and earlier
+    steps add no rounding. At this rate neither does that of a parameter."""
+    m = model(name)
+    c = {**m.c, 'optimizer.nesterov': False, 'optimizer.lr': 0.1, 'lr_scheduler.decay_type': 'linear', 'lr_scheduler.min_lr_factor': 1}
+    _, last = m.train('orthogonal', {**c, 'checkpoint.interval': 1})
+    wrong, before = [], m.weights
+    for step in range(1, STEPS + 1):
+        path = last.with_name(f'step-{step:08}.h5')
+        after, momentum = checkpoint.read(path), checkpoint.read(path, checkpoint.EXP_AVG)
+        lr = torch_reference.learning_rate(step - 1, c)
+        found = {key: before[key] * (1 - lr * c['optimizer.weight_decay']) - after[key].astype(numpy.float64)
+                 for key in after if torch_reference.is_matrix(key, after[key])}
+        expected = {key: torch_reference.orthogonal_change(key, momentum[key], lr, c) for key in found}
+        wrong += [f'step {step}, {line}' for line in compare_tensors(found, expected, ORTHOGONAL_BOUND)]
+        before = {key: value.astype(numpy.float64) for key, value in after.items()}
+    return wrong
+
+
 def case_cut(name, ranks, changes):
     """On ranks that share sequences, matrices or layers."""
     m = model(name)
@@ -370,6 +390,7 @@ def case_bf16(name):
 
 
 MUONS = tuple(name for name in MODELS if 'Muon' in name)
+MUON_OF_FAMILIES = ('llama, Muon', 'gpt2, Muon', 'phi3, Muon')
 OPTIMIZERS = ('llama, SGD', 'llama, Lion', 'llama, groups', *MUONS)
 FAMILIES = ('llama, linear rope', 'llama, yarn', 'llama, yarn, ends not rounded',
             'llama, biases', 'mistral', 'qwen2', 'phi3', 'smollm3', 'starcoder2', 'gemma3_text', 'gemma2', 'cohere2', 'mixtral, one expert',
@@ -383,12 +404,17 @@ FEW_MODELS = ('gpt2, tied', 'llama, untied', 'gemma', 'llama, weighed, documents
 ON_A_MESH = (*FEW_MODELS, 'phi3, NorMuon of heads, cautious decay', 'qwen2_moe', 'qwen3_moe, documents, masked', 'gpt_oss')
 
 
+def only_muon(name):
+    return MODELS[name].get('optimizer.name') == 'muon' and 'optimizer.groups' not in MODELS[name]
+
+
 def on_a_gpu(name):
     return MODELS[name].get('training.device') == 'cuda'
 
 
 CASES = {'gradients': (case_gradients, lambda name: name not in OPTIMIZERS),
          f'{STEPS} steps on one rank': (case_one_rank, lambda name: True),
+         'each step from its momentum': (case_muon, only_muon),
          f'{STEPS} steps on 2 x 2 ranks': (case_hybrid, lambda name: (name in ON_A_MESH or on_a_gpu(name)) and job.can_launch()),
          'bf16 stays near': (case_bf16, lambda name: name not in OPTIMIZERS + FAMILIES + WITH_EXPERTS)}
 
@@ -400,7 +426,7 @@ def degrees(i):
 
 def cases():
     """Rows for job.run_cases()."""
-    found = [(f'{name}: {what}', function, name) for name in (FEW_MODELS if job.FEW else MODELS)
+    found = [(f'{name}: {what}', function, name) for name in ((*FEW_MODELS, *MUON_OF_FAMILIES) if job.FEW else MODELS)
              if name not in CUT and name not in HALVES and not name.endswith(WITH_OTHERS)
              for what, (function, of) in CASES.items() if of(name)]
     found += [(f'{name}: tiles of {rows} rows', case_tiles, name, ranks, rows)

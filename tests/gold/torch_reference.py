@@ -455,6 +455,15 @@ def split_by_groups(named, c):
     return made
 
 
+def orthogonal_change(name, momentum, lr, c):
+    """What a step by Muon takes off a tensor, from the momentum [...] that it leaves, without decay."""
+    change = torch.from_numpy(momentum).double()
+    for u in product_matrices(name, change, c):
+        made = orthogonal(u, c.get('optimizer.muon_coefficients', 'simple'), c.get('optimizer.ns_steps', 5))
+        u.copy_(lr * ADJUST[c.get('optimizer.adjust_lr_fn', 'match_rms_adamw')](*u.shape) * made)
+    return change.numpy()
+
+
 class Muon(torch.optim.Optimizer):
     """torch.optim.Muon in float64, for each matrix in a tensor."""
 
