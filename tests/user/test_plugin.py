@@ -5,6 +5,7 @@ Prints TAP.
 """
 import concurrent.futures
 import filecmp
+import importlib.util
 import os
 import pathlib
 import re
@@ -75,6 +76,21 @@ def case_mutants():
     compile_plugin('tests/user/mutants.c', 'mutants.so')
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return [wrong for wrong in pool.map(judge_mutant, numbers) if wrong]
+
+
+OPENED = {3: 'relu2: gradient', 26: 'relu2: outside', 52: 'relu2: bits'}
+
+
+def case_opened():
+    """What opens a file tries it briefly: what is wrong is not planned, let alone trained."""
+    pathlib.Path('opened.yaml').write_text(f'plugins: [mutants.so]\nmodel:\n  name: debug\ntraining:\n  dataset_path: {data}\n')
+    wrong = []
+    for number, named in OPENED.items():
+        for word in ('plan', 'train'):
+            code, text = say(word, 'opened.yaml', '--training.device=cpu', MUTANT=str(number))
+            wrong += [] if code == 3 and named in text and '`sherd plugin check` says more' in text else [f'{word}, {number}: {code}: {text}']
+    code, text = say('plan', 'opened.yaml', '--training.device=cpu')
+    return wrong + ([] if code == 0 else [f'plan, the right one: {code}: {text}'])
 
 
 def run(folder, changes, ranks=0, plugin=None):
@@ -157,6 +173,24 @@ def case_change():
     return ([] if right else [f'{code}: {text}']) + ([] if allowed == 0 and 'it is loaded with' in more else [f'{allowed}: {more}'])
 
 
+def case_ranks():
+    """Each rank opens the file at its own path; files with other bytes, which may compute the same, are refused."""
+    job.prepare('ranks', {**CONFIG, **USE, 'training.dataset_path': data, 'training.steps': 1, 'checkpoint.enable': False, 'job.dump_folder': 'out'})
+    for folder, flag in ('node0', '-O1'), ('node1', '-O1'), ('other0', '-O1'), ('other1', '-g'):
+        pathlib.Path(f'ranks/{folder}').mkdir()
+        compile_plugin('examples/plugins/clamped.c', f'ranks/{folder}/clamped.so', flag)
+    program = pathlib.Path('ranks/sherd').absolute()
+    program.write_text(f'#!/bin/sh\nexec {SHERD} "$@${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}}/clamped.so"\n')
+    program.chmod(0o755)
+    wrong = []
+    for kind, code, says in ('node', 0, 'done'), ('other', 3, 'the ranks have opened files with different bytes'):
+        words = ['train', 'c.yaml', f'--plugin.files={kind}']
+        done = subprocess.run([str(program) if word == SHERD else word for word in job.command(2, words)], cwd='ranks', capture_output=True,
+                              text=True, env=job.environment(2))
+        wrong += [] if done.returncode == code and says in done.stdout + done.stderr else [f'{kind}: {done.returncode}: {done.stdout}{done.stderr}']
+    return wrong
+
+
 REFUSED = {
     'no such number': (('--plugin.clamped_swiglu.most=3',), 'clamped_swiglu has no number most'),
     'a number out of bounds': (('--plugin.clamped_swiglu.limit=-3',), 'not a number from 0 to 1000'),
@@ -235,11 +269,7 @@ def find_nvcc():
 
 def case_cuda():
     """With a kernel for GPUs a plan for one is made, and CPUs train as before. The kernel is compiled only: nothing runs it."""
-    nvcc = find_nvcc()
-    if not nvcc:
-        print('# no nvcc: not compiled')
-        return []
-    subprocess.run([nvcc, '-O1', '--Werror=all-warnings', '-shared', '-Xcompiler', '-fPIC,-fopenmp,-Wall', f'-I{TOP}/include',
+    subprocess.run([find_nvcc(), '-O1', '--Werror=all-warnings', '-shared', '-Xcompiler', '-fPIC,-fopenmp,-Wall', f'-I{TOP}/include',
                     '-o', 'relu2.so', TOP / 'examples/plugins/relu2.cu'], check=True)
     code, text = say('plugin', 'check', 'relu2.so')
     wrong = [] if code == 0 and text.count('kernels ref, cpu, cuda') == 2 else [f'{code}: {text}']
@@ -258,11 +288,7 @@ def case_export():
 
 
 def case_torch():
-    try:
-        import test_torch
-    except ImportError:
-        print('# no torch: not compared')
-        return []
+    import test_torch
     # One layer and a limit that few pass: of more elements one comes so near that rounding decides about its gradient.
     test_torch.MODELS['a plug-in'] = {**test_torch.LLAMA, **USE, 'model.n_layers': 1, 'plugin.files': clamped,
                                       'plugin.numbers': 'clamped_swiglu.limit=3'}
@@ -270,16 +296,22 @@ def case_torch():
     return test_torch.compare_run(m, *m.float32)
 
 
+def unless(why, name, function):
+    return (f'{name} # SKIP {why}', list) if why else (name, function)
+
+
 def main():
     global clamped, data
     pathlib.Path('changed').mkdir(exist_ok=True)
     clamped, data = compile_plugin('examples/plugins/clamped.c', 'clamped.so'), tiny.write_tokens()
-    cases = [('the example', case_example), ('mutants', case_mutants), ('2 x 2 ranks and one', case_mesh),
+    missing = [name for name in ('numpy', 'h5py', 'torch') if importlib.util.find_spec(name) is None]
+    cases = [('the example', case_example), ('mutants', case_mutants), ('mutants that are opened', case_opened), ('2 x 2 ranks and one', case_mesh),
              ('statements', case_statements), ('statements that are wrong', case_unreadable),
              ('another file', case_change), ('a file that others may write', case_trust),
              ('a look at a checkpoint', case_look), ('other headers', case_headers), ('a list in YAML', case_yaml),
-             ('a kernel for GPUs', case_cuda)]
-    cases += [('an export', case_export), ('PyTorch', case_torch)]
+             ('each rank its own file', case_ranks),
+             unless('' if find_nvcc() else 'no nvcc', 'a kernel for GPUs', case_cuda), ('an export', case_export),
+             unless(f'no {", ".join(missing)}' if missing else '', 'PyTorch', case_torch)]
     return job.run_cases(cases + [(f'refused: {name}', case_refused, name) for name in REFUSED])
 
 
