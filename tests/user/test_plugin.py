@@ -83,7 +83,7 @@ OPENED = {3: 'relu2: gradient', 26: 'relu2: outside', 52: 'relu2: bits'}
 
 def case_opened():
     """What opens a file tries it briefly: what is wrong is not planned, let alone trained."""
-    pathlib.Path('opened.yaml').write_text(f'plugins: [mutants.so]\nmodel:\n  name: debug\ntraining:\n  dataset_path: {data}\n')
+    pathlib.Path('opened.yaml').write_text(f'plugins: [mutants.so]\nmodel:\n  name: debug\ntraining:\n  dataset_path: {data}\n  steps: 1\n')
     wrong = []
     for number, named in OPENED.items():
         for word in ('plan', 'train'):
