@@ -21,10 +21,11 @@ struct sh_map;  /* map.h */
 
 /* The base under the trained parameters, if some parameters are frozen (frozen.h). */
 struct sh_frozen {
-    bool there;    /* loaded */
-    char *path;    /* where it was loaded from; NULL: initial values */
-    uint64_t sum;  /* checksum of all its numbers, the same on any mesh */
-    uint64_t here; /* checksum of this rank's part, to detect a change in memory */
+    bool there;        /* loaded */
+    bool lacks_labels; /* without a matrix of labels, which the run draws, or loads otherwise */
+    char *path;        /* where it was loaded from; NULL: initial values */
+    uint64_t sum;      /* checksum of all its numbers, the same on any mesh */
+    uint64_t here;     /* checksum of this rank's part, to detect a change in memory */
 };
 
 struct sh_run {

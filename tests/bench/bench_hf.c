@@ -164,7 +164,7 @@ static void run_round(const char *top, int64_t bytes, const struct sh_ckpt_set *
         if (cold)
             forget(file);
         lap(NULL, i);
-        need(sh_hf_load(folder, "llama", set, &how));
+        need(sh_hf_load(folder, "llama", set, &how, NULL));
         lap(&times[cold ? LOAD_COLD : LOAD], i);
     }
     if (rank == 0)

@@ -6,6 +6,7 @@ import json
 import math
 import pathlib
 import random
+import shutil
 import struct
 import sys
 
@@ -124,6 +125,53 @@ def case_adapters():
     at, found = tensor('merged/model.safetensors', 'score.weight')
     trained = checkpoint.read('adapted/out/checkpoint/step-00000006.h5')['score.weight'].ravel()
     return wrong + ([] if (found == trained).all() else [f'merged: {at}: {found}, expected {trained}'])
+
+
+NEW = {**{key: CONFIG[key] for key in CONFIG if 'validation' not in key}, 'job.dump_folder': 'out', 'model.num_labels': LABELS,
+       'training.steps': 2, 'checkpoint.interval': 1, 'checkpoint.create_seed_checkpoint': True, 'training.threads': 1, 'training.local_batch_size': 2}
+
+
+NEW_WAYS = {'': {}, ', adapters': {'lora.rank': 2, 'lora.alpha': 4}, ', adapters on nf4': {'lora.rank': 2, 'lora.alpha': 4, 'lora.quantize_base': 'nf4'}}
+
+
+def case_new_head(changes):
+    """A language model's folder brings all but the matrix of labels, which has the values that a run without the folder draws, on any mesh;
+    it is trained, taken up elsewhere and, beside adapters, merged. A folder of labels without it is damaged."""
+    words, few = TOP / 'tests/hf/llama', pairs.write_documents('few.bin', [([i % 32, i % 7], [i % LABELS]) for i in range(40)], 32, 1)
+    new = {**NEW, 'training.dataset_path': few, 'model.hf_assets_path': str(words), **changes}
+    meshes = {'0': (0, {}), '2': (2, {'parallelism.sharding_strategy': 'full_shard'}), '4': MESHES['hybrid_shard 2 x 2']}
+    runs = {name: job.train(f'new-{name}', {**new, **mesh}, ranks) for name, (ranks, mesh) in meshes.items()}
+    found = {name: [checkpoint.read(f'new-{name}/out/checkpoint/step-{step:08}.h5') for step in range(3)] for name in meshes}
+    wrong = [f'{name}: {runs[name]}, one rank: {runs["0"]}' for name in meshes if job.losses(runs[name]) != job.losses(runs['0'])]
+    wrong += [f'{name}: {key} in step {step} is another' for name in meshes for step in range(3) for key, value in found['0'][step].items()
+              if not numpy.array_equal(found[name][step][key], value)]
+    first, head = found['0'][0], 'score.weight'
+    wrong += [] if (first[head] != found['0'][2][head]).all() else ['score.weight is not trained']
+    job.train('drawn', {**new, 'checkpoint.initial_load_in_hf': False, **({'lora.rank': 0} if changes else {})})
+    drawn = checkpoint.read('drawn/out/checkpoint/step-00000000.h5')
+    wrong += [] if numpy.array_equal(first[head], drawn[head]) and first[head].std() > 0.01 else [f'drawn: {first[head]}, {drawn[head]}']
+    if not changes:
+        job.sherd('ckpt', 'import', words, '-o', 'words')
+        given = checkpoint.read('words/step-00000000.h5')
+        said = ''.join(job.launch('train', 'c.yaml', '--job.dump_folder=said', folder='new-0'))
+        wrong += [] if 'score.weight has initial values, in place of lm_head.weight' in said else [said]
+        wrong += [f'tensors {sorted(first)}'] * (first.keys() - {head} != given.keys() - {'lm_head.weight'})
+        wrong += [f'{key} is not that of the folder' for key in first.keys() - {head} if not numpy.array_equal(first[key], given[key])]
+    (pathlib.Path('new-2/out/checkpoint/step-00000002.h5')).unlink()
+    job.sherd('train', 'c.yaml', *(f'--{key}={value}' for key, value in meshes['4'][1].items()), ranks=4, folder='new-2')
+    wrong += [] if job.losses(job.metrics('new-2'))[-1] == job.losses(runs['0'])[-1] else ['resumed on four ranks, it goes on otherwise']
+    wrong += [] if 'score' in job.sherd('plan', 'c.yaml', '--show', folder='new-0') else ['the plan has no matrix of labels']
+    job.sherd('ckpt', 'export', 'new-0/out', *(['--merge'] if changes else []), '-o', 'new-folder')
+    wrong += [] if (tensor('new-folder/model.safetensors', head)[1] == found['0'][2][head].ravel()).all() else ['exported: another score.weight']
+    wrong += [] if 'accuracy' in job.sherd('eval', '--checkpoint', 'new-0/out', '--data', few) else ['no accuracy']
+    shutil.rmtree('new-folder')
+    shutil.copytree(words, 'lacking')
+    text = pathlib.Path('lacking/config.json')
+    text.write_text(text.read_text().replace('ForCausalLM', 'ForSequenceClassification').replace('"attention_bias"', '"num_labels": 3, "attention_bias"'))
+    wrong += refused('1 of the model\'s tensors are missing, the first of them score.weight', 'train', 'c.yaml',
+                     f'--model.hf_assets_path={text.parent.absolute()}', '--job.dump_folder=other', folder='new-0')
+    shutil.rmtree('lacking')
+    return wrong
 
 
 def tensor(path, name):
@@ -246,12 +294,6 @@ def case_refused():
     job.prepare('olmoe', {key: value for key, value in {**config('llama in bf16', {}), **tiny.EXPERTS, 'model.family': 'olmoe'}.items()
                           if key not in ('model.first_dense_layers', 'model.shared_ffn_dim', 'model.n_kv_heads')})
     wrong += refused('no class for labels', 'plan', 'c.yaml', folder='olmoe')
-    few = pairs.write_documents('few.bin', [([i % 32, i % 7], [i % LABELS]) for i in range(40)], 32, 1)
-    job.prepare('words', {'job.dump_folder': 'out', 'training.dataset_path': few, 'model.num_labels': LABELS,
-                          'training.seq_len': 16,
-                          'model.hf_assets_path': str(TOP / 'tests/hf/llama')})
-    wrong += refused('score.weight', 'train', 'c.yaml', folder='words')
-    wrong += refused('AutoModelForSequenceClassification.from_pretrained() adds one', 'train', 'c.yaml', folder='words')
     train('bytes', 'gpt2', changes={'model.vocab_size': 256, 'training.steps': 1})
     model = ('--checkpoint', pathlib.Path('bytes/out'))
     wrong += refused('does not predict tokens', 'generate', *model, '--prompt', 'a', '--tokenizer', 'byte')
@@ -333,5 +375,6 @@ if __name__ == '__main__':
                             *((f'{kind}: evaluated and exported', case_values, kind) for kind in VALUES),
                             *((f'{kind}: logits', case_logits, kind) for kind in KINDS),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
-                            ('parts of sequences', case_parts), ('adapters', case_adapters), ('the rule is learned', case_learned), ('refused', case_refused),
+                            ('parts of sequences', case_parts), ('adapters', case_adapters),
+                            *((f'a new head{name}', case_new_head, changes) for name, changes in NEW_WAYS.items()), ('the rule is learned', case_learned), ('refused', case_refused),
                             ('sherd tokenize', case_tokenize)]))

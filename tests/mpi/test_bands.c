@@ -382,7 +382,7 @@ static void import(struct sh_run *r, const char *name)
     options.trust = SH_TRUST_ANY;
     visit_all(r, CLEAR);
     sh_shards_make(r, SH_SHARDS_LOAD, &s);
-    CHECK_OK(sh_hf_load(path, "phi3", &s.set, &options));
+    CHECK_OK(sh_hf_load(path, "phi3", &s.set, &options, NULL));
     sh_shards_put(&s);
     sh_shards_free(&s);
     free(path);

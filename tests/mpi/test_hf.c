@@ -93,7 +93,7 @@ static sh_rc load(const char *folder, const struct part *p, bool share)
 {
     const struct sh_ckpt_load_options options = {.timeout_seconds = 200, .share = share};
 
-    return sh_hf_load(folder, "llama", &p->set, &options);
+    return sh_hf_load(folder, "llama", &p->set, &options, NULL);
 }
 
 /* Load in `groups` groups of ranks that want the same data. Each group reads each byte once; rank 0 also reads the
@@ -225,7 +225,7 @@ static void stay_small(const char *folder, const struct sh_config *cfg)
     const struct sh_ckpt_load_options how = {.timeout_seconds = 200, .share = true};
     peak(true);
     long before_load = peak(false);
-    CHECK_OK(sh_hf_load(folder, "llama", &set, &how));
+    CHECK_OK(sh_hf_load(folder, "llama", &set, &how, NULL));
     CHECK(peak(false) - before_load <= MOST_KIB);
     CHECK(data[0] == 1 && data[LARGE * mine * SIDE - 1] == 1);
     free(data);

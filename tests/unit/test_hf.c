@@ -926,7 +926,7 @@ static sh_rc match(const struct have *have, struct sh_hf_match *out)
         memcpy(e->dim, have[x.n].dim, sizeof have[x.n].dim);
         e->elems = e->dim[0] * (e->ndim > 1 ? e->dim[1] : 1);
     }
-    return sh_hf_match("D", &x, &set, "llama", out);
+    return sh_hf_match("D", &x, &set, "llama", false, out);
 }
 
 /* clang-format off */

@@ -145,11 +145,20 @@ static sh_rc read_packing(struct sh_hf_base *b)
     return SH_OK;
 }
 
+/* Whether the checkpoint has a matrix of labels of its own, so that the base needs none. */
+static bool has_labels(const struct sh_hf_base *b)
+{
+    for (int i = 0; i < b->set->n_tensors; i++)
+        if (b->pair[i].whole && b->set->tensors[i].role == SH_PARAM_HEAD)
+            return true;
+    return false;
+}
+
 /* A folder's files stay open while their blocks are read. */
 static sh_rc open_folder(struct sh_hf_base *b, const char *family)
 {
     SH_TRY(sh_st_index_read(b->path, &b->folder));
-    SH_TRY(sh_hf_match(b->path, &b->folder, b->set, family, &b->match));
+    SH_TRY(sh_hf_match(b->path, &b->folder, b->set, family, has_labels(b), &b->match));
     sh_hf_files_make(&b->files, b->path, &b->folder);
     SH_TRY(sh_hf_files_open_all(&b->files));
     return read_packing(b);

@@ -29,7 +29,7 @@ static sh_rc match_source(const char *from, int state, const char *family, const
 {
     s->name = state == 0 ? sh_strdup(from) : sh_strfmt("%s (%s)", from, sh_hf_state_stem[state]);
     SH_TRY(sh_st_index_read_stem(from, sh_hf_state_stem[state], &s->index));
-    SH_TRY(sh_hf_match(s->name, &s->index, set, family, &s->match));
+    SH_TRY(sh_hf_match(s->name, &s->index, set, family, false, &s->match));
     return SH_OK;
 }
 

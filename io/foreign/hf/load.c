@@ -1,10 +1,12 @@
 #include "io/foreign/hf/load.h"
 
 #include "io/foreign/hf/adapter.h"
+#include "io/foreign/hf/config/config.h"
 #include "io/foreign/hf/names.h"
 #include "io/foreign/hf/stacked.h"
 #include "io/move/parts.h"
 #include "io/move/stages.h"
+#include "src/base/log.h"
 #include "src/base/mem.h"
 #include "src/base/number/nf4.h"
 #include "src/config/family.h"
@@ -19,6 +21,7 @@ struct load {
     const struct sh_ckpt_set *set;
     const struct sh_ckpt_load_options *options;
     int rank, world;
+    bool may_lack; /* the matrix of labels */
     struct sh_st_index index;
     struct sh_hf_match match;
     struct sh_move_parts parts;
@@ -32,8 +35,10 @@ static sh_rc read_index(void *arg)
 {
     struct load *l = arg;
     struct sh_hf_stacks stacks;
-    if (!l->adapter)
+    if (!l->adapter) {
+        l->may_lack = l->may_lack && sh_hf_config_predicts(l->folder);
         return sh_st_index_read(l->folder, &l->index);
+    }
     stacks = sh_hf_stacks_of(l->adapter);
     SH_TRY(sh_hf_adapter_check(l->folder, l->adapter));
     SH_TRY(sh_st_index_read_one(l->folder, SH_HF_ADAPTER_FILE, &l->index));
@@ -52,6 +57,7 @@ static sh_rc share_index(void *arg)
 {
     struct load *l = arg;
     SH_TRY(sh_st_index_share(&l->index, l->rank));
+    SH_TRY(sh_mesh_bcast(&l->may_lack, sizeof l->may_lack, 0));
     sh_hf_files_make(&l->files, l->folder, &l->index);
     return SH_OK;
 }
@@ -69,7 +75,11 @@ static sh_rc look_at_owners(void *arg)
 static sh_rc match(void *arg)
 {
     struct load *l = arg;
-    return sh_hf_match(l->folder, &l->index, l->set, l->family, &l->match);
+    SH_TRY(sh_hf_match(l->folder, &l->index, l->set, l->family, l->may_lack, &l->match));
+    if (l->match.lacks_labels)
+        sh_log_info("%s is of a language model: score.weight has initial values%s%s", l->folder,
+                    l->match.dropped ? ", in place of " : "", l->match.dropped ? l->match.dropped->name : "");
+    return SH_OK;
 }
 
 /* Add a part for blocks [first, first + n) of the codes or scales of a packed weight. Returns 1. */
@@ -156,6 +166,11 @@ static bool is_turned(const struct load *l, int tensor)
     return l->set->tensors[tensor].role == SH_PARAM_EXPERT_LORA_B;
 }
 
+static bool is_missing(const struct load *l, const struct sh_ckpt_piece *p)
+{
+    return l->match.lacks_labels && l->set->tensors[p->tensor].role == SH_PARAM_HEAD;
+}
+
 /* A stack in MXFP4 is one part, and all pieces of it. */
 static bool is_mxfp4(const struct load *l, const struct sh_ckpt_piece *p)
 {
@@ -172,7 +187,7 @@ static sh_rc plan_reads(void *arg)
     for (int i = 0; i < l->set->n_pieces; i++)
         /* Pieces without memory belong to another rank. */
         if (!sh_floats_none(l->set->pieces[i].data[SH_CKPT_MODEL]) && !is_turned(l, l->set->pieces[i].tensor) &&
-            !is_mxfp4(l, &l->set->pieces[i]))
+            !is_mxfp4(l, &l->set->pieces[i]) && !is_missing(l, &l->set->pieces[i]))
             n += add_piece(l, &l->set->pieces[i], part + n);
     sh_rc rc = sh_move_parts_make(part, n, &l->parts);
     free(part);
@@ -316,7 +331,7 @@ static void clean(struct load *l)
     sh_st_index_free(&l->index);
 }
 
-static sh_rc run(struct load *l)
+static sh_rc run(struct load *l, bool *lacks_labels)
 {
     l->replicas = sh_move_replicas_alone();
     l->stages = (struct sh_move_stages){.stage = stages, .n = sizeof stages / sizeof *stages, .arg = l};
@@ -324,16 +339,19 @@ static sh_rc run(struct load *l)
     sh_move_stages_open(&l->stages, sh_strfmt("loading %s", l->folder), l->options->timeout_seconds);
     sh_rc rc = sh_move_stages_run(&l->stages);
     sh_move_stages_close(&l->stages);
+    if (lacks_labels)
+        *lacks_labels = l->match.lacks_labels;
     clean(l);
     return rc;
 }
 
 /* Collective. Loads the parameters of a folder into the pieces of `set`. */
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
-                 const struct sh_ckpt_load_options *options)
+                 const struct sh_ckpt_load_options *options, bool *lacks_labels)
 {
-    struct load l = {.folder = folder, .family = family, .set = set, .options = options};
-    return run(&l);
+    struct load l = {
+        .folder = folder, .family = family, .set = set, .options = options, .may_lack = lacks_labels != NULL};
+    return run(&l, lacks_labels);
 }
 
 sh_rc sh_hf_load_adapter(const char *folder, const struct sh_config *cfg, const struct sh_ckpt_set *set,
@@ -344,5 +362,5 @@ sh_rc sh_hf_load_adapter(const char *folder, const struct sh_config *cfg, const 
                      .set = set,
                      .options = options,
                      .adapter = cfg};
-    return run(&l);
+    return run(&l, NULL);
 }

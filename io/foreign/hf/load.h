@@ -11,9 +11,11 @@
  *   family  in  of the model: the first part of tensor names differs between families
  * Collective, agreed. Errors: SH_E_DATA: a file that is damaged or not trusted; a tensor that is missing or unexpected,
  * has another shape or type, or contains a number that is not finite, by name; a tied model whose output matrix differs
- * from the embedding. */
+ * from the embedding.
+ *   lacks_labels  out  whether the folder is one of a language model, without the matrix of labels that the set has: it
+ *                      stays unchanged, and the output matrix of words is left out. NULL: that is an error */
 sh_rc sh_hf_load(const char *folder, const char *family, const struct sh_ckpt_set *set,
-                 const struct sh_ckpt_load_options *options);
+                 const struct sh_ckpt_load_options *options, bool *lacks_labels);
 
 /* The same for an adapter folder of PEFT, whose adapters must be what cfg->lora says. Errors: as above, and those of
  * sh_hf_adapter_check(). */

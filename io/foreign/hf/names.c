@@ -21,6 +21,7 @@ struct matcher {
     bool more;   /* blocks after the model's last are left out */
     bool shares; /* some blocks may read keys and values of others */
     bool bare;   /* no name in the folder has the prefix */
+    bool lacks;  /* it has no matrix of labels, and need not */
     bool *used;  /* [index->n] */
 };
 
@@ -208,7 +209,10 @@ static sh_rc match_rest(const struct matcher *m, struct sh_hf_match *out)
             unread++;
             continue;
         }
-        SH_TRY(strcmp(e->name, m->head) == 0 ? take_head(m, e, out) : unexpected(m, e));
+        if (m->lacks && strcmp(e->name, m->head) == 0)
+            out->dropped = e;
+        else
+            SH_TRY(strcmp(e->name, m->head) == 0 ? take_head(m, e, out) : unexpected(m, e));
     }
     if (later)
         sh_log_info(
@@ -227,6 +231,8 @@ static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
     const struct sh_hf_spread *s = m->spread;
     for (int i = 0; i < m->set->n_tensors; i++)
         for (int k = s->first[i]; k < s->first[i + 1]; k++) {
+            if (m->lacks && s->part[k].role == SH_PARAM_HEAD)
+                continue;
             SH_TRY(match_part(m, &s->part[k], m->set->packed && m->set->packed[i], &out->entry[k], &out->nf4[k],
                               &out->mxfp4[k]));
             out->n_packed += out->nf4[k] != NULL;
@@ -234,9 +240,17 @@ static sh_rc match_all(const struct matcher *m, struct sh_hf_match *out)
     return match_rest(m, out);
 }
 
+static bool has_labels(const struct sh_ckpt_set *set)
+{
+    for (int i = 0; i < set->n_tensors; i++)
+        if (strcmp(set->tensors[i].name, "score.weight") == 0)
+            return true;
+    return false;
+}
+
 /* On success free with sh_hf_match_free(); its entries point into the index, which must outlive it. */
 sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
-                  const char *family, struct sh_hf_match *out)
+                  const char *family, bool may_lack, struct sh_hf_match *out)
 {
     const struct sh_hf_family *f;
     SH_TRY(sh_hf_family_to_write(family, &f));
@@ -249,6 +263,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
                         .head = f->head ? f->head : "lm_head.weight",
                         .more = f->latent,
                         .shares = f->global,
+                        .lacks = may_lack && has_labels(set) && !sh_st_index_find(index, "score.weight"),
                         .used = sh_calloc((size_t)index->n + 1, sizeof *m.used)};
     /* The folder of a base class has no prefix on any name. */
     m.bare = is_bare(&m);
@@ -258,6 +273,7 @@ sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const str
     match.mxfp4 = sh_calloc((size_t)match.spread.n + 1, sizeof *match.mxfp4);
     if (rc == SH_OK)
         rc = match_all(&m, &match);
+    match.lacks_labels = m.lacks;
     free(m.used);
     if (rc == SH_OK)
         *out = match;

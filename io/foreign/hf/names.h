@@ -21,12 +21,14 @@ struct sh_hf_match {
     struct sh_hf_mxfp4 *mxfp4; /* [spread.n] the same of stacks of experts, which are unpacked; entry: the blocks */
     const struct sh_st_entry *copy; /* output matrix of a tied model, to be compared with `of`; NULL: none */
     const struct sh_st_entry *of;
+    bool lacks_labels;                 /* the folder has no matrix of labels; its entry is NULL */
+    const struct sh_st_entry *dropped; /* output matrix of words, which is left out then; NULL: none */
 };
 
-/* `family`: of the model. Errors: SH_E_DATA with name and cure: a tensor is missing, has another shape, has a type that
+/* `family`: of the model. may_lack: score.weight may be missing, in a folder of a language model. Errors: SH_E_DATA with name and cure: a tensor is missing, has another shape, has a type that
  * parameters cannot have, or does not belong to the model. */
 sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
-                  const char *family, struct sh_hf_match *out);
+                  const char *family, bool may_lack, struct sh_hf_match *out);
 
 /* Read elements [first, first + n) of tensor i of the set, from any thread if all files are open. Not for packed ones.
  *   cure  in  of a number that is not finite, for the end of the message; NULL: any number may be there

@@ -121,14 +121,14 @@ static sh_rc load_checkpoint(const struct sh_run *r, const char *path, const str
     return SH_OK;
 }
 
-static sh_rc load_folder(const struct sh_run *r, const char *path, const struct sh_shards *s)
+static sh_rc load_folder(struct sh_run *r, const char *path, const struct sh_shards *s)
 {
     const struct sh_ckpt_load_options options = sh_shards_options(r);
     char *family;
     sh_rc rc;
 
     SH_TRY(sh_config_get(&r->cfg, "model.family", &family));
-    rc = sh_hf_load(path, family, &s->set, &options);
+    rc = sh_hf_load(path, family, &s->set, &options, &r->base.lacks_labels);
     free(family);
     return rc;
 }

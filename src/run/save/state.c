@@ -100,7 +100,8 @@ static sh_rc init_param(struct sh_run *r, const struct sh_param *param, float *b
 /* A matrix of labels that is trained beside adapters, once the base is loaded. */
 static bool begins_with_base(const struct sh_run *r, const struct sh_param *param)
 {
-    return r->base.there && param->trainable && sh_saved_of(r->p, param)->role == SH_PARAM_HEAD;
+    return r->base.there && !r->base.lacks_labels && param->trainable &&
+           sh_saved_of(r->p, param)->role == SH_PARAM_HEAD;
 }
 
 static sh_rc init_params(struct sh_run *r, bool frozen)
@@ -128,6 +129,19 @@ sh_rc sh_run_init_trained(struct sh_run *r)
     SH_TRY(sh_agree(init_params(r, false)));
     sh_exec_run(r->exec, SH_SECTION_INIT);
     return SH_OK;
+}
+
+/* Of the output matrix alone. */
+static sh_rc init_head(struct sh_run *r)
+{
+    float *buffer = sh_calloc(PIECE, sizeof *buffer);
+    sh_rc rc = SH_OK;
+
+    for (int i = 0; i < r->p->n_params && rc == SH_OK; i++)
+        if (sh_saved_of(r->p, &r->p->params[i])->role == SH_PARAM_HEAD)
+            rc = init_param(r, &r->p->params[i], buffer);
+    free(buffer);
+    return rc;
 }
 
 /* Of one stretch; `buffer` has PIECE elements. */
@@ -395,6 +409,7 @@ static sh_rc load_folder(struct sh_run *r, bool adapter)
 {
     const struct sh_ckpt_load_options options = sh_shards_options(r);
     struct sh_shards s;
+    bool lacks_labels = false;
     char *family;
     sh_rc rc;
 
@@ -404,11 +419,14 @@ static sh_rc load_folder(struct sh_run *r, bool adapter)
     rc = sh_agree(sh_shards_borrow(&s));
     if (rc == SH_OK)
         rc = adapter ? sh_hf_load_adapter(r->cfg.lora.adapter_path, &r->cfg, &s.set, &options)
-                     : sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options);
+                     : sh_hf_load(r->cfg.hf.assets_path, family, &s.set, &options,
+                                  r->build.options.training ? &lacks_labels : NULL);
     if (rc == SH_OK)
         sh_shards_put(&s);
     sh_shards_free(&s);
     free(family);
+    if (rc == SH_OK && lacks_labels)
+        rc = sh_agree(init_head(r));
     if (rc == SH_OK)
         sh_exec_run(r->exec, SH_SECTION_INIT);
     return rc;

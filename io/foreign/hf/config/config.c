@@ -412,6 +412,23 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
     return read_and_free(&r);
 }
 
+bool sh_hf_config_predicts(const char *folder)
+{
+    char *path = sh_path_join(folder, "config.json");
+    json_t *root = NULL;
+    bool predicts = false;
+
+    if (sh_json_load(path, SH_HF_CONFIG_MAX, &root) == SH_OK) {
+        const char *class = json_string_value(json_array_get(sh_hf_find(root, "architectures"), 0));
+        predicts = class && (strstr(class, "ForCausalLM") || strstr(class, "LMHeadModel"));
+    } else {
+        sh_error_clear();
+    }
+    json_decref(root);
+    free(path);
+    return predicts;
+}
+
 /* If no tokenizer is configured, use the one in the model's folder. */
 static sh_rc give_tokenizer(const struct sh_hf_reader *r)
 {

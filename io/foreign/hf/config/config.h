@@ -22,6 +22,9 @@ sh_rc sh_hf_config_parse(const char *text, size_t bytes, const struct sh_config 
  * the command that downloads it. */
 sh_rc sh_hf_config_find(const char *folder);
 
+/* Whether the first class that FOLDER/config.json names predicts tokens; false also if it cannot be read. Local. */
+bool sh_hf_config_predicts(const char *folder);
+
 /* Check that config.json can describe the model. Errors: SH_E_USAGE: the family's config.json has no way to express
  * something, e.g. which blocks have a window. */
 sh_rc sh_hf_config_can_write(const struct sh_config *cfg);
