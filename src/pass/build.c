@@ -1,6 +1,7 @@
 #include "src/pass/build.h"
 
 #include "src/base/mem.h"
+#include "src/layout/layout.h"
 #include "src/optim/update.h"
 #include "src/pass/pipeline/deal.h"
 #include "src/program/saved.h"
@@ -121,6 +122,41 @@ static void order_params(const struct sh_build *b, struct sh_program *p)
     free(place);
 }
 
+/* Whether the vectors of a unit, which come first, all of it and, if `each`, all its parameters are whole blocks of codes. */
+static bool has_whole_blocks(const struct sh_program *p, const struct sh_unit *u, bool each)
+{
+    int64_t vectors = 0, parts = 0;
+
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        vectors += sh_param_info(sh_saved_of(p, &p->params[i])->role)->vector ? p->params[i].elems : 0;
+        parts += each ? p->params[i].elems % SH_LAYOUT_ALIGN : 0;
+    }
+    return !parts && vectors % SH_LAYOUT_ALIGN == 0 && u->elems % SH_LAYOUT_ALIGN == 0;
+}
+
+/* Numbers that share a scale are 64 neighbours of a unit. Experts on several ranks are a unit beside that in whose end one
+ * rank has them, so they have one rank's neighbours only if all that lies before them is whole blocks. */
+static sh_rc check_blocks(const struct sh_build *b, const struct sh_program *p)
+{
+    bool gathers = b->options.gather_coded, states = b->options.training && b->options.state_dtype == SH_U8;
+
+    for (int i = 1; b->options.reproducible && i < p->n_units; i++) {
+        const struct sh_unit *u = &p->units[i], *before = u - 1;
+
+        if (u->leaves == 1 || (!gathers && !(states && u->trainable)) ||
+            (has_whole_blocks(p, u, true) &&
+             (before->trainable != u->trainable || before->balances || has_whole_blocks(p, before, false))))
+            continue;
+        return sh_fail(
+            SH_E_USAGE,
+            "%s=int8: 64 neighbours share a scale, and with parallelism.expert_parallel_degree=%d those of %s "
+            "are others than on one rank, since parameters have no multiple of 64 elements; leave out int8, or "
+            "training.reproducible=mesh",
+            gathers ? "parallelism.gather_dtype" : "optimizer.state_dtype", u->leaves, u->name);
+    }
+    return SH_OK;
+}
+
 /* The first pass: the model's forward on logical tensors. Of the ranks it knows only where experts, parts of matrices and
  * layers are, and how many have a part of each sequence. */
 sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
@@ -149,7 +185,7 @@ sh_rc sh_pass_model(const struct sh_build *b, struct sh_program *micro)
     mark_units(b, micro);
     if (b->options.training && (b->options.optim->finish || b->options.state_dtype == SH_U8))
         order_params(b, micro);
-    return SH_OK;
+    return check_blocks(b, micro);
 }
 
 /* The passes before shard, on a separate program. shard calls this twice: for the forward, which is evaluated, and for

@@ -42,6 +42,11 @@ SPREAD = {'4 ranks, experts over 2': (4, {'parallelism.expert_parallel_degree': 
           '2 ranks, experts over 2, all recomputed': (2, {
               'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 1, 'activation_checkpoint.mode': 'full', **APART})}
 ROOMY = {'4 ranks, experts over 2, room for 8 times the mean': (4, {'parallelism.expert_parallel_degree': 2, 'moe.capacity_factor': 8})}
+# With codes, 64 neighbours share a scale: those of one rank, if all that lies before experts, and each of these, is whole blocks.
+CODES = {'model.dim': 64, 'model.n_heads': 4, 'model.n_kv_heads': 2, 'model.head_dim': 16, 'model.expert_ffn_dim': 64,
+         'model.shared_ffn_dim': 64, 'moe.aux_loss_coeff': 0}
+KINDS_OF_CODES = {'of states': {'optimizer.state_dtype': 'int8'},
+                  'of gathers': {'parallelism.gather_dtype': 'int8', 'training.mixed_precision_param': 'bfloat16'}}
 HARD_MESHES = {**SOME_MESHES, **SPREAD}
 EMULATED = b'SHERD_EMULATED_GPUS' in pathlib.Path(os.environ['SHERD']).read_bytes()
 HARD_CASES = {**HARD_MESHES, **ROOMY, **({f'{name}, on GPUs': (ranks, {**changes, 'training.device': 'cuda', 'comm.backend': 'mpi'})
@@ -155,6 +160,13 @@ def case_not_a_number(mesh):
     return wrong + ([] if before == after else ['a step was not skipped'])
 
 
+def case_codes(kind, mesh):
+    ranks, changes = SPREAD[mesh]
+    model = {**CODES, **KINDS_OF_CODES[kind]}
+    _, path, wrong = run('codes-on-one', 0, model)
+    return wrong + same(path, run('codes', ranks, {**model, **changes})[1])
+
+
 def cases():
     rows = list(itertools.product(STRATEGIES, MODES, (2, 4)))
     rows = [(strategy, mode, ranks) for i, (strategy, mode, ranks) in enumerate(rows) if LONG or i % 2 == i // 2 % 2]
@@ -164,6 +176,7 @@ def cases():
     meshes += [(f'{size}, {mesh}', ranks, {**SIZES[size], **changes}) for size in SIZES
                for mesh, (ranks, changes) in (HARD_MESHES if SIZES[size].get('model.n_experts') != 1 else SOME_MESHES).items()]
     return ([(row[0], case_mesh, *row) for row in meshes[::2 if job.FEW else 1]]
+            + [(f'codes {kind}, {mesh}', case_codes, kind, mesh) for kind, mesh in zip(KINDS_OF_CODES, SPREAD)]
             + [(f'all tokens have the same two experts, {mesh}', case_few_experts, mesh, 2) for mesh in HARD_CASES]
             + [(f'all tokens have one expert, {mesh}', case_few_experts, mesh, 1) for mesh in ('1 rank', *SPREAD, *ROOMY)]
             + [(f'NaN in the router, {mesh}', case_not_a_number, mesh) for mesh in HARD_CASES])

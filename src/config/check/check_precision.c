@@ -67,9 +67,5 @@ sh_rc sh_config_check_gathers(struct sh_config_state *state)
         return sh_config_refuse(state, "parallelism.gather_dtype",
                                 "lora.quantize_base=nf4 keeps and gathers the base in fewer bits already; leave one of "
                                 "them out");
-    if (c->training.reproducible == SH_REPRODUCIBLE_MESH && c->parallelism.expert_parallel_degree > 1)
-        return sh_config_refuse(state, "parallelism.gather_dtype",
-                                "int8 rounds experts differently on several ranks than on one; leave it out, or "
-                                "training.reproducible=mesh");
     return SH_OK;
 }
