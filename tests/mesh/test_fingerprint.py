@@ -58,6 +58,8 @@ DEGREES = {
     'matrices over 2, sequences over 2, bfloat16': (4, {**WIDE, **LOOSE, **NARROW}, {}, {**TENSOR, **CONTEXT}, PARTED_ROWS, 0.6),
     'experts over 2': (2, EXPERTS, {}, {'parallelism.expert_parallel_degree': 2}, 'equal to the last bit', 1),
     'experts over 2 of 2': (2, {**EXPERTS, **LOOSE}, 2, {'parallelism.expert_parallel_degree': 2}, 'expert degrees differ (1, 2)', 1),
+    'experts over 2 of 2, codes of other neighbours': (2, {**EXPERTS, **LOOSE, 'parallelism.gather_dtype': 'int8'}, 2, {'parallelism.expert_parallel_degree': 2},
+                                                       'expert degrees differ (1, 2)', 1),
     'experts, sequences over 2': (2, {**EXPERTS, **LOOSE}, {}, CONTEXT, BALANCED, 0.6),
     'experts, matrices and keys over 2': (4, {**EXPERTS, **LOOSE}, {}, {**TENSOR, **GATHER}, BALANCED, 0.5),
 }

@@ -302,11 +302,12 @@ static void print_head(const struct sh_fingerprint_step *s, FILE *out)
         out,
         "{\"fingerprint\": 1, \"config\": \"%s\", \"ranks\": %d, \"replicate\": %d, \"tensor\": %d, \"context\": %d, "
         "\"expert\": %d, \"pipeline\": %d, \"pieces\": %d, \"row_leaves\": %d, \"device\": "
-        "\"%s\", \"dtype\": \"%s\", \"reproducible\": %s, \"seq_len\": %lld, \"local_batch\": %d, \"global_batch\": "
+        "\"%s\", \"dtype\": \"%s\", \"coded\": %s, \"reproducible\": %s, \"seq_len\": %lld, \"local_batch\": %d, \"global_batch\": "
         "%lld, \"tiles\": %d, \"tile_rows\": %lld, \"base\": \"%016llx\"",
         config, sh_mesh_ranks(m), sh_group_size(m, m->replicate), sh_group_size(m, m->tensor),
         sh_group_size(m, m->context), sh_group_size(m, m->expert), sh_group_size(m, m->pipeline), s->batch.runs,
-        r->build.options.row_leaves, r->device->name, sh_dtype_name(r->p->act), r->p->tree_sums ? "true" : "false",
+        r->build.options.row_leaves, r->device->name, sh_dtype_name(r->p->act),
+        r->build.options.gather_coded ? "true" : "false", r->p->tree_sums ? "true" : "false",
         (long long)cfg->training.seq_len, r->build.batch.batch,
         (long long)sh_request_global_batch(cfg, sh_group_size(m, m->data)), cfg->parallelism.tensor_parallel_tiles,
         tile_rows_of(cfg), (unsigned long long)r->base.sum);

@@ -24,9 +24,12 @@ static double rounding(const char *dtype)
     return !strcmp(dtype, "bf16") ? 0x1p-8 : !strcmp(dtype, "f16") ? 0x1p-11 : 0x1p-24;
 }
 
+/* A rounding of a master may move its code, by a step of at most 1/127 of a parameter. */
 static double larger_rounding(const struct sh_diff *d)
 {
-    return fmax(rounding(d->a->head.dtype), rounding(d->b->head.dtype));
+    double codes = d->a->head.coded || d->b->head.coded ? 0x1p-8 : 0;
+
+    return fmax(codes, fmax(rounding(d->a->head.dtype), rounding(d->b->head.dtype)));
 }
 
 /* The first axis from `begin` on, before `end`, on which the meshes differ, for all that is known. */

@@ -112,6 +112,7 @@ static bool take_head(const json_t *line, struct sh_prints_head *h)
     h->hosts = json_object_get(line, "hosts");
     if (h->hosts && !are_texts(h->hosts))
         return false;
+    h->coded = json_is_true(json_object_get(line, "coded"));
     h->reproducible = json_is_true(json_object_get(line, "reproducible"));
     return take_mesh(line, h) && take_whole(line, "fingerprint", 1, &version) && version == 1 &&
            take_text(line, "device", &h->device) && take_text(line, "dtype", &h->dtype) &&

@@ -42,6 +42,7 @@ struct sh_prints_head {
     int64_t pieces;    /* of a sequence that a rank has part of: 2 if keys and values are gathered; 0: not said */
     int64_t tiles;     /* of exchanges between ranks that share matrices; 0: files of earlier versions do not say it */
     int64_t tile_rows; /* of rows, 0: of blocks that change no bit */
+    bool coded;        /* parameters are gathered in codes of eight bits; files of earlier versions do not say it */
     bool reproducible;
 };
 
