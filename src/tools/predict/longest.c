@@ -16,6 +16,9 @@
  * Placement in the arena is not quite monotone: for the answer, the AFTER next lengths are tried too. */
 enum { STEP = 64, MOST = 16777216, AFTER = 8 };
 
+/* The most tiles of all blocks of a length that is planned, which takes half a minute. */
+enum { MOST_TILES = 65536 };
+
 enum { DEVICE, HOST, DISK, TIERS };
 static const struct {
     const char *name, *word, *key;
@@ -91,6 +94,25 @@ static sh_rc weigh_stages(const struct sh_predict *plan, struct weighed *out)
     return rc;
 }
 
+/* A tile of a block that recomputes all is operations of its own, and few rows in each are too many of them to plan. */
+static sh_rc check_tiles(const struct sh_config *c, int64_t tokens)
+{
+    int64_t of = (int64_t)c->parallelism.context_parallel_degree * c->parallelism.tensor_parallel_degree;
+    int64_t tile = c->training.tile_rows == SH_TILE_ROWS_AUTO ? SH_TILE_ROWS : c->training.tile_rows;
+    int mode = c->activation_checkpoint.mode;
+    int64_t tiles = 0;
+
+    if (tile && (mode == SH_RECOMPUTE_FULL || mode == SH_RECOMPUTE_MEMORY_BUDGET))
+        tiles = tokens / of * c->training.local_batch_size / tile * c->model.n_layers;
+    if (tiles <= MOST_TILES)
+        return SH_OK;
+    return sh_fail(
+        SH_E_USAGE,
+        "sherd plan --longest: %lld tokens are %lld tiles of training.tile_rows=%lld in %d blocks, and more than %d "
+        "take minutes to plan; give more rows, or auto",
+        (long long)tokens, (long long)tiles, (long long)tile, c->model.n_layers, MOST_TILES);
+}
+
 /* Plan a length as `sherd train` would, whatever it needs. */
 static sh_rc weigh(const struct sh_predict *l, int64_t tokens, struct weighed *out)
 {
@@ -98,6 +120,7 @@ static sh_rc weigh(const struct sh_predict *l, int64_t tokens, struct weighed *o
     sh_rc rc;
 
     set_length(&plan.cfg, tokens);
+    SH_TRY(check_tiles(&plan.cfg, tokens));
     SH_TRY(sh_predict_settle(&plan));
     plan.ask.weigh = true;
     plan.ask.limit_bytes = least(l->cfg.memory.limit_bytes, of_device(&plan));
@@ -394,9 +417,9 @@ static sh_rc try_cure(const struct sh_predict *l, const struct found *f, int i, 
     rc = weigh(&with, tokens, &w);
     if (rc == SH_OK && over(&w) == TIERS)
         rc = find(&with, &out->found);
-    else if (rc == SH_E_USAGE)
+    if (rc == SH_E_USAGE)
         sh_error_clear();
-    out->tokens = out->found.fits * out->found.step;
+    out->tokens = rc == SH_OK ? out->found.fits * out->found.step : 0;
     return rc == SH_E_USAGE ? SH_OK : rc;
 }
 
