@@ -475,6 +475,7 @@ PRINTED = {
     '2 stages of 2 chunks': ('gemma3', 2, 2, 3, {**TREE, **RING}),
     '2 stages in bfloat16, all micro-steps in one list': ('qwen3, bfloat16', 2, 2, 1, {'training.global_batch_size': 6}),
     '2 stages of experts': ('experts', 2, 2, 1, TREE),
+    '2 stages, gathered in codes': ('gemma3', 2, 2, 1, {**TREE, 'parallelism.gather_dtype': 'int8'}),
     '2 stages, sequences over 2': ('llama, 4 heads', 4, 2, 1, {CONTEXT: 2, **GRADS}),
 }
 OTHERS = '4 stages, recomputed'  # of which a difference is found too

@@ -53,6 +53,13 @@ static bool is_result(enum sh_op_kind kind, int k)
     return k == 0 || (sh_fuse_pair(kind, &first, &second) && k == sh_op_info(first)->n_out);
 }
 
+/* Computes nothing of a micro-step's forward: moves, or makes weights from codes, or is of another micro-step. */
+static bool is_between(const struct sh_program *p, const struct sh_op *op, int micro)
+{
+    return sh_op_info(op->kind)->marker || p->streams[op->stream].runs != SH_RUNS_KERNELS || op->micro != micro ||
+           (op->out[0] != SH_NONE && p->tensors[op->out[0]].mem == SH_MEM_UNPACKED);
+}
+
 /* The block that makes output k of an operation. A fused one has the block of its second; its first may be the sum that ends
  * the block before, and belongs to that of what is computed before it. So devices and stages that fuse less say the same. */
 static int block_of(const struct sh_program *p, int op, int k)
@@ -61,9 +68,7 @@ static int block_of(const struct sh_program *p, int op, int k)
     int i = op;
 
     if (sh_fuse_pair(p->ops[op].kind, &first, &second) && k < sh_op_info(first)->n_out)
-        for (i--;
-             i > 0 && (sh_op_info(p->ops[i].kind)->marker || p->streams[p->ops[i].stream].runs != SH_RUNS_KERNELS ||
-                       p->ops[i].micro != p->ops[op].micro);)
+        for (i--; i > 0 && is_between(p, &p->ops[i], p->ops[op].micro);)
             i--;
     return p->ops[i].block;
 }
