@@ -47,6 +47,9 @@ TENSOR, CONTEXT = ({f'parallelism.{axis}_parallel_degree': 2} for axis in ('tens
 GATHER = {**CONTEXT, 'parallelism.context_parallel_method': 'gather'}
 ROUNDED, PARTED_ROWS, BALANCED = ': compared up to rounding', 'tensor degrees differ (1, 2)', 'up to the first gradient of a router'
 GPT2 = {**tiny.MODELS['gpt2'], **{key: BASE[key] for key in BASE if key.startswith(('training.', 'lr_'))}, **WIDE, 'model.n_kv_heads': None, 'model.dim': 16}
+# Updates stand between the last sum of a block and the norm with which it is fused.
+SAME['muon, carried out later, norms'] = (2, {**GPT2, **MUON, 'model.n_layers': 4, 'model.dim': 64, 'model.head_dim': 16, 'model.tie_word_embeddings': False,
+                                              'training.global_batch_size': 4}, {'parallelism.sharding_strategy': 'shard_optim'})
 # Degrees: ranks, the model, what else one rank has, what many have, what is said, and how much of the records is compared.
 DEGREES = {
     'sequences over 2, to the last bit': (2, {**WIDE, **ONE, **LEAVES}, {}, CONTEXT, 'equal to the last bit', 0.9),

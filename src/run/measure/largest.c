@@ -53,11 +53,11 @@ static bool is_result(enum sh_op_kind kind, int k)
     return k == 0 || (sh_fuse_pair(kind, &first, &second) && k == sh_op_info(first)->n_out);
 }
 
-/* Computes nothing of a micro-step's forward: moves, or makes weights from codes, or is of another micro-step. */
+/* Computes nothing of a micro-step's forward: moves, makes weights from codes, updates, or is of another micro-step. */
 static bool is_between(const struct sh_program *p, const struct sh_op *op, int micro)
 {
     return sh_op_info(op->kind)->marker || p->streams[op->stream].runs != SH_RUNS_KERNELS || op->micro != micro ||
-           (op->out[0] != SH_NONE && p->tensors[op->out[0]].mem == SH_MEM_UNPACKED);
+           op->phase != SH_PHASE_FORWARD || (op->out[0] != SH_NONE && p->tensors[op->out[0]].mem == SH_MEM_UNPACKED);
 }
 
 /* The block that makes output k of an operation. A fused one has the block of its second; its first may be the sum that ends
