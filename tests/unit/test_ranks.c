@@ -461,6 +461,37 @@ static void right_programs_agree(void **state)
         }
 }
 
+static void messages_swapped(struct sh_program *p)
+{
+    struct sh_op *a = collective(p, SH_OP_SEND, 0), *b = collective(p, SH_OP_SEND, 1);
+    int micro = a->attr.link.micro;
+
+    a->attr.link.micro = b->attr.link.micro;
+    b->attr.link.micro = micro;
+}
+
+/* All ranks of a stage are alike, so that only its neighbour shows that its messages come in another order. */
+static void stages_meet(void **state)
+{
+    static const struct sh_mesh_request two = {.shard = SHARD, .replicate = 1, .inner = 1, .pipeline = WORLD / SHARD};
+    struct faulty f = {.b = job(), .everywhere = true};
+    struct sh_ranks r = {
+        .world = WORLD, .ranks_per_node = WORLD, .batch = 2, .sequences = SHARD * 2 * MICRO, .get = get, .from = &f};
+    struct sh_ranks_found found;
+
+    (void)state;
+    f.b.options.strategy.keep_after_forward = true;
+    assert_int_equal(sh_mesh_shape_make(&two, WORLD, 0, &f.b.options.mesh), SH_OK);
+    if (sh_ranks_check(&r, &found) != SH_OK)
+        fail_msg("%s", sh_error_text());
+    f.program = messages_swapped;
+    assert_int_equal(sh_ranks_check(&r, &found), SH_E_BUG);
+    if (!strstr(sh_error_text(), "stage 0, forward of micro-step 1, send, ") ||
+        !strstr(sh_error_text(), "meets stage 1"))
+        fail_msg("%s", sh_error_text());
+    sh_program_destroy(f.p);
+}
+
 /* As many elements are sent as received, or as many rows as there are. */
 static void parts_agree(void **state)
 {
@@ -632,13 +663,10 @@ static void the_last_of_a_shard_group_has_its_own(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),
-        cmocka_unit_test(right_programs_agree),
-        cmocka_unit_test(parts_agree),
-        cmocka_unit_test(bands_are_compared),
-        cmocka_unit_test(the_last_of_a_shard_group_has_its_own),
-        cmocka_unit_test(memory_is_compared),
-        cmocka_unit_test(moved_programs_are_those_that_are_built),
+        cmocka_unit_test(faults_are_named),   cmocka_unit_test(right_programs_agree),
+        cmocka_unit_test(stages_meet),        cmocka_unit_test(parts_agree),
+        cmocka_unit_test(bands_are_compared), cmocka_unit_test(the_last_of_a_shard_group_has_its_own),
+        cmocka_unit_test(memory_is_compared), cmocka_unit_test(moved_programs_are_those_that_are_built),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
