@@ -24,6 +24,7 @@ FAKES = {
     # One rank; the doctor has its own tests.
     'srun': '''[ "$1" != --mpi=list ] || { printf 'MPI plugins:\\npmix\\npmi2\\n'; exit; }
 [ "$2" != doctor ] || exit 0
+[ -z "${PLACED:-}" ] || printf %s "$(printenv SLURM_DISTRIBUTION)" >"$PLACED"
 exec "$@"''',
     'squeue': 'exit 0',
     'scontrol': 'exit 0',
@@ -191,6 +192,14 @@ def case_arranged(words, lines, hybrid):
     return ([] if found == hybrid else [f'chooses: {found}']) + ([] if done.returncode == 0 else done.stderr.splitlines())
 
 
+def case_placed(given, expected):
+    """Neighbours among the ranks share a node, as the axes of a mesh expect, unless the user places ranks otherwise."""
+    folder = prepare('placed', **{'job.dump_folder': 'out', 'training.steps': 1})
+    wrong = judge(train(folder, SLURM_DISTRIBUTION=given, PLACED='placed'), 0, ['from the beginning'])
+    found = (folder / 'placed').read_text()
+    return wrong + [f'placed by {found!r}'] * (found != expected)
+
+
 OUTSIDE = [(script, start) for script in ('train.sbatch', 'sweep.sbatch', 'study.sbatch') for start in ([], ['-c', '"$0" "$@"'])]
 OUTSIDE += [('common.sh', [])]
 
@@ -293,6 +302,7 @@ CASES += [('files among the checkpoints', case_files), ('a checkpoint with anoth
 CASES += [(f'starts={starts} in chain', case_chain_line, starts) for starts in CHAINS]
 CASES += [('chain is a link, then a FIFO', case_chain_planted), ('umask 000', case_umask, 0), ('umask 027', case_umask, 0o027)]
 CASES += [(f'the strategy is chosen by {who}', case_arranged, words, lines, hybrid) for who, words, lines, hybrid in ARRANGED]
+CASES += [('ranks are placed in blocks', case_placed, None, 'block:block'), ('ranks are placed as is asked', case_placed, 'cyclic', 'cyclic')]
 CASES += [('outside Slurm', case_outside), ('no program', case_no_program), ('a program in a container', case_container)]
 CASES += [(f'a study in {shown(name)}', case_study, name) for name in odd_names.STUDIES]
 CASES += [(f'a study in {shown(name)} is refused', case_study_refused, name) for name in ('a\nb', 'a\x1b[2J')]

@@ -24,6 +24,7 @@ import test_memory
 import tiny
 
 STEPS = 3
+LATE_US = 50000  # of a message in case_late()
 SCHEDULE, CHUNK = 'parallelism.pipeline_parallel_schedule', 'parallelism.pipeline_parallel_layers_per_stage'
 PP, STRATEGY = 'parallelism.pipeline_parallel_degree', 'parallelism.sharding_strategy'
 TENSOR, CONTEXT, EXPERTS = (f'parallelism.{axis}_parallel_degree' for axis in ('tensor', 'context', 'expert'))
@@ -305,16 +306,19 @@ def case_budget():
 
 
 def case_late():
-    """Messages that are late, each by up to 50 ms, change nothing; nor does a rank without a thread for them, even if it
+    """Messages that are late, each by up to LATE_US, change nothing; nor does a rank without a thread for them, even if it
     waits for them inside MPI."""
     shims = pathlib.Path(os.environ['SHERD_BUILDDIR']) / 'tests/mesh'
-    late = {'LD_PRELOAD': job.launcher.preload(shims / 'slow.so'), 'SLOW_US': '50000'}
+    late = {'LD_PRELOAD': job.launcher.preload(shims / 'slow.so'), 'SLOW_US': str(LATE_US)}
     one_thread = {'LD_PRELOAD': job.launcher.preload(shims / 'single.so')}
     inline = {'comm.progress': 'inline'}
-    found = [train('late', config({**LLAMA, PP: 4, **changes}), 4, **env)[0] for changes, env in
+    runs = [train('late', config({**LLAMA, PP: 4, **changes}), 4, **env) for changes, env in
              (({}, late), (inline, one_thread), ({**inline, 'comm.train_timeout_seconds': 0}, one_thread))]
-    same = all((one[:-1], tensors_in(one[-1])) == one_stage('llama', 1, ()) for one in found)
-    return [] if same else ['late messages, or ranks without a thread, change bits']
+    same = all((one[:-1], tensors_in(one[-1])) == one_stage('llama', 1, ()) for one, _, _ in runs)
+    wrong = ['late messages, or ranks without a thread, change bits'] * (not same)
+    # A stage between two others sends a message each way in each of 12 micro-steps, late by half of LATE_US on average.
+    took, least = sum(step['seconds']['step'] for step in runs[0][1]), STEPS * 12 * LATE_US / 4e6
+    return wrong + [f'messages are not late: {STEPS} steps took {took} s, and {least} s at least are expected'] * (took < least)
 
 
 def case_resume():
