@@ -433,11 +433,11 @@ def cases():
               for name, ranks, rows in TILED[::5 if job.FEW else 1] if job.can_launch() or not ranks]
     found += [(f'{name}: 2 stages on {ranks} ranks', case_cut, name, ranks, changes)
               for name, ranks, changes in STAGED[::2 if job.FEW else 1] if job.can_launch()]
+    found += [(f'{name}: on {ranks} ranks', case_cut, name, ranks, meshes[ranks]) for names, meshes in ((CUT, CONTEXT), (HALVES, TENSOR))
+              for i, name in enumerate(names) for ranks in degrees(i)
+              if job.can_launch() and (not job.FEW or (meshes is TENSOR and (i, ranks) == (1, 2)))]
     if job.FEW:
         return found
-    if job.can_launch():
-        found += [(f'{name}: on {ranks} ranks', case_cut, name, ranks, meshes[ranks]) for names, meshes in ((CUT, CONTEXT), (HALVES, TENSOR))
-                  for i, name in enumerate(names) for ranks in degrees(i)]
     return found + [(f'{name}: scores on {f"{ranks} ranks" if ranks else "one rank"}', case_scores, name, ranks, CONTEXT.get(ranks, {}))
                     for i, name in enumerate(CUT) for ranks in (0, *degrees(i)) if ranks < 8 and (job.can_launch() or not ranks)]
 
