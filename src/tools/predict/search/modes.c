@@ -2,6 +2,7 @@
 #include "src/tools/predict/search/state.h"
 
 #include "kernels/rows.h"
+#include "src/pass/pipeline/order.h"
 
 #include <string.h>
 
@@ -24,6 +25,34 @@ void sh_search_keep(struct sh_search_state *st, const struct sh_search_found *f)
         ++*st->n;
     memmove(&st->found[at + 1], &st->found[at], (size_t)(*st->n - 1 - at) * sizeof *st->found);
     st->found[at] = *f;
+}
+
+/* The speed that ZBH1 would make of a result by 1F1B, if all stages were equally fast. */
+static double by_zbh1(const struct sh_search_found *f)
+{
+    struct sh_pipe pipe = {.stages = f->pipeline, .micro_steps = f->micro_steps, .chunks = 1};
+    double waits = sh_pipe_bubble(&pipe);
+
+    pipe.weights_apart = true;
+    return f->tokens_per_second * (1 + waits) / (1 + sh_pipe_bubble(&pipe));
+}
+
+/* One of each product of degrees: those that only shard in another way would take the places of others. */
+void sh_search_keep_staged(struct sh_search_state *st, const struct sh_search_found *f)
+{
+    struct sh_search_found *list = st->staged;
+    int at = 0;
+
+    while (at < st->n_staged && (list[at].pipeline != f->pipeline || list[at].tensor != f->tensor))
+        at++;
+    if (at == SH_SEARCH_STAGED)
+        at--;
+    if (at < st->n_staged && by_zbh1(&list[at]) >= by_zbh1(f))
+        return;
+    st->n_staged += at == st->n_staged;
+    for (; at > 0 && by_zbh1(&list[at - 1]) < by_zbh1(f); at--)
+        list[at] = list[at - 1];
+    list[at] = *f;
 }
 
 /* Whether full recomputation has rows for more than one tile. */

@@ -101,15 +101,18 @@ static sh_rc cut_chunks(struct sh_search_state *st, struct sh_search_found f)
     return SH_OK;
 }
 
-/* Other orders of a stage's work; those that such micro-steps or blocks rule out are passed over. */
+/* Other orders of a stage's work, and rows exchanged in more tiles with them; those that such micro-steps or blocks rule out
+ * are passed over. */
 static sh_rc change_schedule(struct sh_search_state *st, struct sh_search_found f)
 {
     double than = f.seconds;
     int first = f.schedule;
 
     for (f.schedule = SH_SCHEDULE_1F1B; f.pipeline > 1 && f.schedule < SH_SCHEDULE_INTERLEAVED; f.schedule++)
-        if (f.schedule != first)
+        if (f.schedule != first) {
             SH_TRY(refine(st, f, than));
+            SH_TRY(cut_exchanges(st, f));
+        }
     return cut_chunks(st, f);
 }
 
@@ -166,6 +169,33 @@ static int take_coarse(const struct sh_search_state *st, struct sh_search_found 
     return n;
 }
 
+static bool is_among(const struct sh_search_found *f, const struct sh_search_found *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (f->pipeline == list[i].pipeline && f->tensor == list[i].tensor && f->context == list[i].context &&
+            f->shard == list[i].shard && f->local_batch == list[i].local_batch && f->micro_steps == list[i].micro_steps)
+            return true;
+    return false;
+}
+
+/* Stages that wait long with 1F1B may be fastest with another order, which may need the memory that most shards leave. */
+static sh_rc refine_staged(struct sh_search_state *st, const struct sh_search_found *done, int n)
+{
+    for (int i = 0; i < st->n_staged; i++) {
+        struct sh_search_found f = st->staged[i];
+        int most = sh_search_groups(st->s, &f);
+
+        if (!is_among(&f, done, n))
+            SH_TRY(change_schedule(st, f));
+        if (f.shard == most)
+            continue;
+        f.shard = most;
+        f.replicate = 1;
+        SH_TRY(change_schedule(st, f));
+    }
+    return SH_OK;
+}
+
 /* Results added by refinement are not refined again. */
 sh_rc sh_search_refine(struct sh_search_state *st)
 {
@@ -185,5 +215,5 @@ sh_rc sh_search_refine(struct sh_search_state *st)
         SH_TRY(refine(st, first[i], first[i].seconds));
         SH_TRY(refine_one(st, first[i]));
     }
-    return SH_OK;
+    return refine_staged(st, first, n);
 }

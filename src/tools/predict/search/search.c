@@ -30,6 +30,8 @@ static sh_rc try_modes(struct sh_search_state *st, struct sh_search_found f)
     if (rc == SH_OK) {
         st->kept = true;
         sh_search_keep(st, &f);
+        if (f.pipeline > 1 && f.schedule == SH_SCHEDULE_1F1B)
+            sh_search_keep_staged(st, &f);
     }
     return rc;
 }

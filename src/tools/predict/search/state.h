@@ -12,6 +12,9 @@ enum { SH_SEARCH_CHUNKS = 8 };
 /* Most nodes that share a sequence where fewer could. */
 enum { SH_SEARCH_NODES = 4 };
 
+/* Results with stages whose orders of work are tried though others are faster. */
+enum { SH_SEARCH_STAGED = 4 };
+
 /* Powers of two: batches of a step, and of a micro-step. The modes of recomputation, and full in tiles. */
 enum { GROWN = 3, BATCHES = 7, TRIED_MODES = 4, KEPT = 4 };
 
@@ -26,6 +29,9 @@ struct sh_search_state {
     bool lacks_memory;                            /* some choice would be possible with more memory */
     bool kept;                                    /* some choice was possible with these degrees */
     struct sh_search_found plain;                 /* the fastest that only shards; seconds 0: none */
+    struct sh_search_found
+        staged[SH_SEARCH_STAGED]; /* of the first round, those that another order could make fastest */
+    int n_staged;
 };
 
 /* Ranks that share neither matrices nor layers: what mesh.shard, mesh.replicate and the batch divide. */
@@ -60,6 +66,9 @@ sh_rc sh_search_try(struct sh_search_state *st, struct sh_search_found *f);
 
 /* modes.c. Insert by speed; if the list is full, the last one drops out. */
 void sh_search_keep(struct sh_search_state *st, const struct sh_search_found *f);
+
+/* Insert a result by 1F1B by the speed that it would have with another order, in which stages wait less. */
+void sh_search_keep_staged(struct sh_search_state *st, const struct sh_search_found *f);
 
 /* The least recomputation of the three that fits, and then tiles: more of either is only slower. Errors: as of sh_search_try(). */
 sh_rc sh_search_find_mode(struct sh_search_state *st, struct sh_search_found *f);
