@@ -170,6 +170,18 @@ def skip_all(why):
     sys.exit(0)
 
 
+def enter_venv(package='transformers'):
+    """Go on in the Python of the virtual environment that tests/hf/venv has made, offline; skip all tests without one. Returns its
+    folder."""
+    venv = os.environ.get('SHERD_HF_VENV', '')
+    if not venv or not os.path.exists(f'{venv}/bin/python'):
+        skip_all(f'no virtual environment with {package}: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
+    if not sys.prefix.startswith(os.path.realpath(venv)):
+        os.execv(f'{venv}/bin/python', [f'{venv}/bin/python', *sys.argv])
+    os.environ['HF_HUB_OFFLINE'] = '1'
+    return venv
+
+
 def need_launcher():
     if not can_launch():
         skip_all('no launcher (configure found no mpirun of this MPI; give MPIRUN=)')

@@ -6,7 +6,6 @@ Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VEN
 The length of a row is a multiple of 64: on CPUs bitsandbytes 0.50 unpacks other lengths wrongly.
 """
 import array
-import os
 import pathlib
 import re
 import shutil
@@ -15,12 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
-VENV = os.environ.get('SHERD_HF_VENV', '')
-if not VENV or not os.path.exists(f'{VENV}/bin/python'):
-    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
-if not sys.prefix.startswith(os.path.realpath(VENV)):
-    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
-os.environ['HF_HUB_OFFLINE'] = '1'
+job.enter_venv()
 import torch
 import transformers
 try:

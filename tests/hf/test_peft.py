@@ -3,7 +3,6 @@
 both merging it. Prints TAP. Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -12,12 +11,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
-VENV = os.environ.get('SHERD_HF_VENV', '')
-if not VENV or not os.path.exists(f'{VENV}/bin/python'):
-    job.skip_all('no virtual environment with peft: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
-if not sys.prefix.startswith(os.path.realpath(VENV)):
-    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
-os.environ['HF_HUB_OFFLINE'] = '1'
+job.enter_venv('peft')
 import peft
 import torch
 import transformers

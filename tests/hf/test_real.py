@@ -4,7 +4,6 @@ fine-tuning on two ranks, an export that transformers opens, and a text that bot
 Needs the virtual environment that tests/hf/venv makes; SHERD_HF_VENV names it.
 """
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -13,12 +12,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
-VENV = os.environ.get('SHERD_HF_VENV', '')
-if not VENV or not os.path.exists(f'{VENV}/bin/python'):
-    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
-if not sys.prefix.startswith(os.path.realpath(VENV)):
-    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
-os.environ['HF_HUB_OFFLINE'] = '1'
+job.enter_venv()
 import tokenizers
 import torch
 import transformers

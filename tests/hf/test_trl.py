@@ -14,12 +14,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
 import job
 
-VENV = os.environ.get('SHERD_HF_VENV', '')
-if not VENV or not os.path.exists(f'{VENV}/bin/python'):
-    job.skip_all('no virtual environment with transformers: tests/hf/venv FOLDER makes one, SHERD_HF_VENV=FOLDER names it')
-if not sys.prefix.startswith(os.path.realpath(VENV)):
-    os.execv(f'{VENV}/bin/python', [f'{VENV}/bin/python', *sys.argv])
-os.environ.update(HF_HUB_OFFLINE='1', HF_DATASETS_OFFLINE='1', HF_HOME=str(pathlib.Path('cache').absolute()))
+VENV = job.enter_venv()
+os.environ.update(HF_DATASETS_OFFLINE='1', HF_HOME=str(pathlib.Path('cache').absolute()))
 if importlib.util.find_spec('trl') is None:
     job.skip_all(f'{VENV} has no trl: tests/hf/venv FOLDER makes an environment that has it')
 import datasets
