@@ -36,7 +36,8 @@ const char *sh_cost_class_name(enum sh_cost_class c)
     return names[c];
 }
 
-/* The classes that the tables distinguish. Polynomials of Muon's matrices are products. The products of adapters are thin and memory-bound, so they are "other". */
+/* The classes that the tables distinguish. Newton-Schulz steps of Muon are products. The products of adapters are thin and
+ * memory-bound, so they are "other". */
 enum sh_cost_class sh_cost_class_of(enum sh_op_kind kind)
 {
     switch (kind) {

@@ -122,7 +122,8 @@ static void order_params(const struct sh_build *b, struct sh_program *p)
     free(place);
 }
 
-/* Whether the vectors of a unit, which come first, all of it and, if `each`, all its parameters are whole blocks of codes. */
+/* Whether the vectors of a unit, which come first, and the whole unit fill blocks of codes; if `each`, all its parameters
+ * do, too. */
 static bool has_whole_blocks(const struct sh_program *p, const struct sh_unit *u, bool each)
 {
     int64_t vectors = 0, parts = 0;
@@ -134,8 +135,8 @@ static bool has_whole_blocks(const struct sh_program *p, const struct sh_unit *u
     return !parts && vectors % SH_LAYOUT_ALIGN == 0 && u->elems % SH_LAYOUT_ALIGN == 0;
 }
 
-/* Numbers that share a scale are 64 neighbours of a unit. Experts on several ranks are a unit beside that in whose end one
- * rank has them, so they have one rank's neighbours only if all that lies before them is whole blocks. */
+/* Numbers that share a scale are 64 neighbours of a unit. One rank has experts at the end of their block's unit; on several
+ * ranks they are a unit of their own, and keep their neighbours only if what lies before them fills whole blocks. */
 static sh_rc check_blocks(const struct sh_build *b, const struct sh_program *p)
 {
     bool gathers = b->options.gather_coded, states = b->options.training && b->options.state_dtype == SH_U8;
@@ -149,8 +150,8 @@ static sh_rc check_blocks(const struct sh_build *b, const struct sh_program *p)
             continue;
         return sh_fail(
             SH_E_USAGE,
-            "%s=int8: 64 neighbours share a scale, and with parallelism.expert_parallel_degree=%d those of %s "
-            "are others than on one rank, since parameters have no multiple of 64 elements; leave out int8, or "
+            "%s=int8: 64 neighbours share a scale, and with parallelism.expert_parallel_degree=%d %s has other "
+            "neighbours than on one rank, because sizes are not multiples of 64; leave out int8, or "
             "training.reproducible=mesh",
             gathers ? "parallelism.gather_dtype" : "optimizer.state_dtype", u->leaves, u->name);
     }

@@ -77,8 +77,8 @@ static sh_rc match(void *arg)
     struct load *l = arg;
     SH_TRY(sh_hf_match(l->folder, &l->index, l->set, l->family, l->may_lack, &l->match));
     if (l->match.lacks_labels)
-        sh_log_info("%s is of a language model: score.weight has initial values%s%s", l->folder,
-                    l->match.dropped ? ", in place of " : "", l->match.dropped ? l->match.dropped->name : "");
+        sh_log_info("%s holds a language model: %s%sscore.weight is the run's own", l->folder,
+                    l->match.dropped ? l->match.dropped->name : "", l->match.dropped ? " is left out, and " : "");
     return SH_OK;
 }
 

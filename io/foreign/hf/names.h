@@ -25,8 +25,8 @@ struct sh_hf_match {
     const struct sh_st_entry *dropped; /* output matrix of words, which is left out then; NULL: none */
 };
 
-/* `family`: of the model. may_lack: score.weight may be missing, in a folder of a language model. Errors: SH_E_DATA with name and cure: a tensor is missing, has another shape, has a type that
- * parameters cannot have, or does not belong to the model. */
+/* `family`: of the model. may_lack: the folder holds a language model, which has no score.weight. Errors: SH_E_DATA with name
+ * and cure: a tensor is missing, has another shape, has a type that parameters cannot have, or does not belong to the model. */
 sh_rc sh_hf_match(const char *folder, const struct sh_st_index *index, const struct sh_ckpt_set *set,
                   const char *family, bool may_lack, struct sh_hf_match *out);
 

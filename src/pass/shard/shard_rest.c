@@ -121,8 +121,8 @@ static struct sh_range squared_part(const struct sh_pass_options *opt, const str
     return sh_layout_split(part, sh_shard_replicas(opt, u), sh_group_index(&opt->mesh, u->replicate));
 }
 
-/* Nothing, which a rank squares that trains nothing: the last stage has no adapters, say. Its sum is 0, and not what came of
- * the step before. */
+/* A rank may train nothing: the last stage has no adapters, say. It squares an empty tensor, so that its sum is 0 and not
+ * that of the step before. */
 static struct sh_op square_none(struct sh_program *out)
 {
     struct sh_tensor none = sh_tensor_make(SH_MEM_GRAD, SH_F32, 1, (const int64_t[]){0}, "gradient.none");

@@ -109,7 +109,7 @@ static sh_rc check_tiles(const struct sh_config *c, int64_t tokens)
     return sh_fail(
         SH_E_USAGE,
         "sherd plan --longest: %lld tokens are %lld tiles of training.tile_rows=%lld in %d blocks, and more than %d "
-        "take minutes to plan; give more rows, or auto",
+        "take minutes to plan; give larger tiles",
         (long long)tokens, (long long)tiles, (long long)tile, c->model.n_layers, MOST_TILES);
 }
 
