@@ -88,6 +88,15 @@ static double flops_of_matrices(const struct sh_op_call *c)
     return flops;
 }
 
+double sh_op_copied(const struct sh_op_call *c)
+{
+    double flops = 0;
+
+    for (int i = 0; c->kind == SH_OP_ORTHO && i < c->attr->ortho.count; i++)
+        flops += sh_matrix_copied(&c->matrices[i], c->attr->ortho.steps);
+    return flops;
+}
+
 /* Other ranks or replicas have them: it returns at once. */
 static bool has_no_matrices(const struct sh_op_call *c)
 {

@@ -686,6 +686,9 @@ static inline bool sh_op_starts(const struct sh_op_info *info)
 /* Operations and bytes of one call (shapes and attr set). */
 struct sh_op_cost sh_op_cost(const struct sh_op_call *call);
 
+/* How many of these operations the kernels of CPUs leave out: one side of ORTHO's symmetric products is a copy. */
+double sh_op_copied(const struct sh_op_call *call);
+
 /* Pairs of a query and a key that it sees among T tokens, within documents of `mean` tokens, at least 1, if each token
  * ends one with the same probability. */
 double sh_op_pairs_in_documents(double mean, double T);

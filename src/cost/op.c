@@ -10,7 +10,6 @@
 
 #include "kernels/cuda/gemm/work_product.h"
 #include "kernels/cuda/work.h"
-#include "kernels/muon.h"
 #include "src/cost/nearby.h"
 
 #include <math.h>
@@ -162,6 +161,13 @@ int sh_price_dims(const struct sh_op_call *call, double dims[SH_POINT_DIMS])
     }
 }
 
+enum sh_dtype sh_price_act(const struct sh_op_call *call, enum sh_dtype act)
+{
+    if (call->kind != SH_OP_ORTHO)
+        return act;
+    return call->attr->ortho.narrow ? SH_BF16 : SH_F32;
+}
+
 /* A call or a measured point, reduced to what the formula needs. */
 struct work {
     enum sh_op_kind kind;
@@ -228,19 +234,21 @@ static void look_at_matrices(const struct sh_op_call *call, struct work *w)
 {
     const struct sh_op_attr *a = call->attr;
 
-    w->act = a->ortho.narrow ? SH_BF16 : SH_F32;
     w->narrowest = (double)a->ortho.most_short;
+    w->copied = sh_op_copied(call);
     w->launches = 0;
-    for (int i = 0; i < a->ortho.count; i++) {
+    for (int i = 0; i < a->ortho.count; i++)
         w->launches += (double)call->matrices[i].repeat * (4 * a->ortho.steps + 4);
-        w->copied += sh_matrix_copied(&call->matrices[i], a->ortho.steps);
-    }
 }
 
 static struct work work_of(const struct sh_op_call *call, enum sh_dtype act)
 {
     struct sh_op_cost cost = sh_op_cost(call);
-    struct work w = {.kind = call->kind, .act = act, .flops = fmax(0, cost.flops), .bytes = cost.bytes, .launches = 1};
+    struct work w = {.kind = call->kind,
+                     .act = sh_price_act(call, act),
+                     .flops = fmax(0, cost.flops),
+                     .bytes = cost.bytes,
+                     .launches = 1};
 
     w.n = sh_price_dims(call, w.dims);
     if (call->kind == SH_OP_ORTHO)

@@ -55,6 +55,10 @@ enum sh_cost_link {
 struct sh_price sh_price_op(const struct sh_machine *m, const struct sh_cost_faster *f, const struct sh_op_call *call,
                             enum sh_dtype act);
 
+/* The type of the products of a call of a program that computes in act, which is that of its points in machine files: ORTHO has
+ * its own. */
+enum sh_dtype sh_price_act(const struct sh_op_call *call, enum sh_dtype act);
+
 /* "bfloat16", "float16" or "float32", as in points. */
 const char *sh_price_type(enum sh_dtype act);
 

@@ -107,7 +107,7 @@ static void cost_kernel(const struct sh_exec_trace *t, struct sh_trace_timed *ti
 {
     struct sh_op_cost cost = sh_op_cost(&t->calls[timed->op]);
 
-    timed->flops = cost.flops;
+    timed->flops = cost.flops - (t->device->gpu ? 0 : sh_op_copied(&t->calls[timed->op]));
     timed->bytes = cost.bytes;
 }
 

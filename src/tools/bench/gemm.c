@@ -6,6 +6,7 @@
 #include "src/base/mem.h"
 #include "src/base/number/rng.h"
 #include "src/base/string/str.h"
+#include "src/cost/price.h"
 #include "src/run/run.h"
 #include "src/tools/bench/folder.h"
 #include "src/tools/bench/points.h"
@@ -35,6 +36,7 @@ static const struct product {
     {SH_OP_EXPERT_LINEAR_BWD_W, "experts, dW", 1, 0, 2, SH_OP_LINEAR_BWD_W},
     {SH_OP_HEAD_LOSS, "head, loss", 0, SH_NONE, SH_NONE, SH_OP_HEAD_LOSS},
     {SH_OP_HEAD_LOSS_GRAD, "head, loss and gradients", 0, SH_NONE, SH_NONE, SH_OP_HEAD_LOSS_GRAD},
+    {SH_OP_ORTHO, "orthogonal", SH_NONE, SH_NONE, SH_NONE, SH_OP_ORTHO},
 };
 
 struct shape {
@@ -128,6 +130,29 @@ static void add_apart(struct bench *b, int row)
     b->shapes[apart].apart = true;
 }
 
+/* Muon's matrices of one update. Ranks have others of them, and need the same rows: the name is that of all ranks' matrices, and
+ * the call with the most work of this rank is measured. */
+static void add_matrices(struct bench *b, const struct product *p, const struct sh_op_call *call, int repeat)
+{
+    enum sh_dtype dtype = sh_price_act(call, b->r->p->act);
+    double flops = sh_op_cost(call).flops - (b->r->device->gpu ? 0 : sh_op_copied(call));
+    char name[128];
+    int row;
+
+    add_square(b, dtype);
+    snprintf(name, sizeof name, "%s %s, %d of up to %lld x %lld", sh_dtype_name(dtype), p->name,
+             call->attr->ortho.count_all, (long long)call->attr->ortho.most_short,
+             (long long)call->attr->ortho.most_long);
+    row = row_of(b, name);
+    b->shapes[row].calls += repeat;
+    if (b->shapes[row].product && flops <= b->list.times[row].flops)
+        return;
+    b->list.times[row].flops = flops;
+    b->shapes[row].call = *call;
+    b->shapes[row].product = p;
+    b->shapes[row].dtype = dtype;
+}
+
 /* Calls of one shape share a row; `calls` counts how often a step makes them. The name reads
  * rows x wide_in -> wide_out. */
 static void add_call(struct bench *b, const struct product *p, const struct sh_op_call *call, int repeat)
@@ -173,7 +198,7 @@ static void find_shapes(struct bench *b)
             sh_program_call(p, &p->ops[i], &(struct sh_bases){{arena}}, &call);
             call.scalars = &b->scalars;
             call.queue = b->rate.queue;
-            add_call(b, kind, &call, p->sections[s].repeat);
+            (call.kind == SH_OP_ORTHO ? add_matrices : add_call)(b, kind, &call, p->sections[s].repeat);
         }
 }
 
@@ -290,6 +315,8 @@ static sh_rc time_shape(struct bench *b, int row, double *seconds)
         return sh_rate_product(&b->rate, s->dtype, seconds);
     for (int i = 0; i < SH_OP_MAX_IN; i++)
         fill(b, &s->call.in[i]);
+    if (s->call.kind == SH_OP_ORTHO)
+        fill(b, &s->call.out[0]); /* which is an operand too */
     if (s->product->first != SH_NONE)
         share_rows(b, &s->call, s->product->first);
     if (s->apart)
@@ -344,7 +371,7 @@ static sh_rc write_points(const struct bench *b)
             best = t->seconds[k] < best ? t->seconds[k] : best;
         if (i == b->square[dtype] && peaks[dtype])
             sh_bench_points_figure(&points, peaks[dtype], t->flops / best);
-        else if (i != b->square[dtype] && !b->shapes[i].apart)
+        else if (i != b->square[dtype] && !b->shapes[i].apart && t->flops > 0)
             sh_bench_points_op(&points, &b->shapes[i].call, dtype, t->seconds, rounds);
     }
     return sh_bench_points_write(&points, b->options, b->r);

@@ -52,7 +52,7 @@ void sh_bench_points_op(struct sh_bench_points *l, const struct sh_op_call *call
 {
     struct sh_machine_point *p = add(l, SH_POINT_OP, sh_op_info(call->kind)->name);
 
-    snprintf(p->type, sizeof p->type, "%s", sh_price_type(act));
+    snprintf(p->type, sizeof p->type, "%s", sh_price_type(sh_price_act(call, act)));
     p->n_dims = sh_price_dims(call, p->dims);
     set_seconds(p, seconds, rounds);
     if (is_there(l, p) || p->seconds <= 0)
