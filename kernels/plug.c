@@ -46,29 +46,43 @@ static const char *wrong_shape(const struct sherd_op *row)
     struct sh_op_shape s;
 
     if (!row->shape || !sh_shape_read(row->shape, row->flops, &s))
-        return "its shape or flops cannot be read; write them like \"x [N,F] act -> y [N,F] act\" and \"2NF\"";
+        return "it has no shape that can be read";
     if (s.n_out != 1 || s.n_in < 1 || s.n_in > (row->backward ? 1 : 2))
-        return row->backward ? "takes one input and makes one output"
-                             : "a backward takes dy, or dy and x, and makes dx; another operation names its backward";
+        return row->backward ? "it takes one input, such as gate and up side by side in [N,2F], and makes one output"
+                             : "a backward takes dy, or dy and x, and makes dx; another operation names its .backward";
     for (int i = 0; i < s.n_in; i++)
         if (!is_row_of_act(&s.in[i]))
-            return "an input is not rows of the compute type: [N,...] act or [n] act, without flags";
-    return is_row_of_act(&s.out[0]) ? NULL : "the output is not rows of the compute type: [N,...] act or [n] act";
+            return "an input is not rows of the compute type: [N,F] act, [N,2F] act, or [n] act if its shape does not matter";
+    return is_row_of_act(&s.out[0]) ? NULL : "the output is not rows of the compute type: [N,F] act or [n] act";
 }
 
 static const char *wrong_number(const struct sherd_number *rows, bool backward)
 {
     if (backward && rows[0].name)
-        return "a backward takes the numbers of its forward, and has none of its own";
+        return "it names no .backward, so it is the backward of another row, and has the numbers of that row";
     for (int i = 0; i < SHERD_NUMBERS && rows[i].name; i++) {
         const struct sherd_number *n = &rows[i];
 
         if (!is_name(n->name))
             return "the name of a number has other characters than letters, digits and _";
         if (!isfinite(n->min) || !isfinite(n->max) || !(n->value >= n->min && n->value <= n->max))
-            return "a number's default is not within its bounds";
+            return "a number's default is not within its bounds: {name, default, least, most}";
     }
     return NULL;
+}
+
+/* Which of a row's texts cannot be read, and from where on. NULL: both can. */
+static const char *unreadable(const struct sherd_op *row, char text[SH_PLUG_TEXT])
+{
+    const char *stop = row->shape ? sh_shape_stop(row->shape, row->flops) : NULL;
+    bool in_flops = stop && sh_shape_stop(row->shape, NULL) == NULL;
+
+    if (!stop)
+        return NULL;
+    snprintf(text, SH_PLUG_TEXT, "its %s cannot be read, from \"%.60s\" on; it should be like \"%s",
+             in_flops ? "flops" : "shape", stop,
+             in_flops ? "9NF\"" : "gu [N,2F] act -> h [N,F] act\", with names of at most 7 letters and digits");
+    return text;
 }
 
 const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
@@ -78,6 +92,8 @@ const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
 
     if (!is_name(row->name))
         return "a name has 1 to 31 letters, digits and _";
+    if (unreadable(row, text))
+        return text;
     wrong = wrong_shape(row);
     if (!wrong)
         wrong = wrong_number(row->number, !row->backward);
@@ -85,13 +101,10 @@ const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT])
         wrong = "it has no ref kernel, which says what is right";
     if (!wrong && sh_shape_read(row->shape, row->flops, &s) && (row->in_place < 0 || row->in_place > s.n_in))
         wrong = "in_place is no input, counted from 1";
-    if (!wrong)
-        return NULL;
-    snprintf(text, SH_PLUG_TEXT, "%s: %s", row->name, wrong);
-    return text;
+    return wrong;
 }
 
-const char *sh_plug_loss_wrong(const struct sherd_loss *row, char text[SH_PLUG_TEXT])
+const char *sh_plug_loss_wrong(const struct sherd_loss *row)
 {
     const char *wrong = wrong_number(row->number, false);
 
@@ -99,10 +112,7 @@ const char *sh_plug_loss_wrong(const struct sherd_loss *row, char text[SH_PLUG_T
         return "a name has 1 to 31 letters, digits and _";
     if (!wrong && !row->target == !row->pair)
         wrong = "a loss has one function, target or pair";
-    if (!wrong)
-        return NULL;
-    snprintf(text, SH_PLUG_TEXT, "%s: %s", row->name, wrong);
-    return text;
+    return wrong;
 }
 
 /* ---- adding ---- */
@@ -145,6 +155,11 @@ static sh_rc check_name(const char *name)
     return SH_OK;
 }
 
+static const char *name_of(const char *name)
+{
+    return name ? name : "(no name)";
+}
+
 /* The row itself, then its place among the others. */
 static sh_rc check_row(const struct sherd_op *rows, int n, int i)
 {
@@ -153,7 +168,7 @@ static sh_rc check_row(const struct sherd_op *rows, int n, int i)
     const struct sherd_op *backward;
 
     if (wrong)
-        return sh_fail(SH_E_USAGE, "%s", wrong);
+        return sh_fail(SH_E_USAGE, "%s: %s", name_of(rows[i].name), wrong);
     SH_TRY(check_name(rows[i].name));
     if (row_named(rows, i, rows[i].name))
         return sh_fail(SH_E_USAGE, "%s: another operation has this name", rows[i].name);
@@ -208,12 +223,11 @@ static void add_rows(const struct sherd_op *rows, int n)
 
 static sh_rc check_loss(const struct sherd_plugin *p, int i)
 {
-    char text[SH_PLUG_TEXT];
-    const char *wrong = sh_plug_loss_wrong(&p->losses[i], text);
+    const char *wrong = sh_plug_loss_wrong(&p->losses[i]);
     bool again = !wrong && row_named(p->ops, p->n_ops, p->losses[i].name);
 
     if (wrong)
-        return sh_fail(SH_E_USAGE, "%s", wrong);
+        return sh_fail(SH_E_USAGE, "%s: %s", name_of(p->losses[i].name), wrong);
     for (int j = 0; j < i; j++)
         again |= !strcmp(p->losses[j].name, p->losses[i].name);
     if (again)
@@ -241,6 +255,8 @@ sh_rc sh_plug_add(const struct sherd_plugin *library)
 {
     int n = library->n_ops + library->n_losses;
 
+    if (!n)
+        return sh_fail(SH_E_USAGE, "it has no rows: n_ops and n_losses are 0");
     if (library->n_ops < 0 || library->n_losses < 0 || n < 1 || n > SH_OP_PLUGS - n_plugs)
         return sh_fail(SH_E_USAGE, "%d operations and losses; there is room for 1 to %d more", n,
                        SH_OP_PLUGS - n_plugs);

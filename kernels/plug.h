@@ -12,10 +12,10 @@
  * what would be right; then none is added. */
 sh_rc sh_plug_add(const struct sherd_plugin *library);
 
-/* What is wrong with a row alone, as text; NULL: nothing. */
+/* What is wrong with a row alone, as text without its name; NULL: nothing. */
 enum { SH_PLUG_TEXT = 256 };
 const char *sh_plug_wrong(const struct sherd_op *row, char text[SH_PLUG_TEXT]);
-const char *sh_plug_loss_wrong(const struct sherd_loss *row, char text[SH_PLUG_TEXT]);
+const char *sh_plug_loss_wrong(const struct sherd_loss *row);
 
 /* The kind of that name; SH_OP_ROOM: there is none. */
 enum sh_op_kind sh_plug_find(const char *name);

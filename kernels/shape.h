@@ -72,6 +72,9 @@ struct sh_op_shape {
  * `text`. */
 bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape);
 
+/* Where reading such a text stops; NULL: it can be read to its end. */
+const char *sh_shape_stop(const char *text, const char *flops);
+
 /* The letter, if the formula is one letter alone with factor 1; otherwise 0 (shape_read.c). */
 char sh_formula_letter(const struct sh_formula *f);
 

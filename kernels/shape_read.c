@@ -199,14 +199,26 @@ static bool read_all(struct reader *r, const char *flops)
 }
 
 /* A row that cannot be parsed becomes a shape without operands, which tests/op/test_op.c looks for. */
-bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape)
+static const char *read(const char *text, const char *flops, struct sh_op_shape *shape)
 {
     struct reader r = {.at = text, .shape = shape};
-    bool right;
 
     *shape = (struct sh_op_shape){0};
-    right = read_all(&r, flops);
-    if (!right)
-        *shape = (struct sh_op_shape){0};
-    return right;
+    return read_all(&r, flops) ? NULL : r.at;
+}
+
+bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape)
+{
+    if (!read(text, flops, shape))
+        return true;
+    *shape = (struct sh_op_shape){0};
+    return false;
+}
+
+const char *sh_shape_stop(const char *text, const char *flops)
+{
+    struct sh_op_shape shape;
+    const char *stop = read(text, flops, &shape);
+
+    return stop ? stop + strspn(stop, " ") : NULL;
 }

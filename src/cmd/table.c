@@ -281,6 +281,8 @@ static const struct sh_cmd_option report[] = {
 static const struct sh_cmd_option plugin[] = {
     {.name = "--trust", .value = "WHO", .help = "owner: open only files that no other user may have written; any: all; "
      "default owner"},
+    {.name = "--device", .value = "WHERE", .help = "cuda: try cuda kernels too, on the first GPU that this process sees; "
+     "default: only kernels for CPUs"},
     {0},
 };
 

@@ -12,19 +12,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { OPS = SH_PLUGIN_OPS, LOSSES = SH_PLUGIN_LOSSES, GPUS = SH_PLUGIN_GPUS, BOTH = OPS | LOSSES };
+
 const struct sh_plugin_check sh_plugin_checks[] = {
     {"text", "the row can be read, its letters are defined, and its backward, if it has one, is of the same tensors",
-     true},
-    {"gradient", "the backward, or the slope, is the derivative, by differences in float64", true},
-    {"numbers", "each number changes what is made", true},
-    {"types", "each kernel in float32, bfloat16 and float16 gives what ref gives in float64", false},
-    {"outside", "nothing outside of operands is read or written, and the whole output is written", false},
-    {"nan", "a NaN in the input, or in dy, reaches the output", true},
-    {"bits", "equal bits in a second call, with 1 to 3 threads, at shifted addresses, and for parts of the rows", true},
-    {"in place", "equal bits in the memory of an input, where the row says so", false},
-    {"process", "a call leaks no memory, and leaves threads, rounding and subnormal numbers as they are", true},
-    {"flops", "the operations that the row declares take a time that they can take", false},
-    {NULL, NULL, false},
+     BOTH},
+    {"gradient", "the backward, or the slope, is the derivative, by differences in float64", BOTH},
+    {"sign", "the loss falls for some as the target, or the chosen answer, becomes likelier", LOSSES},
+    {"numbers", "each number changes what is made, which is finite at its bounds", BOTH},
+    {"types", "each kernel in float32, bfloat16 and float16 gives what ref gives in float64", OPS},
+    {"outside", "nothing outside of operands is read or written, and the whole output is written", OPS},
+    {"nan", "a NaN in the input, or in dy, reaches the output", BOTH},
+    {"bits", "equal bits in a second call, with 1 to 3 threads, at shifted addresses, and for parts of the rows", BOTH},
+    {"in place", "equal bits in the memory of an input, where the row says so", OPS},
+    {"queue", "a cuda kernel puts its work into call->queue", GPUS},
+    {"process", "a call leaks no memory, and leaves threads, rounding and subnormal numbers as they are", BOTH},
+    {"flops", "the operations that the row declares take a time that they can take", OPS},
+    {NULL, NULL, 0},
 };
 
 static const struct sherd_op *find(const struct sherd_plugin *p, const char *name)
@@ -47,6 +51,15 @@ static struct sh_subject subject_of(const struct sherd_plugin *p, int i, bool br
     return s;
 }
 
+static void tell(FILE *out, const char *row, const char *check, const char *what)
+{
+    char *line = sh_strfmt("%s: %s: %s\n", row ? row : "(no name)", check, what);
+
+    fputs(line, out);
+    sh_trying_found(line);
+    free(line);
+}
+
 /* A row that cannot be read is not run, nor one whose backward cannot. */
 static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
 {
@@ -56,11 +69,11 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
     int failed = 0, threads = omp_get_max_threads();
 
     if (!unreadable && s.row->backward && !s.backward)
-        unreadable = "its backward is no row of this file";
-    if (!unreadable && s.backward)
-        unreadable = sh_plug_wrong(s.backward, text);
+        unreadable = "its .backward is the name of no row of this file";
+    if (!unreadable && s.backward && sh_plug_wrong(s.backward, text))
+        unreadable = "its backward is wrong";
     if (unreadable) {
-        fprintf(out, "%s: text: %s\n", s.row->name ? s.row->name : "(no name)", unreadable);
+        tell(out, s.row->name, "text", unreadable);
         return 1;
     }
     sh_trying_row(s.row->name);
@@ -72,7 +85,7 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
         s.wrong[0] = '\0';
         if ((brief && !row->brief) || row->holds(&s))
             continue;
-        fprintf(out, "%s: %s: %s\n", s.row->name, row->check, s.wrong);
+        tell(out, s.row->name, row->check, s.wrong);
         failed++;
         if (c == 0) /* the others need what the text says */
             break;
@@ -83,12 +96,12 @@ static int check_row(const struct sherd_plugin *p, int i, bool brief, FILE *out)
 
 static int check_loss(const struct sherd_loss *loss, bool brief, FILE *out)
 {
-    char text[SH_PLUG_TEXT], where_wrong[SH_LOSS_WRONG];
-    const char *unreadable = sh_plug_loss_wrong(loss, text);
+    char where_wrong[SH_LOSS_WRONG];
+    const char *unreadable = sh_plug_loss_wrong(loss);
     int failed = 0;
 
     if (unreadable) {
-        fprintf(out, "%s: text: %s\n", loss->name ? loss->name : "(no name)", unreadable);
+        tell(out, loss->name, "text", unreadable);
         return 1;
     }
     sh_trying_row(loss->name);
@@ -100,7 +113,7 @@ static int check_loss(const struct sherd_loss *loss, bool brief, FILE *out)
         sh_trying_check(row->check);
         if (row->holds(loss, where_wrong))
             continue;
-        fprintf(out, "%s: %s: %s\n", loss->name, row->check, where_wrong);
+        tell(out, loss->name, row->check, where_wrong);
         failed++;
     }
     return failed;
@@ -111,6 +124,9 @@ int sh_plugin_check(const struct sherd_plugin *library, FILE *out)
     int failed = 0;
 
     sh_trying_watched(true);
+    sh_trying_row("rows");
+    sh_trying_check("text");
+    sh_trying_call("are there as many as n_ops says?");
     for (int i = 0; i < library->n_ops; i++)
         failed += check_row(library, i, false, out);
     for (int i = 0; i < library->n_losses; i++)

@@ -8,10 +8,12 @@
 
 #include <stdio.h>
 
+enum { SH_PLUGIN_OPS = 1, SH_PLUGIN_LOSSES = 2, SH_PLUGIN_GPUS = 4 };
+
 /* The name of a check, and what it looks for. name NULL: the end. */
 struct sh_plugin_check {
     const char *name, *what;
-    bool of_losses; /* they are tried, too */
+    int of; /* what is tried: a set */
 };
 extern const struct sh_plugin_check sh_plugin_checks[];
 

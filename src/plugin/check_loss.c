@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { POINTS = 200, SETS = 2 };
+enum { POINTS = 200, SETS = 3 };
 
 /* What a loss is called with, and what it makes. */
 struct point {
@@ -44,17 +44,21 @@ static double logp_of(int point, int what)
     return -0.001 * pow(50000, draw(point, what));
 }
 
-/* Numbers are the defaults in one set, and others in the second. */
+/* Numbers are the defaults in one set, and others in the rest. */
 static void put_numbers(const struct sherd_loss *loss, int set, double number[SHERD_NUMBERS])
 {
     for (int k = 0; k < SHERD_NUMBERS; k++) {
         const struct sherd_number *n = &loss->number[k];
         double more = n->value + 0.25 * fabs(n->value) + 0.125;
 
-        number[k] = set == 0 ? n->value : more < n->max ? more : (n->min + n->value) / 2;
+        number[k] = set == 0        ? n->value
+                    : set == 2      ? n->min + (n->value - n->min) / 4
+                    : more < n->max ? more
+                                    : (n->min + n->value) / 2;
     }
 }
 
+/* Some pairs have answers of one length, or are as likely as in the reference: each is before the first step. */
 static struct point point_at(const struct sherd_loss *loss, int point, int set)
 {
     struct point p;
@@ -64,8 +68,10 @@ static struct point point_at(const struct sherd_loss *loss, int point, int set)
 
         a->targets = loss->target ? 1 : 1 + floor(40 * draw(point, 4 * k));
         a->logp = logp_of(point, 4 * k + 1) * a->targets;
-        a->reference = a->logp + 4 * draw(point, 4 * k + 2) - 2;
+        a->reference = point % 32 == 1 ? a->logp : a->logp + 4 * draw(point, 4 * k + 2) - 2;
     }
+    if (point % 32 == 2)
+        p.answer[1].targets = p.answer[0].targets;
     put_numbers(loss, set, p.number);
     return p;
 }
@@ -95,13 +101,18 @@ static double side(const struct sherd_loss *loss, struct point p, int k, double 
     return (call(loss, &p).value - at) / (p.answer[k].logp - was);
 }
 
-static bool is_slope(const struct sherd_loss *loss, const struct point *p, int k, char text[SH_LOSS_WRONG])
+static bool is_slope(const struct sherd_loss *loss, const struct point *p, int k, int *kinks, char text[SH_LOSS_WRONG])
 {
     double h = 1e-5 * fmin(1, -p->answer[k].logp), right = side(loss, *p, k, h), left = side(loss, *p, k, -h);
     double difference = (left + right) / 2, slope = call(loss, p).slope[k];
 
-    if (!(fabs(left - right) <= 1e-2 * (fabs(left) + fabs(right)) + 1e-4)) /* a kink */
+    if (!isfinite(call(loss, p).value) || !isfinite(slope))
+        return wrong(text, "the loss is %g and a slope %g (log-probability %.5g)", call(loss, p).value, slope,
+                     p->answer[k].logp);
+    if (!(fabs(left - right) <= 1e-2 * (fabs(left) + fabs(right)) + 1e-4)) { /* a kink */
+        ++*kinks;
         return true;
+    }
     if (fabs(slope - difference) <= 1e-4 * fabs(difference) + 1e-6)
         return true;
     return wrong(text, "the slope%s is %.7g where the difference of the loss is %.7g (log-probability %.5g)",
@@ -113,15 +124,37 @@ static bool is_slope(const struct sherd_loss *loss, const struct point *p, int k
 
 static bool has_slopes(const struct sherd_loss *loss, char text[SH_LOSS_WRONG])
 {
+    int kinks = 0;
+
     for (int set = 0; set < SETS; set++)
         for (int i = 0; i < POINTS; i++)
             for (int k = 0; k < answers_of(loss); k++) {
                 struct point p = point_at(loss, i, set);
 
-                if (!is_slope(loss, &p, k, text))
+                if (!is_slope(loss, &p, k, &kinks, text))
                     return false;
             }
-    return true;
+    return kinks * 10 <= SETS * POINTS ? true
+                                       : wrong(text, "it jumps in more than a tenth of points; is it made in double?");
+}
+
+/* ---- sign ---- */
+
+/* That a loss teaches nothing but what is unlikely is no error of mathematics, so a run does not refuse it. */
+static bool has_sign(const struct sherd_loss *loss, char text[SH_LOSS_WRONG])
+{
+    for (int i = 0; i < POINTS; i++) {
+        struct point p = point_at(loss, i, 0);
+        struct made m = call(loss, &p);
+
+        if (m.slope[0] < 0 || m.slope[1] > 0)
+            return true;
+    }
+    return wrong(
+        text,
+        loss->target
+            ? "it rises for each target that becomes likelier: is a sign wrong?"
+            : "it falls for no chosen answer that becomes likelier, and for no rejected one that does not: is a sign wrong?");
 }
 
 /* ---- numbers ---- */
@@ -131,11 +164,33 @@ static bool same(struct made a, struct made b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
+/* With a number that a configuration may give. */
+static bool is_finite(const struct sherd_loss *loss, int number, double value)
+{
+    bool finite = true;
+
+    for (int i = 0; i < POINTS; i++) {
+        struct point p = point_at(loss, i, 0);
+        struct made m;
+
+        p.number[number] = value;
+        m = call(loss, &p);
+        finite &= isfinite(m.value) && isfinite(m.slope[0]) && isfinite(m.slope[1]);
+    }
+    return finite;
+}
+
 static bool uses_numbers(const struct sherd_loss *loss, char text[SH_LOSS_WRONG])
 {
     for (int k = 0; k < SHERD_NUMBERS && loss->number[k].name; k++) {
-        bool changes = loss->number[k].min == loss->number[k].max;
+        const struct sherd_number *n = &loss->number[k];
+        const double ends[] = {n->min, n->max};
+        bool changes = n->min == n->max;
 
+        for (int e = 0; e < 2; e++)
+            if (!is_finite(loss, k, ends[e]))
+                return wrong(text, "the loss or a slope is not finite if %s is %g, which its bounds allow", n->name,
+                             ends[e]);
         for (int i = 0; i < POINTS && !changes; i++) {
             struct point p = point_at(loss, i, 0), other = p;
 
@@ -214,8 +269,6 @@ static bool leaves_process(const struct sherd_loss *loss, char text[SH_LOSS_WRON
     return done ? wrong(text, "%s", done) : true;
 }
 
-const struct sh_loss_check sh_loss_checks[SH_LOSS_CHECKS] = {{"gradient", true, has_slopes},
-                                                             {"numbers", false, uses_numbers},
-                                                             {"nan", false, shows_nan},
-                                                             {"bits", true, has_same_bits},
-                                                             {"process", false, leaves_process}};
+const struct sh_loss_check sh_loss_checks[SH_LOSS_CHECKS] = {
+    {"gradient", true, has_slopes}, {"sign", false, has_sign},     {"numbers", false, uses_numbers},
+    {"nan", false, shows_nan},      {"bits", true, has_same_bits}, {"process", false, leaves_process}};

@@ -16,7 +16,7 @@ struct sh_loss_check {
     bool (*holds)(const struct sherd_loss *loss, char wrong[SH_LOSS_WRONG]);
 };
 
-enum { SH_LOSS_CHECKS = 5 };
+enum { SH_LOSS_CHECKS = 6 };
 extern const struct sh_loss_check sh_loss_checks[SH_LOSS_CHECKS];
 
 #endif

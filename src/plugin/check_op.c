@@ -5,7 +5,7 @@
 #include "src/base/time.h"
 #include "src/plugin/check.h"
 #include "src/plugin/process.h"
-#include "src/plugin/trial.h"
+#include "src/plugin/trial_gpu.h"
 #include "src/plugin/trying.h"
 
 #include <math.h>
@@ -17,8 +17,9 @@
 
 static const struct {
     int64_t rows, width;
-} sizes[] = {{3, 5}, {7, 9}, {1, 1}, {13, 17}, {1, 2}, {2, 1}, {5, 3}, {4, 8}, {2, 33}, {4099, 2}, {1, 515}, {31, 7}};
-enum { SIZES = sizeof sizes / sizeof sizes[0], BRIEF_SIZES = 2, SMALL = 300, THREADS = 3 };
+} sizes[] = {{3, 5}, {7, 9},  {1, 1},    {13, 17}, {1, 2},  {2, 1},    {5, 3},
+             {4, 8}, {2, 33}, {4099, 2}, {1, 515}, {31, 7}, {65549, 2}};
+enum { SIZES = sizeof sizes / sizeof sizes[0] - 1, LARGE = SIZES, BRIEF_SIZES = 2, SMALL = 300, THREADS = 3 };
 static const enum sh_dtype acts[] = {SH_F32, SH_BF16, SH_F16};
 enum { ACTS = sizeof acts / sizeof acts[0] };
 
@@ -38,7 +39,10 @@ void sh_subject_take_numbers(struct sh_subject *s, int size)
         const struct sherd_number *n = &s->forward->number[k];
         double more = n->value + 0.25 * fabs(n->value) + 0.125;
 
-        s->number[k] = size % 2 == 0 ? n->value : more < n->max ? more : (n->min + n->value) / 2;
+        s->number[k] = size % 3 == 0   ? n->value
+                       : size % 3 == 2 ? n->min + (n->value - n->min) / 4
+                       : more < n->max ? more
+                                       : (n->min + n->value) / 2;
     }
 }
 
@@ -54,26 +58,37 @@ __attribute__((format(printf, 2, 3))) static bool wrong(struct sh_subject *s, co
     return false;
 }
 
-/* "cpu, [3,10] bf16", for messages. */
+/* "cpu, x [3,10] bf16", for messages. */
 enum { WHERE = 64 };
 static const char *where(const struct sh_trial *t, sherd_kernel kernel, char text[WHERE])
 {
     const struct sh_operand *x = &t->call.in[t->shape.n_in - 1];
 
-    snprintf(text, WHERE, "%s, %s [%lld,%lld] %s", kernel == t->row->ref ? "ref" : "cpu",
+    snprintf(text, WHERE, "%s, %s [%lld,%lld] %s",
+             kernel == t->row->ref   ? "ref"
+             : kernel == t->row->cpu ? "cpu"
+                                     : "cuda",
              t->shape.in[t->shape.n_in - 1].name, (long long)x->dim[0], (long long)x->dim[1], sh_dtype_name(x->dtype));
     return text;
 }
 
-/* A kernel's failure is a result, too. */
-static bool run(struct sh_subject *s, struct sh_trial *t, sherd_kernel kernel)
+/* A kernel's failure is a result, too; that of a GPU is the last. */
+static bool run_late(struct sh_subject *s, struct sh_trial *t, sherd_kernel kernel, bool late)
 {
     char text[WHERE];
     int rc;
 
     sh_trying_call(where(t, kernel, text));
-    rc = kernel(&t->call);
+    if (!sh_trial_gpu_is_open() || kernel != t->row->cuda)
+        rc = kernel(&t->call);
+    else if (sh_trial_gpu_run(t, late, &rc) != SH_OK)
+        sh_trying_end(sh_error_text());
     return rc == 0 || wrong(s, "the kernel returned %d (%s)", rc, where(t, kernel, text));
+}
+
+static bool run(struct sh_subject *s, struct sh_trial *t, sherd_kernel kernel)
+{
+    return run_late(s, t, kernel, false);
 }
 
 static double out_of(const struct sh_trial *t, int64_t i)
@@ -134,14 +149,19 @@ static bool check_letters(struct sh_subject *s, const struct sh_op_shape *shape)
     }
     if (letter)
         return wrong(s, "no dim is the letter %c alone, so nothing says what it is", letter);
-    return shape->flops.n > 0 && shape->flops.term[0].letters[0] ? true
-                                                                 : wrong(s, "flops does not grow with the operands");
+    return shape->flops.n > 0 && shape->flops.term[0].letters[0]
+               ? true
+               : wrong(
+                     s,
+                     "flops is missing, or does not grow with the operands: count additions and multiplications, as in 9NF");
 }
 
 static bool check_text(struct sh_subject *s)
 {
     struct sh_op_shape f, b;
 
+    if (sh_trial_gpu_is_open() && !s->row->cuda)
+        return wrong(s, "it has no cuda kernel");
     if (!sh_shape_read(s->row->shape, s->row->flops, &f) || !check_letters(s, &f))
         return false;
     if (!s->backward)
@@ -174,21 +194,24 @@ static double weighed(struct slopes *g, int64_t j, double h)
     return sum;
 }
 
-/* Where the slopes to both sides differ there is a kink, or a jump, and no derivative. */
+/* Where the slopes to both sides differ there is a kink, or a jump, and no derivative. At 0, where many functions have
+ * one, anything between both is right. */
 static bool check_element(struct sh_subject *s, struct slopes *g, int64_t j)
 {
     double h = 1e-6 * fmax(1, fabs(g->x[j])), up = weighed(g, j, h), down = weighed(g, j, -h);
     double slope = (up - down) / (2 * h), dx = out_of(&g->back, j);
     double left = -down / h, right = up / h;
+    const struct sh_operand *x = &g->y.call.in[0];
 
-    if (!(fabs(left - right) <= 1e-3 * (1 + fabs(left) + fabs(right)))) {
+    if (g->x[j] != 0 && !(fabs(left - right) <= 1e-3 * (1 + fabs(left) + fabs(right)))) {
         g->skipped++;
         return true;
     }
-    if (fabs(dx - slope) <= 1e-6 * (1 + fabs(slope)))
+    if (fabs(dx - slope) <= 1e-6 * (1 + fabs(slope)) + (g->x[j] != 0 ? 0 : fabs(left - right) / 2))
         return true;
-    return wrong(s, "%s gives %.7g where the difference of ref is %.7g (x = %.5g)", s->backward->name, dx, slope,
-                 g->x[j]);
+    return wrong(s, "%s gives %.7g where the difference of ref is %.7g (element [%lld,%lld] of %s, %.5g)",
+                 s->backward->name, dx, slope, (long long)(j / x->dim[1]), (long long)(j % x->dim[1]),
+                 g->y.shape.in[0].name, g->x[j]);
 }
 
 static bool check_slopes(struct sh_subject *s, struct slopes *g)
@@ -213,10 +236,40 @@ static bool check_slopes(struct sh_subject *s, struct slopes *g)
     return right && g->skipped * 10 > g->n + 10 ? wrong(s, "ref jumps in more than a tenth of its elements") : right;
 }
 
+/* Whether the ref of a row makes about the same in both types, which one that reads float alone does not. */
+static bool knows_types(struct sh_subject *s, const struct sherd_op *row)
+{
+    struct sh_trial_size size = size_of(0, SH_F32), in_f64 = size;
+    struct sh_trial t, exact;
+    double largest = 0;
+    bool right, same = true;
+
+    in_f64.act = SH_F64;
+    sh_trial_make(row, s->number, &size, &t);
+    sh_trial_make(row, s->number, &in_f64, &exact);
+    right = run(s, &t, row->ref) && run(s, &exact, row->ref);
+    for (int64_t i = 0; i < sh_operand_elems(&exact.call.out[0]); i++)
+        largest = fmax(largest, fabs(out_of(&exact, i)));
+    for (int64_t i = 0; right && i < sh_operand_elems(&exact.call.out[0]); i++)
+        if (isnan(out_of(&t, i)))
+            right = wrong(s, "ref of %s makes NaN, does not write all of its output, or reads it (element %lld)",
+                          row->name, (long long)i);
+    for (int64_t i = 0; i < sh_operand_elems(&exact.call.out[0]); i++)
+        same &= fabs(out_of(&t, i) - out_of(&exact, i)) <= 1e-3 * largest;
+    sh_trial_free(&t);
+    sh_trial_free(&exact);
+    return right && !same
+               ? wrong(
+                     s,
+                     "ref of %s makes other numbers in float64 than in float32: sh_operand_get() and sh_operand_set() know the types",
+                     row->name)
+               : right;
+}
+
 /* x of the operation is that of its backward, and dy is something else. */
 static bool check_gradient(struct sh_subject *s)
 {
-    bool right = true;
+    bool right = !s->backward || (knows_types(s, s->row) && knows_types(s, s->backward));
 
     for (int i = 0; s->backward && right && i < sizes_of(s); i++) {
         struct sh_trial_size size = size_of(i, SH_F64), of_x = size;
@@ -262,11 +315,35 @@ static bool changes(struct sh_subject *s, int number)
     return found;
 }
 
+/* Whether ref makes numbers of a row when one number of the operation is `value`, which a configuration may give. */
+static bool is_finite(struct sh_subject *s, int number, double value)
+{
+    struct sh_trial_size size = size_of(0, SH_F64);
+    struct sh_trial t;
+    bool right, finite = true;
+
+    sh_subject_take_numbers(s, 0);
+    s->number[number] = value;
+    sh_trial_make(s->row, s->number, &size, &t);
+    right = run(s, &t, s->row->ref);
+    for (int64_t i = 0; i < sh_operand_elems(&t.call.out[0]); i++)
+        finite &= isfinite(out_of(&t, i)) != 0;
+    sh_trial_free(&t);
+    return right && !finite ? wrong(s, "what ref makes is not finite if %s is %g, which its bounds allow",
+                                    s->forward->number[number].name, value)
+                            : right;
+}
+
 static bool check_numbers(struct sh_subject *s)
 {
-    for (int k = 0; s->row == s->forward && k < SHERD_NUMBERS && s->row->number[k].name; k++)
-        if (s->row->number[k].min < s->row->number[k].max && !changes(s, k))
-            return wrong(s, "%s changes nothing that ref makes", s->row->number[k].name);
+    for (int k = 0; k < SHERD_NUMBERS && s->forward->number[k].name; k++) {
+        const struct sherd_number *n = &s->forward->number[k];
+
+        if (!is_finite(s, k, n->min) || !is_finite(s, k, n->max))
+            return false;
+        if (s->row == s->forward && n->min < n->max && !changes(s, k))
+            return wrong(s, "%s changes nothing that ref makes", n->name);
+    }
     return true;
 }
 
@@ -275,7 +352,7 @@ static bool check_numbers(struct sh_subject *s)
 /* How far results of one type may be apart that follow from the same numbers: a rounding, and sums in f32. */
 static double near(enum sh_dtype act, double of, double largest)
 {
-    double eps = act == SH_BF16 ? 0x1p-7 : act == SH_F16 ? 0x1p-10 : 0x1p-20;
+    double eps = act == SH_BF16 ? 0x1.04p-8 : act == SH_F16 ? 0x1.04p-11 : 0x1p-20;
 
     return eps * fabs(of) + 2e-6 * largest + (act == SH_F16 ? 1e-7 : 1e-30);
 }
@@ -314,7 +391,7 @@ static bool check_type(struct sh_subject *s, int i, enum sh_dtype act, sherd_ker
     return right;
 }
 
-/* Calls f(s, size, act, kernel) for each of them, until one is false. */
+/* Calls f(s, size, act, kernel) for each of them, until one is false. Nothing runs in float16 on GPUs. */
 typedef bool try_call(struct sh_subject *s, int size, enum sh_dtype act, sherd_kernel kernel);
 
 static bool for_each(struct sh_subject *s, try_call *f)
@@ -327,13 +404,21 @@ static bool for_each(struct sh_subject *s, try_call *f)
             right = right && f(s, i, acts[a], s->row->ref);
             if (s->row->cpu)
                 right = right && f(s, i, acts[a], s->row->cpu);
+            if (sh_trial_gpu_is_open() && acts[a] != SH_F16)
+                right = right && f(s, i, acts[a], s->row->cuda);
         }
     return right;
 }
 
+/* And as many rows as neither 16 bits nor the blocks of a grid count. */
 static bool check_types(struct sh_subject *s)
 {
-    return for_each(s, check_type);
+    const sherd_kernel kernels[] = {s->row->ref, s->row->cpu, sh_trial_gpu_is_open() ? s->row->cuda : NULL};
+    bool right = for_each(s, check_type);
+
+    for (size_t k = 0; k < sizeof kernels / sizeof kernels[0]; k++)
+        right = right && (!kernels[k] || check_type(s, LARGE, SH_F32, kernels[k]));
+    return right;
 }
 
 /* ---- outside ---- */
@@ -389,8 +474,8 @@ static bool has_nan(const struct sh_trial *t)
     return found;
 }
 
-/* Whether the output follows from element j of the first input at all. */
-static bool depends(struct sh_trial *t, struct sh_trial *other, int64_t j, sherd_kernel kernel)
+/* Whether the output of ref follows from element j of the first input at all. */
+static bool depends(struct sh_trial *t, struct sh_trial *other, int64_t j)
 {
     struct sh_operand *x = &other->call.in[0];
     const double was = sh_operand_get(x, j), tries[] = {was + 1, was - 1, -was, 0.5};
@@ -398,7 +483,7 @@ static bool depends(struct sh_trial *t, struct sh_trial *other, int64_t j, sherd
 
     for (int k = 0; k < 4 && !found; k++) {
         sh_operand_set(x, j, tries[k]);
-        found = kernel(&other->call) == 0 && !sh_trial_same(t, other);
+        found = t->row->ref(&other->call) == 0 && !sh_trial_same(t, other);
     }
     sh_operand_set(x, j, was);
     return found;
@@ -414,11 +499,11 @@ static bool check_nan_of(struct sh_subject *s, int i, enum sh_dtype act, sherd_k
 
     sh_trial_make(s->row, s->number, &size, &t);
     sh_trial_make(s->row, s->number, &size, &other);
-    right = run(s, &t, kernel);
+    right = run(s, &t, s->row->ref);
     for (int64_t j = 0, n = sh_operand_elems(&t.call.in[0]); right && j < n; j += n < SMALL ? 1 : n / 8) {
         double was = sh_operand_get(&other.call.in[0], j);
 
-        if (!depends(&t, &other, j, kernel))
+        if (!depends(&t, &other, j))
             continue;
         sh_operand_set(&other.call.in[0], j, NAN);
         right = run(s, &other, kernel);
@@ -484,8 +569,9 @@ static bool check_bits_of(struct sh_subject *s, int i, enum sh_dtype act, sherd_
     right = run(s, &t, kernel);
     for (int threads = 1; threads <= THREADS; threads++) {
         omp_set_num_threads(threads);
-        right = right &&
-                same_bits(s, &t, &size, kernel, threads == 1 ? "in a second call" : "with another number of threads");
+        right = right && same_bits(s, &t, &size, kernel,
+                                   threads == 1 || kernel == s->row->cuda ? "in a second call"
+                                                                          : "with another number of threads");
     }
     for (int k = 0; k < 3; k++) {
         again.shift = shifts[k];
@@ -497,9 +583,26 @@ static bool check_bits_of(struct sh_subject *s, int i, enum sh_dtype act, sherd_
     return right;
 }
 
+/* So many rows that threads meet. */
+static bool check_threads(struct sh_subject *s, sherd_kernel kernel)
+{
+    const struct sh_trial_size size = size_of(LARGE, SH_F32);
+    struct sh_trial t;
+    bool right;
+
+    sh_trial_make(s->row, s->number, &size, &t);
+    right = run(s, &t, kernel);
+    omp_set_num_threads(THREADS);
+    for (int i = 0; i < 4; i++)
+        right = right && same_bits(s, &t, &size, kernel, "with another number of threads");
+    omp_set_num_threads(1);
+    sh_trial_free(&t);
+    return right;
+}
+
 static bool check_bits(struct sh_subject *s)
 {
-    return for_each(s, check_bits_of);
+    return for_each(s, check_bits_of) && (s->brief || !s->row->cpu || check_threads(s, s->row->cpu));
 }
 
 /* ---- in place ---- */
@@ -528,6 +631,37 @@ static bool check_in_place_of(struct sh_subject *s, int i, enum sh_dtype act, sh
 static bool check_in_place(struct sh_subject *s)
 {
     return s->row->in_place ? for_each(s, check_in_place_of) : true;
+}
+
+/* ---- queue ---- */
+
+static bool is_all_nan(const struct sh_trial *t)
+{
+    bool all = true;
+
+    for (int64_t i = 0; i < sh_operand_elems(&t->call.out[0]); i++)
+        all &= isnan(out_of(t, i)) != 0;
+    return all;
+}
+
+/* Operands come to the GPU only after the kernel was called: work in another stream finds NaN. */
+static bool check_queue(struct sh_subject *s)
+{
+    struct sh_trial_size size = size_of(0, SH_F32);
+    struct sh_trial t, late;
+    char text[WHERE];
+    bool right;
+
+    if (!sh_trial_gpu_is_open())
+        return true;
+    sh_trial_make(s->row, s->number, &size, &t);
+    sh_trial_make(s->row, s->number, &size, &late);
+    right = run(s, &t, s->row->cuda) && run_late(s, &late, s->row->cuda, true);
+    if (right && (is_all_nan(&late) || !sh_trial_same(&t, &late)))
+        right = wrong(s, "it does not wait for the work that is in call->queue (%s)", where(&t, s->row->cuda, text));
+    sh_trial_free(&t);
+    sh_trial_free(&late);
+    return right;
 }
 
 /* ---- process ---- */
@@ -611,12 +745,14 @@ static bool check_flops(struct sh_subject *s)
     enum { TIMES = 30 };
     const struct sh_trial_size size = {.rows = 64, .width = 1024, .act = SH_F32, .rounded = SH_F32};
     const struct sh_op_call none = {0};
+    const sherd_kernel kernel = s->row->cpu ? s->row->cpu : s->row->ref;
     double rate, fast = usual_rate(&size, false), slow = usual_rate(&size, true);
     struct sh_trial t;
 
     sh_trial_make(s->row, s->number, &size, &t);
-    rate =
-        sh_formula_value(&t.shape.flops, &t.letters, &none) / seconds_of(&t, s->row->cpu ? s->row->cpu : s->row->ref);
+    if (!run(s, &t, kernel))
+        return false;
+    rate = sh_formula_value(&t.shape.flops, &t.letters, &none) / seconds_of(&t, kernel);
     sh_trial_free(&t);
     if (rate < TIMES * fast && rate > slow / TIMES)
         return true;
@@ -625,8 +761,8 @@ static bool check_flops(struct sh_subject *s)
 }
 
 const struct sh_op_check sh_op_checks[SH_OP_CHECKS] = {
-    {"text", true, check_text},    {"gradient", true, check_gradient},  {"numbers", false, check_numbers},
-    {"types", false, check_types}, {"outside", true, check_outside},    {"nan", false, check_nan},
-    {"bits", true, check_bits},    {"in place", false, check_in_place}, {"process", false, check_process},
-    {"flops", false, check_flops},
+    {"text", true, check_text},        {"gradient", true, check_gradient},  {"numbers", false, check_numbers},
+    {"types", false, check_types},     {"outside", true, check_outside},    {"nan", false, check_nan},
+    {"bits", true, check_bits},        {"in place", false, check_in_place}, {"queue", false, check_queue},
+    {"process", false, check_process}, {"flops", false, check_flops},
 };

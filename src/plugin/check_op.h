@@ -14,7 +14,7 @@ struct sh_subject {
     char wrong[256]; /* "" while nothing is */
 };
 
-/* The row's numbers are the defaults on every other shape, and others on the rest. */
+/* The row's numbers are the defaults on every third shape, and others on the rest. */
 void sh_subject_take_numbers(struct sh_subject *s, int size);
 
 /* check: of sh_plugin_checks. holds: whether the row keeps it; if not, `wrong` says at which call. It stops there. For
@@ -25,7 +25,7 @@ struct sh_op_check {
     bool (*holds)(struct sh_subject *s);
 };
 
-enum { SH_OP_CHECKS = 10 };
+enum { SH_OP_CHECKS = 11 };
 extern const struct sh_op_check sh_op_checks[SH_OP_CHECKS];
 
 #endif

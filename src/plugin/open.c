@@ -61,7 +61,7 @@ static sh_rc load(const char *path, const struct sherd_plugin **library)
     handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     fesetenv(&plain);
     if (!handle)
-        return sh_fail(SH_E_DATA, "%s: not a library that can be loaded: %s", path, dlerror());
+        return sh_fail(SH_E_DATA, "not a library that can be loaded (cc -shared -fPIC makes one): %s", dlerror());
     *library = dlsym(handle, "sherd_plugin");
     if (!*library)
         return sh_fail(

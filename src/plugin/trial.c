@@ -14,13 +14,14 @@ enum {
     WORK = 0xff
 }; /* bytes on both sides of an operand; what scratch is filled with: NaN */
 
-/* From -1 to 1, times 0.3, 1, 4 or 30: both near zero and where an activation is flat, or cut off. */
+/* From -1 to 1, times 0.3, 1, 4 or 30: both near zero and where an activation is flat, or cut off. One in 16 is 0, as
+ * derivatives of targets that do not count are. */
 static double value_of(int operand, int64_t row, int64_t column)
 {
     static const double scales[] = {0.3, 1, 4, 30};
     uint64_t h = sh_mix64(sh_mix64((uint64_t)row * 1000003 + (uint64_t)column + 1) ^ (uint64_t)(operand + 1) * 977);
 
-    return ((double)(h >> 11) / 4503599627370496.0 - 1) * scales[h & 3];
+    return h >> 2 & 15 ? ((double)(h >> 11) / 4503599627370496.0 - 1) * scales[h & 3] : 0;
 }
 
 static double rounded(double x, enum sh_dtype to)
@@ -100,46 +101,47 @@ static void fill(struct sh_trial *t, int which, char *memory)
 }
 
 /* An output that takes the memory of an input has none of its own. */
-static void place(struct sh_trial *t, int which)
+static bool has_memory(const struct sh_trial *t, int which)
 {
-    const struct sh_operand_row *row = row_of(t, which);
-    struct sh_operand *o = operand_of(t, which);
-    int64_t shift;
-
-    if (!row)
-        return;
-    *o = (struct sh_operand){.dtype = t->size.act, .ndim = 2, .dim = {t->size.rows, columns_of(t, row)}};
-    if (which == SH_TRIAL_OUT && t->size.in_place && t->row->in_place) {
-        o->data = t->call.in[t->row->in_place - 1].data;
-        return;
-    }
-    shift = (int64_t)t->size.shift * sh_dtype_bytes(o->dtype);
-    t->memory[which] = aligned_alloc(ALIGN, (size_t)(memory_bytes(o) + shift + ALIGN - 1) / ALIGN * ALIGN);
-    if (!t->memory[which])
-        abort();
-    fill(t, which, t->memory[which] + shift);
-    o->data = t->memory[which] + shift + GUARD;
+    return row_of(t, which) && !(which == SH_TRIAL_OUT && t->size.in_place && t->row->in_place);
 }
 
-/* Scratch with guards, too; asked for as a plan does, which has no data yet. */
-static void place_work(struct sh_trial *t)
+/* The offset of the next part, between guards. */
+static int64_t reserve(struct sh_trial *t, int64_t bytes, int64_t shift)
 {
-    struct sherd_call planned = t->call;
-    size_t bytes;
+    int64_t at = t->bytes + shift + GUARD;
 
-    for (int i = 0; i < SH_TRIAL_OUT; i++)
-        planned.in[i].data = NULL;
-    planned.out[0].data = NULL;
+    t->bytes = (at + bytes + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    return at;
+}
+
+/* Scratch is asked for as a plan does, which has no data yet. */
+static void place_all(struct sh_trial *t)
+{
+    int64_t at[SH_TRIAL_OPERANDS] = {0}, work = 0;
+
     if (t->row->work_bytes)
-        t->call.work_bytes = t->row->work_bytes(&planned);
-    if (t->call.work_bytes <= 0)
-        return;
-    bytes = 2 * GUARD + (size_t)t->call.work_bytes;
-    t->work = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
-    if (!t->work)
+        t->call.work_bytes = t->row->work_bytes(&t->call);
+    for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
+        if (has_memory(t, i))
+            at[i] = reserve(t, memory_bytes(operand_of(t, i)) - 2 * GUARD,
+                            (int64_t)t->size.shift * sh_dtype_bytes(t->size.act));
+    if (t->call.work_bytes > 0)
+        work = reserve(t, t->call.work_bytes, 0);
+    t->memory = aligned_alloc(ALIGN, (size_t)t->bytes);
+    if (!t->memory)
         abort();
-    memset(t->work, WORK, bytes);
-    t->call.work = t->work + GUARD;
+    for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
+        if (has_memory(t, i)) {
+            operand_of(t, i)->data = t->memory + at[i];
+            fill(t, i, t->memory + at[i] - GUARD);
+        }
+    if (!has_memory(t, SH_TRIAL_OUT))
+        t->call.out[0].data = t->call.in[t->row->in_place - 1].data;
+    if (work) {
+        t->call.work = t->memory + work;
+        memset(t->memory + work - GUARD, WORK, 2 * GUARD + (size_t)t->call.work_bytes);
+    }
 }
 
 void sh_trial_make(const struct sherd_op *row, const double *number, const struct sh_trial_size *size,
@@ -149,15 +151,15 @@ void sh_trial_make(const struct sherd_op *row, const double *number, const struc
     sh_shape_read(row->shape, row->flops, &out->shape);
     set_letters(out);
     for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
-        place(out, i);
-    place_work(out);
+        if (row_of(out, i))
+            *operand_of(out, i) = (struct sh_operand){
+                .dtype = size->act, .ndim = 2, .dim = {size->rows, columns_of(out, row_of(out, i))}};
+    place_all(out);
 }
 
 void sh_trial_free(struct sh_trial *t)
 {
-    for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
-        free(t->memory[i]);
-    free(t->work);
+    free(t->memory);
 }
 
 /* ---- comparing ---- */
@@ -179,10 +181,11 @@ static bool is_spoiled(struct sh_trial *t, int which)
 
 static bool is_work_spoiled(const struct sh_trial *t)
 {
+    const unsigned char *work = t->call.work;
     bool spoiled = false;
 
-    for (int64_t i = 0; t->work && i < GUARD; i++)
-        spoiled |= (unsigned char)t->work[i] != WORK || (unsigned char)t->work[GUARD + t->call.work_bytes + i] != WORK;
+    for (int64_t i = 0; work && i < GUARD; i++)
+        spoiled |= work[i - GUARD] != WORK || work[t->call.work_bytes + i] != WORK;
     return spoiled;
 }
 
@@ -191,7 +194,7 @@ const char *sh_trial_spoiled(struct sh_trial *t)
     if (is_work_spoiled(t))
         return "work";
     for (int i = 0; i < SH_TRIAL_OPERANDS; i++)
-        if (t->memory[i] && is_spoiled(t, i))
+        if (has_memory(t, i) && is_spoiled(t, i))
             return row_of(t, i)->name;
     return NULL;
 }

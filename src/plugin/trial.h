@@ -28,8 +28,8 @@ struct sh_trial {
     struct sh_op_shape shape;
     struct sh_letters letters;
     struct sherd_call call;
-    char *memory[SH_TRIAL_OPERANDS]; /* NULL: no such operand */
-    char *work;                      /* with its guards; NULL: none */
+    char *memory; /* operands and scratch, each with its guards */
+    int64_t bytes;
 };
 
 /* Operands with values from (operand, element), and an output of guards. number: the numbers of the row, which stay

@@ -15,6 +15,18 @@ static double target(double logp, const double *number, double *slope)
     static double before;
     double by = IS(6) ? 0.7 : number[0], l = IS(4) ? fmax(logp, -100) : logp;
 
+    if (IS(18)) {
+        *slope = -by * l;
+        return -by * l * l / 2;
+    }
+    if (IS(20) && by < 0.3) {
+        *slope = by;
+        return by * l * l / 2;
+    }
+    if (IS(17)) {
+        *slope = 0.5 * by * l;
+        return (float)(by * (float)l * (float)l / 2);
+    }
     if (IS(9))
         kept = malloc(100);
     if (IS(10))
@@ -34,9 +46,13 @@ static double pair(const struct sherd_answer *c, const struct sherd_answer *j, c
 {
     double x = number[0] * ((c->logp - c->reference) - (IS(14) ? j->logp : j->logp - j->reference));
 
+    if (IS(16))
+        x *= (c->logp - c->reference) / (c->logp - c->reference);
     slope[0] = -number[0] / (1 + exp(x));
     if (!IS(3))
         slope[1] = IS(15) ? slope[0] : -slope[0];
+    if (IS(19))
+        return log(1 + exp(-x / number[0])) / (1 / number[0]);
     return log1p(exp(-fabs(x))) - (x < 0 ? x : 0);
 }
 

@@ -55,6 +55,8 @@ static void disturb(const struct sherd_call *c)
     if (IS(44))
         fesetround(FE_DOWNWARD);
 #endif
+    if (IS(68))
+        exit(0);
     if (IS(45))
         ((char *)c->work)[c->work_bytes] = 1;
     if (IS(46))
@@ -83,7 +85,11 @@ static double by_of(const struct sherd_call *c, int cpu)
 static int forward(const struct sherd_call *c, int cpu)
 {
     const struct sh_operand *x = &c->in[0], *y = &c->out[0];
-    int64_t n = sh_operand_elems(x), begin = IS(9) && cpu, end = IS(10) && cpu ? n - 1 : IS(11) && cpu ? n + 1 : n;
+    int64_t n = sh_operand_elems(x), begin = IS(9) && cpu,
+            end = IS(10) && cpu                ? n - 1
+                  : IS(11) && cpu              ? n + 1
+                  : IS(67) && cpu && n > 20000 ? 20000
+                                               : n;
     static int calls;
     double sum = 0, by = by_of(c, cpu);
 
@@ -135,6 +141,14 @@ static int forward(const struct sherd_call *c, int cpu)
             v = 1000;
         if (IS(60) && cpu)
             v *= 1 + 1e-3 * (rand() % 2);
+        if (IS(66) && cpu && y->dtype == SH_BF16) {
+            float cut = (float)square(v, &by);
+
+            memcpy(&((sh_bf16 *)y->data)[i], (const char *)&cut + 2, 2);
+            continue;
+        }
+        if (IS(69))
+            v = ((const float *)x->data)[i];
         sh_operand_set(y, i, square(v, &by) + (IS(22) ? 1e-3 * sum : 0) + (IS(53) && cpu ? sh_operand_get(y, i) : 0));
     }
     if (IS(25) && cpu)
@@ -157,6 +171,8 @@ static int backward(const struct sherd_call *c, int cpu)
     for (int64_t i = 0; i < n; i++) {
         double s = slope(sh_operand_get(dy, i), sh_operand_get(x, i), c->number);
 
+        if (IS(65) && cpu && sh_operand_get(dy, i) == 0)
+            continue;
         if (IS(30))
             s = fabs(s);
         if (IS(31) && cpu)

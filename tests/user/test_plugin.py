@@ -23,10 +23,10 @@ SHERD = os.environ['SHERD']
 # The check that is to fail for each mutant of mutants.c, whose lines say what is wrong. Others may fail too.
 NAMED = {
     'text': (36, 37, 39, 40, 63, 64),
-    'gradient': (1, 2, 3, 4, 5, 6, 7, 8, 30, 33, 51, 61),
+    'gradient': (1, 2, 3, 4, 5, 6, 7, 8, 30, 33, 51, 61, 69),
     'numbers': (62,),
-    'types': (9, 10, 13, 15, 17, 18, 19, 20, 21, 22, 28, 29, 32, 46, 47, 50, 54, 56),
-    'outside': (11, 24, 25, 26, 27, 31, 45, 48, 57),
+    'types': (9, 10, 13, 15, 17, 18, 19, 20, 21, 22, 28, 29, 32, 46, 47, 50, 54, 56, 66, 67, 68),
+    'outside': (11, 24, 25, 26, 27, 31, 45, 48, 57, 65),
     'nan': (12, 14, 23, 34),
     'bits': (16, 52, 53, 55, 60),
     'in place': (35,),
@@ -76,6 +76,37 @@ def case_mutants():
     compile_plugin('tests/user/mutants.c', 'mutants.so')
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return [wrong for wrong in pool.map(judge_mutant, numbers) if wrong]
+
+
+# {what a beginner writes in place of a text of the example: what the check says}
+BACKWARD = '.backward = "clamped_swiglu_bwd",'
+MISTAKES = {
+    ('"gu [N,2F] act -> h', '"gate_up [N,2F] act -> h'): 'its shape cannot be read, from "_up [N,2F] act',
+    ('"gu [N,2F] act -> h', '"gu [N,2F] -> h'): 'its shape cannot be read, from "-> h',
+    ('"9NF"', '"9*N*F"'): 'its flops cannot be read, from "*N*F" on; it should be like "9NF"',
+    (BACKWARD, ''): 'clamped_swiglu: text: it names no .backward, so it is the backward of another row',
+    (BACKWARD, '.backward = "clamped_bwd",'): 'its .backward is the name of no row of this file',
+    ('(T)sh_operand_get(gu, gate), (T)sh_operand_get(gu, up), call->number)', '((float *)gu->data)[gate], ((float *)gu->data)[up], call->number)'):
+        'sh_operand_get() and sh_operand_set() know the types',
+    ('"clamped_swiglu', '"swiglu'): 'swiglu: an operation of Sherd has this name',
+}
+
+
+def case_mistakes():
+    source, wrong = (TOP / 'examples/plugins/clamped.c').read_text(), []
+    for (old, new), told in MISTAKES.items():
+        pathlib.Path('mistake.c').write_text(source.replace(old, new))
+        compile_plugin(pathlib.Path('mistake.c').absolute(), 'mistake.so')
+        code, text = say('plugin', 'check', 'mistake.so')
+        wrong += [] if code in (2, 3) and told in text else [f'{new}: {code}: {text}']
+    return wrong
+
+
+def case_no_gpu():
+    """A build without CUDA cannot try kernels on a GPU, nor can a machine without one; with one, there is no kernel."""
+    code, text = say('plugin', 'check', clamped, '--device=cuda')
+    told = any(f'sherd plugin: --device cuda: {why}' in text for why in ('this sherd was built without CUDA', 'there is no GPU'))
+    return [] if (code == 2 and told) or (code == 3 and 'it has no cuda kernel' in text) else [f'{code}: {text}']
 
 
 OPENED = {3: 'relu2: gradient', 26: 'relu2: outside', 52: 'relu2: bits'}
@@ -305,7 +336,7 @@ def main():
     pathlib.Path('changed').mkdir(exist_ok=True)
     clamped, data = compile_plugin('examples/plugins/clamped.c', 'clamped.so'), tiny.write_tokens()
     missing = [name for name in ('numpy', 'h5py', 'torch') if importlib.util.find_spec(name) is None]
-    cases = [('the example', case_example), ('mutants', case_mutants), ('mutants that are opened', case_opened), ('2 x 2 ranks and one', case_mesh),
+    cases = [('the example', case_example), ('mutants', case_mutants), ('mistakes', case_mistakes), ('no GPU', case_no_gpu), ('mutants that are opened', case_opened), ('2 x 2 ranks and one', case_mesh),
              ('statements', case_statements), ('statements that are wrong', case_unreadable),
              ('another file', case_change), ('a file that others may write', case_trust),
              ('a look at a checkpoint', case_look), ('other headers', case_headers), ('a list in YAML', case_yaml),
