@@ -5,7 +5,7 @@
  *
  * and each row is an operation or a loss. Sherd shards, recomputes, plans and prices it from the row alone: a kernel sees one call
  * with whole rows, and neither ranks nor micro-steps. So each row of an output must follow from the same row of the
- * inputs; `sherd plugin check FILE` tests that, and nine other promises.
+ * inputs; `sherd plugin check FILE` tests that, and ten other promises.
  *
  *   shape   "gu [N,2F] act -> h [N,F] act": operands with dims and type. A letter is one number in all of them; N are the
  *           rows, [n] is any shape. An operation has one input; its backward has dy and then x, or dy alone

@@ -215,7 +215,9 @@ static bool shows_nan(const struct sherd_loss *loss, char text[SH_LOSS_WRONG])
 
             p.answer[k].logp = NAN;
             if (!isnan(call(loss, &p).value))
-                return wrong(text, "a log-probability that is NaN does not reach the loss");
+                return wrong(
+                    text,
+                    "a log-probability that is NaN does not reach the loss; where it does not follow from x, return 0 * x");
         }
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < answers_of(loss); k++) {

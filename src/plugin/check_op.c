@@ -508,8 +508,10 @@ static bool check_nan_of(struct sh_subject *s, int i, enum sh_dtype act, sherd_k
         sh_operand_set(&other.call.in[0], j, NAN);
         right = run(s, &other, kernel);
         if (right && !has_nan(&other))
-            right = wrong(s, "a NaN at element %lld of %s, in place of %.5g, does not reach the output (%s)",
-                          (long long)j, t.shape.in[0].name, was, where(&t, kernel, text));
+            right = wrong(
+                s,
+                "a NaN at element %lld of %s, in place of %.5g, does not reach the output; where it does not follow from x, store 0 * x (%s)",
+                (long long)j, t.shape.in[0].name, was, where(&t, kernel, text));
         sh_operand_set(&other.call.in[0], j, was);
     }
     sh_trial_free(&t);

@@ -15,6 +15,7 @@
 #include <fenv.h>
 #include <libgen.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -242,6 +243,20 @@ static sh_rc check_loss(const struct sh_config *cfg)
     return SH_OK;
 }
 
+/* With those that there are. */
+static sh_rc no_such_op(const char *op, const char *files)
+{
+    char there[256] = "none";
+    size_t n = 0;
+
+    for (int k = SH_OP_KINDS; k < SH_OP_ROOM && n < sizeof there; k++)
+        if (sh_plug_row(k) && sh_op_info(k)->forward)
+            n += (size_t)snprintf(there + n, sizeof there - n, "%s%s", n ? ", " : "", sh_op_info(k)->name);
+    return sh_fail(SH_E_USAGE,
+                   "model.ffn_op=%s: no plug-in of plugin.files=%s has an operation of that name; there is %s", op,
+                   files, there);
+}
+
 static sh_rc check_use(const struct sh_config *cfg, bool gpu)
 {
     const char *op = cfg->model.ffn_op;
@@ -253,7 +268,7 @@ static sh_rc check_use(const struct sh_config *cfg, bool gpu)
     if (!n_opened)
         return sh_fail(SH_E_USAGE, "model.ffn_op=%s: plugin.files names no plug-in that has it", op);
     if (kind == SH_OP_ROOM)
-        return sh_fail(SH_E_USAGE, "model.ffn_op=%s: none of %s has an operation of that name", op, cfg->plugin.files);
+        return no_such_op(op, cfg->plugin.files);
     SH_TRY(check_kind("model.ffn_op=", op, kind, gpu));
     if (sh_plugin_columns(sh_op_shape(kind)) != wanted)
         return sh_fail(SH_E_USAGE, "model.ffn_op=%s: it is \"%s\", but the feed-forward part of this family has %s", op,

@@ -226,7 +226,7 @@ REFUSED = {
     'no such number': (('--plugin.clamped_swiglu.most=3',), 'clamped_swiglu has no number most'),
     'a number out of bounds': (('--plugin.clamped_swiglu.limit=-3',), 'not a number from 0 to 1000'),
     'a backward': (('--model.ffn_op=clamped_swiglu_bwd',), 'it is the backward of another'),
-    'no such operation': (('--model.ffn_op=swish',), 'has an operation of that name'),
+    'no such operation': (('--model.ffn_op=swish',), 'has an operation of that name; there is clamped_swiglu'),
     'a GPU without a cuda kernel': (('--training.device=cuda',), 'has no cuda kernel'),
     'experts': (('--model.name=debug-moe',), 'only models without experts'),
     'a family without a gate': (('--model.family=gpt2', '--model.n_kv_heads=4'), 'the feed-forward part of this family has [N,F]'),
@@ -299,7 +299,7 @@ def find_nvcc():
 
 
 def case_cuda():
-    """With a kernel for GPUs a plan for one is made, and CPUs train as before. The kernel is compiled only: nothing runs it."""
+    """With a kernel for GPUs a plan for one is made, and CPUs train as before; tests/gpu/test_plugin.py runs it."""
     subprocess.run([find_nvcc(), '-O1', '--Werror=all-warnings', '-shared', '-Xcompiler', '-fPIC,-fopenmp,-Wall', f'-I{TOP}/include',
                     '-o', 'relu2.so', TOP / 'examples/plugins/relu2.cu'], check=True)
     code, text = say('plugin', 'check', 'relu2.so')

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CURE "or set checkpoint.trust=any (sherd ckpt: --trust any) if you trust them"
+#define CURE "or set checkpoint.trust=any (sherd ckpt or plugin: --trust any) if you trust them"
 
 /* Root can change any file anyway. */
 static bool is_trusted_owner(uid_t owner)
