@@ -1,7 +1,7 @@
 /* Squared ReLU (So et al. 2021): y = relu(x)^2, with a kernel for GPUs beside those for CPUs.
  *
  *     nvcc -O3 -shared -Xcompiler -fPIC,-fopenmp $(pkg-config --cflags sherd-plugin) -o relu2.so relu2.cu
- *     sherd plugin check relu2.so
+ *     sherd plugin check relu2.so --device cuda
  *     sherd train gpt2-124m --plugin.files=relu2.so --model.ffn_op=relu2
  */
 #include <cuda_bf16.h>

@@ -52,7 +52,7 @@ def skips():
 
 def runs_parts():
     """The parts that nothing else runs; test_train_emulated.py runs the others, and so does this test in check-long."""
-    parts = ['smoke', 'kernels:softmax', 'memcheck:elem'] + (['torch', 'learn', 'mesh', 'tiles', 'context', 'tensor', 'stages', 'checkpoint'] if LONG else [])
+    parts = ['smoke', 'kernels:softmax', 'memcheck:elem'] + (['torch', 'learn', 'mesh', 'tiles', 'context', 'tensor', 'stages', 'checkpoint', 'plugin'] if LONG else [])
     text, wrong = run('--out', 'results', *parts)
     wrong += lacks(text, 'gpu/smoke ', '# 1x2 nccl losses', 'gpu/kernels:softmax ', 'gpu/memcheck:elem ', '    skipped: ')
     found = {row['test']: row for row in rows('results/results.jsonl')}

@@ -22,7 +22,7 @@ static double square(double x, const double *number)
 
 static double slope(double dy, double x, const double *number)
 {
-    double by = IS(1) ? 1 : IS(2) ? -number[0] : number[0], two = IS(3) ? 1 : IS(4) ? 2.001 : 2;
+    double by = IS(1) ? 1 : IS(2) ? -number[0] : number[0], two = IS(3) || IS(68) ? 1 : IS(4) ? 2.001 : 2;
 
     if (IS(5))
         return two * by * x * dy;
