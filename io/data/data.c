@@ -472,6 +472,7 @@ bool sh_data_rows(const struct sh_data *d, struct sh_data_rows *out)
         out->documents += p->documents;
         out->left_out += p->left_out;
         out->cut += p->cut;
+        out->kept = d->set[i].files.kept;
         used += (double)p->used;
         out->tokens += d->set[i].files.tokens;
         known &= (now = learned_of(&d->set[i].files)) > 0;

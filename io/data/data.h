@@ -69,6 +69,7 @@ struct sh_data_rows {
     int64_t rows, documents;
     int64_t left_out;        /* documents that were dropped, or have fewer than two tokens */
     int64_t cut;             /* documents longer than a row: truncated, dropped or split */
+    int64_t kept;            /* of answers that are truncated: cut are those of more tokens; 0: there are none */
     double full;             /* share of the places that hold a token */
     int64_t tokens, learned; /* of all documents, and how many of them are targets that count; learned 0: not known, or
                                 there is no mask */

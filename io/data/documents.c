@@ -327,18 +327,21 @@ sh_rc sh_mismatch_tokens(const struct sh_data_files *set, int64_t i, int64_t *to
     return SH_OK;
 }
 
-/* A piece has one more token than places. The file may change during the run. */
+/* A piece has one more token than places. The file may change during the run, but a part of the completion is kept. */
 static sh_rc cut(const struct sh_data_files *set, const struct sh_piece *piece, struct halves *h,
                  struct sh_piece half[2])
 {
+    int64_t tokens;
+
     SH_TRY(find_halves(set, piece->document - set->documents, h));
-    if (tokens_of(h) != piece->places + 1)
+    tokens = sh_data_files_kept(set, tokens_of(h));
+    if (tokens != piece->places + 1 || tokens <= h->prompt[0])
         return sh_fail(SH_E_DATA,
                        "answer %lld has another length than when the run began; start again to use the new file",
                        (long long)h->document[1]);
     half[0] = (struct sh_piece){.document = h->document[0], .places = (int)h->prompt[0] - 1};
     half[1] = (struct sh_piece){
-        .document = h->document[1], .begin = h->prompt[1], .places = (int)(h->tokens[1] - h->prompt[1]) - 1};
+        .document = h->document[1], .begin = h->prompt[1], .places = (int)(tokens - h->prompt[0]) - 1};
     return SH_OK;
 }
 

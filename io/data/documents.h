@@ -39,11 +39,11 @@ sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_fi
  * batches show. A prompt is what comes before the first token that counts as a target. The mismatched answer of document
  * i has the number `documents + i`. */
 
-/* The tokens of the mismatched answer of document i. Errors: SH_E_DATA: no target counts in one of the two, or there is
- * a single answer. */
+/* The tokens of the mismatched answer of document i, which may be more than are kept of it. Errors: SH_E_DATA: no target
+ * counts in one of the two, or there is a single answer. */
 sh_rc sh_mismatch_tokens(const struct sh_data_files *set, int64_t i, int64_t *tokens);
 
-/* As sh_documents_ids() and sh_documents_mask(), of a whole mismatched answer. */
+/* As sh_documents_ids() and sh_documents_mask(), of all that is kept of a mismatched answer. */
 sh_rc sh_mismatch_ids(const struct sh_data_files *set, const struct sh_piece *piece, int32_t *ids);
 sh_rc sh_mismatch_mask(const struct sh_data_files *set, const struct sh_piece *piece, unsigned char *mask);
 

@@ -268,13 +268,22 @@ bool sh_data_has_weights(const char *path)
     return has;
 }
 
+/* Two answers share a row, and each may fill half of it; one alone may fill the row. */
+static int64_t kept_of(const struct sh_data_options *opt)
+{
+    if (opt->answers == SH_DATA_NO_ANSWERS || opt->excess != SH_EXCESS_TRUNCATE)
+        return 0;
+    return (opt->answers == SH_DATA_LABELLED ? opt->seq_len : opt->seq_len / 2) + 1;
+}
+
 /* On failure the set is closed here, and *out is unchanged. */
 sh_rc sh_data_files_open(const struct sh_data_options *opt, struct sh_data_files *out)
 {
     struct sh_data_files set = {.seq_len = opt->seq_len,
                                 .vocab_size = opt->vocab_size,
                                 .packing = opt->packing,
-                                .mismatched = opt->answers == SH_DATA_MISMATCHED};
+                                .mismatched = opt->answers == SH_DATA_MISMATCHED,
+                                .kept = kept_of(opt)};
     sh_rc rc;
     SH_REQUIRE(opt->seq_len > 0 && opt->vocab_size > 0);
     set.handles = sh_handles_create(opt->sets ? opt->sets : 1);

@@ -37,11 +37,18 @@ struct sh_data_files {
     struct sh_data_file *file;
     int n;
     bool mismatched;           /* each answer of the set has a mismatched one beside it (documents.h) */
+    int64_t kept;              /* most tokens that an answer has in its row: its beginning; 0: it has all */
     bool has[SH_DATA_BESIDES]; /* true: every file has such a thing; false: none has */
     int seq_len, vocab_size;
     enum sh_cfg_packing packing;        /* never auto */
     int64_t windows, tokens, documents; /* of all files; windows only with concat */
 };
+
+/* How many of an answer's tokens its row has. */
+static inline int64_t sh_data_files_kept(const struct sh_data_files *set, int64_t tokens)
+{
+    return set->kept && tokens > set->kept ? set->kept : tokens;
+}
 
 /* Open all files that match opt->path, in the order of their names, and check headers and sizes. The first file decides
  * what packing "auto" means. Errors: see sh_data_open. */

@@ -16,39 +16,83 @@ static bool are_pairs(enum sh_data_answers answers)
     return answers == SH_DATA_PAIRS || answers == SH_DATA_SCORED;
 }
 
-static sh_rc lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
+/* The context of the functions that tell packing how many tokens it has to place. */
+struct measure {
+    const struct sh_data_files *set;
+    int64_t *cut; /* counts documents, or pairs, of which an answer is too long */
+};
+
+static bool too_long(const struct sh_data_files *set, int64_t tokens)
 {
-    return sh_documents_lengths(set, first, n, tokens);
+    return set->kept && tokens > set->kept;
+}
+
+/* The beginning of an answer that is too long; no tokens if nothing would be learned of them. */
+static sh_rc keep_beginning(const struct sh_data_files *set, int64_t document, int64_t *tokens)
+{
+    struct sh_piece piece = {.document = document, .places = (int)set->kept - 1};
+    unsigned char *mask;
+    sh_rc rc;
+
+    if (!too_long(set, *tokens))
+        return SH_OK;
+    mask = sh_calloc((size_t)set->kept, 1);
+    rc = sh_documents_mask(set, &piece, mask);
+    *tokens = rc == SH_OK && memchr(mask, 1, (size_t)piece.places) ? set->kept : 0;
+    free(mask);
+    return rc;
+}
+
+static sh_rc lengths(const void *ctx, int64_t first, int64_t n, int64_t *tokens)
+{
+    const struct measure *m = ctx;
+
+    SH_TRY(sh_documents_lengths(m->set, first, n, tokens));
+    for (int64_t i = 0; i < n; i++) {
+        *m->cut += too_long(m->set, tokens[i]);
+        SH_TRY(keep_beginning(m->set, first + i, &tokens[i]));
+    }
+    return SH_OK;
 }
 
 /* With n places for a document of n + 1 tokens, a pair of n and m places is one of n + m + 1 tokens. */
-static sh_rc pair_lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
+static sh_rc pair_lengths(const void *ctx, int64_t first, int64_t n, int64_t *tokens)
 {
+    const struct measure *m = ctx;
     int64_t *each = sh_calloc((size_t)(2 * n), sizeof *each);
-    sh_rc rc = sh_documents_lengths(set, 2 * first, 2 * n, each);
+    sh_rc rc = sh_documents_lengths(m->set, 2 * first, 2 * n, each);
 
     for (int64_t i = 0; i < n && rc == SH_OK; i++) {
-        tokens[i] = each[2 * i] + each[2 * i + 1] - 1;
-        if (each[2 * i] < 2 || each[2 * i + 1] < 2)
+        int64_t *two = each + 2 * i;
+
+        if (two[0] < 2 || two[1] < 2)
             rc = sh_fail(SH_E_DATA, "pair %lld has an answer of fewer than two tokens; tokenize the text again",
                          (long long)(first + i));
+        *m->cut += too_long(m->set, two[0]) || too_long(m->set, two[1]);
+        for (int k = 0; k < 2 && rc == SH_OK; k++)
+            rc = keep_beginning(m->set, 2 * (first + i) + k, &two[k]);
+        tokens[i] = two[0] && two[1] ? two[0] + two[1] - 1 : 0;
     }
     free(each);
     return rc;
 }
 
-/* An answer and the mismatched one beside it, in the same way. */
-static sh_rc mismatched_lengths(const void *set, int64_t first, int64_t n, int64_t *tokens)
+/* An answer and the mismatched one beside it, in the same way. Both have the same prompt, so neither or both are left out. */
+static sh_rc mismatched_lengths(const void *ctx, int64_t first, int64_t n, int64_t *tokens)
 {
-    int64_t *more = sh_calloc((size_t)n, sizeof *more);
-    sh_rc rc = sh_documents_lengths(set, first, n, tokens);
+    const struct measure *m = ctx;
+    const struct sh_data_files *set = m->set;
 
-    for (int64_t i = 0; i < n && rc == SH_OK; i++) {
-        rc = sh_mismatch_tokens(set, first + i, &more[i]);
-        tokens[i] += more[i] - 1;
+    SH_TRY(sh_documents_lengths(set, first, n, tokens));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t more;
+
+        SH_TRY(sh_mismatch_tokens(set, first + i, &more));
+        *m->cut += too_long(set, tokens[i]) || too_long(set, more);
+        SH_TRY(keep_beginning(set, first + i, &tokens[i]));
+        tokens[i] = tokens[i] ? tokens[i] + sh_data_files_kept(set, more) - 1 : 0;
     }
-    free(more);
-    return rc;
+    return SH_OK;
 }
 
 /* What a file's documents are, the objective that learns from them, and the format that makes them. */
@@ -95,24 +139,25 @@ sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_o
         return sh_fail(SH_E_USAGE, "data.packing=concat: answers stay in their rows; give bfd or none");
     if (opt->answers && !set->has[SH_DATA_MASK])
         return sh_fail(SH_E_USAGE, "data.target_mask=off: the mask says where the answers begin; leave it out");
-    if (opt->answers && (opt->excess == SH_EXCESS_SPLIT || opt->excess == SH_EXCESS_TRUNCATE))
-        return sh_fail(SH_E_USAGE, "data.excess_length_strategy=%s would cut %s; give drop, or longer sequences",
-                       opt->excess == SH_EXCESS_SPLIT ? "split" : "truncate",
-                       are_pairs(opt->answers) ? "one answer of a pair and not the other" : "answers");
+    if (opt->answers && opt->excess == SH_EXCESS_SPLIT)
+        return sh_fail(SH_E_USAGE, "data.excess_length_strategy=split would part answers from their prompts; give "
+                                   "truncate or drop, or longer sequences");
     return SH_OK;
 }
 
 sh_rc sh_data_rows_pack(const struct sh_data_files *set, const struct sh_data_options *opt, struct sh_pack *out)
 {
-    SH_TRY(sh_data_rows_check(set, opt));
-    if (are_pairs(opt->answers)) {
-        sh_rc rc = sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents / 2, pair_lengths,
-                                 set, out);
+    bool pairs = are_pairs(opt->answers);
+    sh_pack_tokens tokens = pairs ? pair_lengths : set->mismatched ? mismatched_lengths : lengths;
+    int64_t cut = 0;
+    struct measure m = {set, &cut};
 
-        return rc == SH_OK ? rc : sh_fail_prefix(rc, "pairs of answers, which count as one document each: ");
-    }
-    return sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents,
-                         set->mismatched ? mismatched_lengths : lengths, set, out);
+    SH_TRY(sh_data_rows_check(set, opt));
+    sh_rc rc = sh_pack_build(opt->path, set->seq_len, set->packing, opt->excess, set->documents / (pairs ? 2 : 1),
+                             tokens, &m, out);
+
+    out->cut += cut;
+    return rc == SH_OK || !pairs ? rc : sh_fail_prefix(rc, "pairs of answers, which count as one document each: ");
 }
 
 /* Iterates over the pieces of a row. */
@@ -174,7 +219,7 @@ static sh_rc next_piece(struct walk *w, struct sh_piece *piece)
             SH_TRY(sh_documents_lengths(w->set, document, 1, &tokens));
         else
             SH_TRY(sh_mismatch_tokens(w->set, document - w->set->documents, &tokens));
-        *piece = sh_pack_piece(w->pack, document, tokens);
+        *piece = sh_pack_piece(w->pack, document, sh_data_files_kept(w->set, tokens));
     }
     if (piece->places == 0 || piece->places > w->pack->seq_len - w->at)
         return sh_fail(SH_E_DATA,

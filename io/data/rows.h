@@ -7,8 +7,10 @@
 #include "io/data/pack.h"
 
 /* Check that the documents are pairs of answers, answers with labels, or none, as opt->answers asks. Pairs are documents 2i and 2i + 1
- * of a set. They are packed as one piece, so both answers are neighbours in a row, the chosen one first.
- * Errors: SH_E_DATA; SH_E_USAGE: a mask that is not used, a strategy that would cut one answer of a pair. */
+ * of a set. They are packed as one piece, so both answers are neighbours in a row, the chosen one first. SH_EXCESS_TRUNCATE
+ * keeps the beginning of each answer, at most set->kept tokens of prompt and answer together; those of which no target would
+ * be left have no place, and of a pair neither answer has one.
+ * Errors: SH_E_DATA; SH_E_USAGE: a mask that is not used, a strategy that would part answers from their prompts. */
 sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_options *opt);
 
 /* Pack the documents of a set. Errors: SH_E_DATA, as for sh_pack_build(). */

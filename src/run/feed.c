@@ -109,7 +109,9 @@ void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess)
     }
     if (r.left_out)
         snprintf(left_out, sizeof left_out, ", %lld of them left out", (long long)r.left_out);
-    if (r.cut)
+    if (r.cut && r.kept)
+        snprintf(cut, sizeof cut, ", %lld of more than %lld tokens", (long long)r.cut, (long long)r.kept);
+    else if (r.cut)
         snprintf(cut, sizeof cut, ", %lld longer than a sequence", (long long)r.cut);
     if (r.learned)
         snprintf(learned, sizeof learned, ", %lld of %lld tokens are learned", (long long)r.learned,

@@ -245,13 +245,14 @@ def case_single(name, ranks=0, changes=None):
     return wrong + compare_tensors(changed, {name: weights[name] - m.weights[name] for name in weights}, CHANGE_BOUND)
 
 
-def train_kto(weights, answers, steps, rows, c):
-    """KTOTrainer, each step over all answers: z is the mean of the mismatched ones of a row. rows: lists of answers."""
+def train_kto(weights, answers, steps, rows, c, most):
+    """KTOTrainer, each step over all answers of rows, which are lists of them, of which the first `most` tokens are kept: z is the
+    mean of the mismatched ones of a row."""
     w = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in weights.items()}
     optimizer, beta = torch_reference.make_optimizer(w, c), c['objective.beta']
     counts = (c['objective.undesirable_weight'], c['objective.desirable_weight'])
     others = [(prompt, answers[(i + len(answers) // 2) % len(answers)][1]) for i, (prompt, _, _) in enumerate(answers)]
-    texts = [text[:2] for text in answers] + others
+    texts = [(prompt, answer[:max(1, most - len(prompt))]) for prompt, answer in [text[:2] for text in answers] + others]
     with torch.no_grad():
         known = log_probabilities(w, texts, c)
     found = {'loss': [], 'norm': [], 'kl': []}
@@ -260,7 +261,7 @@ def train_kto(weights, answers, steps, rows, c):
         own, mismatched = (log_probabilities(w, texts, c) - known).chunk(2)
         z = {i: max(0, float(sum(mismatched[k] for k in row).detach()) / len(row)) for row in rows for i in row}
         costs = [counts[good] * (1 - torch.sigmoid(beta * (own[i] - z[i]) * (1 if good else -1)))
-                 for i, (_, _, good) in enumerate(answers)]
+                 for i, (_, _, good) in enumerate(answers) if i in z]
         mean = sum(costs) / len(costs)
         mean.backward()
         found['loss'].append(float(mean.detach()))
@@ -272,23 +273,29 @@ def train_kto(weights, answers, steps, rows, c):
     return found
 
 
-def case_kto(packing, ranks=0, changes=None):
-    """One answer a row, or all of them in one; either way with the mismatched answers behind them."""
+def case_kto(packing, ranks=0, changes=None, most=0):
+    """One answer a row, or all of them in one; either way with the mismatched answers behind them. most: tokens of an answer
+    that are kept; without an answer's first one it is left out, though its completion is still that of another prompt."""
     m, count = model('llama'), 8
     answers = pairs.draw_answers(8, count, m.c['model.vocab_size'], longest=6)
     name = pairs.write_answers(m.folder / 'kto.bin', answers, m.c['model.vocab_size'])
     alone = packing == 'none'
-    c, steps, _ = m.train(f'kto-{packing}-{ranks}', {
+    rows = [[i] for i, (prompt, *_) in enumerate(answers) if not most or len(prompt) < most] if alone else [list(range(count))]
+    if most:
+        changes = {'training.seq_len': 2 * (most - 1), 'data.excess_length_strategy': 'truncate', 'training.local_batch_size': 1,
+                   'training.global_batch_size': len(rows)}
+    c, steps, _ = m.train(f'kto-{packing}-{ranks}-{most}', {
         'training.dataset_path': name, 'objective.loss_type': 'kto', 'objective.desirable_weight': 1.5,
         'objective.undesirable_weight': 0.6, 'data.packing': packing, 'training.seq_len': 33 if alone else 256, 'model.max_seq_len': 256,
         'training.local_batch_size': 4 if alone else 1, 'training.global_batch_size': count if alone else 1, 'training.steps': 8,
         'lr_scheduler.total_steps': 8, 'checkpoint.interval': 8, 'optimizer.lr': 4e-3, **(changes or {})}, ranks)
-    rows = [[i] for i in range(count)] if alone else [list(range(count))]
-    expected = train_kto(m.weights, answers, len(steps), rows, c)
+    expected = train_kto(m.weights, answers, len(steps), rows, c, most or 256)
     wrong = job.differ('loss', job.losses(steps), expected['loss'], LOSS_BOUND)
     wrong += job.differ('gradient norm', [step['grad_norm'] for step in steps], expected['norm'], NORM_BOUND)
     wrong += [f'{step["kl"]}, expected {z}' for step, z in zip(steps, expected['kl']) if abs(step['kl'] - z) > REWARD_BOUND]
-    wrong += [] if max(expected['kl']) > 0.1 and steps[0]['answers']['chosen'] == sum(good for *_, good in answers) else [f'{steps[0]}, {expected["kl"]}']
+    chosen = sum(answers[i][2] for row in rows for i in row)
+    wrong += [] if max(expected['kl']) > 0.1 and steps[0]['answers']['chosen'] == chosen else [f'{steps[0]}, {expected["kl"]}']
+    wrong += [f'{len(rows)} answers are kept, all or none'] if most and not 2 < len(rows) < count else []
     return wrong
 
 
@@ -374,6 +381,7 @@ if __name__ == '__main__':
                             *((f'{name}: single answers', case_single, name) for name in MODELS),
                             ('llama: sigmoid, smoothed', case_loss, 'llama', 'sigmoid', 0, {'objective.label_smoothing': 0.2}),
                             *((f'kto, data.packing: {packing}', case_kto, packing) for packing in ('none', 'bfd')),
+                            ('kto, answers cut', case_kto, 'none', 0, None, 5),
                             ('llama: reward', case_value, 'llama', 'reward'),
                             ('gpt2: regression', case_value, 'gpt2', 'regression'),
                             *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),

@@ -47,13 +47,13 @@ LOSSES = {**{loss: {} for loss in ('sigmoid', 'hinge', 'ipo', 'nca_pair', 'bco_p
           'robust': {'label_smoothing': 0.2}, 'exo_pair': {'label_smoothing': 0.1}}
 
 
-def make_pairs():
+def make_pairs(count):
     draw = random.Random(3)
 
     def some(least, most):
         return ' '.join(draw.choice(WORDS) for _ in range(draw.randint(least, most)))
 
-    return [{'prompt': some(2, 8), 'chosen': ' ' + some(1, 6), 'rejected': ' ' + some(1, 6), 'margin': i % 3 / 8} for i in range(STEPS * BATCH)]
+    return [{'prompt': some(2, 8), 'chosen': ' ' + some(1, 6), 'rejected': ' ' + some(1, 6), 'margin': i % 3 / 8} for i in range(count)]
 
 
 def make_folder(folder, some, model_class):
@@ -74,10 +74,10 @@ def make_folder(folder, some, model_class):
     model.save_pretrained(folder)
 
 
-def prepare(folder, model_class, form):
+def prepare(folder, model_class, form, count=STEPS * BATCH):
     """Pairs as lines and as Sherd's file, and a folder of transformers."""
     folder.mkdir()
-    some = make_pairs()
+    some = make_pairs(count)
     (folder / 'pairs.jsonl').write_text(''.join(json.dumps(pair) + '\n' for pair in some))
     make_folder(folder / 'model', some, model_class)
     job.sherd('tokenize', 'pairs.jsonl', '-o', 'pairs.bin', '--tokenizer', 'model', '--format', form, folder=folder)
@@ -111,12 +111,14 @@ def compare(name, steps, expected, metrics):
     return wrong
 
 
-def case(loss):
-    folder, model = pathlib.Path(loss), transformers.LlamaForCausalLM
-    some = prepare(folder, model, 'preference')
+def case(loss, most=0):
+    """most: TRL's max_length, by which answers are cut, and pairs with longer prompts left out."""
+    folder, model = pathlib.Path(f'{loss}-{most}'), transformers.LlamaForCausalLM
+    some = prepare(folder, model, 'preference', STEPS * BATCH * (2 if most else 1))
+    cut = {'training.seq_len': 2 * (most - 1), 'data.excess_length_strategy': 'truncate'} if most else {}
     expected = trl_steps(folder, [{key: pair[key] for key in ('prompt', 'chosen', 'rejected')} for pair in some], model,
-                         trl.DPOTrainer, trl.DPOConfig, learning_rate=LR, loss_type=[loss], beta=BETA, **LOSSES[loss])
-    steps = job.train(folder / 'run', {**RUN, 'objective.name': 'dpo', 'objective.loss_type': loss, 'objective.beta': BETA,
+                         trl.DPOTrainer, trl.DPOConfig, learning_rate=LR, loss_type=[loss], beta=BETA, max_length=most or 1024, **LOSSES[loss])
+    steps = job.train(folder / 'run', {**RUN, **cut, 'objective.name': 'dpo', 'objective.loss_type': loss, 'objective.beta': BETA,
                                        **{f'objective.{key}': x for key, x in LOSSES[loss].items()}})
     moved = max(abs(line['rewards/chosen']) for line in expected)
     return (compare(loss, steps, expected, {f'{kind}/{key}': lambda step, kind=kind, key=key: step[kind][key] for kind, key in METRICS})
@@ -139,4 +141,4 @@ if __name__ == '__main__':
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     sys.exit(job.run_cases([(f'DPOTrainer: {loss}', case, loss) for loss in (('sigmoid', 'ipo') if job.FEW else LOSSES)]
-                           + [('RewardTrainer', case_reward)]))
+                           + [('DPOTrainer, max_length', case, 'sigmoid', 8), ('RewardTrainer', case_reward)]))

@@ -152,8 +152,7 @@ def case_refused():
         ([], 'tokens.bin has no pairs of answers, labels or numbers; objective.name=dpo learns from files of', 'tokens.bin'),
         ([], 'has no target that counts', 'silent.bin'),
         ([], '1 of 7 documents have more than 17 tokens', 'long.bin'),
-        (['--data.excess_length_strategy=truncate'], 'would cut one answer', 'long.bin'),
-        (['--data.excess_length_strategy=split'], 'would cut one answer', 'long.bin'),
+        (['--data.excess_length_strategy=split'], 'would part answers from their prompts', 'long.bin'),
         ([], 'pair 6 has an answer of fewer than two tokens', 'short.bin'),
         (['--data.target_mask=off'], 'data.target_mask=off: the mask says where', 'pairs.bin'),
         (['--data.packing=concat'], 'concat cuts pairs', 'pairs.bin'),
@@ -169,7 +168,7 @@ def case_refused():
         ([single], 'apo_zero_unpaired learns from files of `sherd tokenize --format unpaired`; these are for objective.name=dpo', 'pairs.bin'),
         ([], 'answers.bin has answers with labels, not pairs', 'answers.bin'),
         ([single], 'has no target that counts', 'mute.bin'),
-        ([single, '--data.excess_length_strategy=truncate'], 'would cut answers', 'answers.bin'),
+        ([single, '--data.excess_length_strategy=split'], 'would part answers from their prompts', 'answers.bin'),
         ([single, '--objective.sft_weight=1'], 'it is for pairs', 'answers.bin'),
         (['--objective.loss_type=orpo', '--objective.sft_weight=1'], 'in itself', 'pairs.bin'),
         (['--objective.gamma=1'], 'has no effect without objective.loss_type=simpo', 'pairs.bin'),
@@ -182,6 +181,22 @@ def case_refused():
     wrong = [line for row in rows for line in refused(*row)]
     wrong += refused(['--data.shuffle=false'], 'the chosen answer of pair 0 has no target', 'deaf.bin')
     return wrong
+
+
+def case_truncated(kind, packing):
+    """TRL's max_length: the same bits as from a file that has only what is kept of each answer."""
+    single = kind == 'single answers'
+    most, longest, draw, write = (17, 20, pairs.draw_answers, pairs.write_answers) if single else (9, 9, pairs.draw_pairs, pairs.write)
+    some = draw(6, 60, WORDS, longest)
+    kept = [(prompt, *(x[:most - len(prompt)] if isinstance(x, list) else x for x in rest)) for prompt, *rest in some if len(prompt) < most]
+    cut = sum(any(len(prompt) + len(x) > most for x in rest if isinstance(x, list)) for prompt, *rest in some)
+    found = numbers(train('whole', kind, 2, {'data.packing': packing, 'data.excess_length_strategy': 'truncate',
+                                             'training.dataset_path': write('whole.bin', some, WORDS)}))
+    wanted = numbers(train('kept', kind, 0, {'data.packing': packing, 'training.dataset_path': write('kept.bin', kept, WORDS)}))
+    said = job.launch('train', 'c.yaml', '--job.dump_folder=again', '--training.steps=1', folder='whole')[1]
+    says = f'{cut} of more than {most} tokens, {60 - len(kept)} of them left out'
+    wrong = [] if says in said and 0 < 60 - len(kept) < cut < 60 else [f'not said: {says}: {said}']
+    return wrong + ([] if found == wanted else [f'{found}, expected {wanted}'])
 
 
 def case_reference():
@@ -226,6 +241,8 @@ if __name__ == '__main__':
                             *((f'{loss}: the first step', case_losses, loss) for loss in FIRST),
                             *((f'{kind}: {mesh}', case_mesh, kind, mesh) for i, kind in enumerate(KINDS)
                               for mesh in (MESHES if not i else ('shard_optim over 2', ('shard_grad_op over 4', 'no_shard over 4')[i % 2]))),
+                            *((f'{kind}, {packing}: truncated', case_truncated, kind, packing)
+                              for kind in ('gpt2', 'single answers') for packing in ('none', 'bfd')),
                             ('refused', case_refused), ('the reference', case_reference), ('in float16', case_half),
                             ('validation', case_validation),
                             *((f'{kind}: resumed', case_resume, kind) for kind in KINDS)]))

@@ -299,8 +299,13 @@ static const struct {
     {"model.block|model.blocks|model.attention|model.attn|model.layers",
      "model.family names the blocks, rows of a table of the program; model.ffn has the "
      "feed-forward part in words"},
-    {"max_prompt_length|max_completion_length", "data.excess_length_strategy: drop leaves out pairs that do not fit "
-                                                "into training.seq_len"},
+    {"max_length|objective.max_length",
+     "training.seq_len; of pairs of answers, which share a sequence, give twice as much less 2, with "
+     "data.excess_length_strategy: truncate"},
+    {"truncation_mode|objective.truncation_mode|data.truncation_mode",
+     "data.excess_length_strategy: truncate keeps the start of prompt and answer; nothing keeps the end"},
+    {"max_prompt_length|max_completion_length",
+     "training.seq_len, and data.excess_length_strategy: truncate or drop, for prompt and answer together"},
     {"num_epochs", EPOCHS},
     {"epochs", EPOCHS},
     {"datasets", DATASETS},
