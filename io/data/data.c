@@ -430,6 +430,20 @@ sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT])
     return SH_OK;
 }
 
+sh_rc sh_data_answers_text(const struct sh_data *d, char text[SH_DATA_TEXT])
+{
+    const struct sh_data_files *f = &d->set[0].files;
+    char documents[SH_STR_SHORT], kept[48] = "";
+    uint64_t hash = 0;
+
+    SH_TRY(sh_data_files_sample(f, &hash));
+    if (d->set[0].pack.cut && f->kept)
+        snprintf(kept, sizeof kept, ", cut to %lld tokens", (long long)f->kept);
+    snprintf(text, SH_DATA_TEXT, "%s, %lld tokens, XXH3 %016llx%s", sh_str_plural(f->documents, "document", documents),
+             (long long)f->tokens, (unsigned long long)hash, kept);
+    return SH_OK;
+}
+
 /* Count the learned tokens of a set; 0: one of its files does not say. */
 static int64_t learned_of(const struct sh_data_files *files)
 {

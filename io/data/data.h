@@ -64,6 +64,10 @@ bool sh_data_masked(
 enum { SH_DATA_TEXT = 128 };
 sh_rc sh_data_text(const struct sh_data *d, char text[SH_DATA_TEXT]);
 
+/* The same of a set of answers, whatever their rows are: equal text, equal answers, also in what is kept of those that are too
+ * long. Which of them have a row may differ. Errors: SH_E_DATA. */
+sh_rc sh_data_answers_text(const struct sh_data *d, char text[SH_DATA_TEXT]);
+
 /* How full the rows of documents are, and what was not packed. sh_data_rows() returns false for a stream. */
 struct sh_data_rows {
     int64_t rows, documents;

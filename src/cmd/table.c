@@ -198,6 +198,8 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--sequences", .value = "N", .help = "evaluate the first N sequences of --data; default: all"},
     {.name = "--top-k", .value = "K", .help = "also write the K likeliest tokens at each place of --data, with their "
      "log-probabilities, to the file of -o, from which objective.name=distillation learns"},
+    {.name = "--reference", .help = "write the log-probabilities of the answers of --data to the file of -o, with which the "
+     "model is objective.reference_path of another run"},
     {.name = "--state", .value = "STATE", .help = "model, or ema: the average of optimizer.ema_decay; default model"},
     {.name = "--requests", .value = "FILE", .help = "log-probability of the \"continuation\" after the \"context\" of "
      "each line (JSON lines)"},
@@ -207,7 +209,7 @@ static const struct sh_cmd_option eval[] = {
     {.name = "--text", .value = "FILE", .help = "log-likelihood of a text, and bits per byte"},
     {.name = "-o", .value = "FILE", .help = "with --requests: file for the lines with their answers, default standard "
      "output; with --choices: file for samples as lm_eval "
-     "logs them; with --top-k: file for the tokens; else, of a model with model.num_labels: file for the logits of each text's "
+     "logs them; with --top-k: file for the tokens; with --reference: for the answers; else, of a model with model.num_labels: file for the logits of each text's "
      "labels, or for its value, in JSON lines"},
     {.name = "--tokenizer", .value = "NAME", .help = "tokenizer of the model, for these three: byte, a folder that has "
      "tokenizer.json, or such a file; default: the one "

@@ -4,8 +4,9 @@
 
 #include <stdbool.h>
 
-/* TEACH: evaluates, and keeps the likeliest words of each place, objective.top_k of them; LABEL: the logits of all labels. */
-enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE, SH_TO_SCORE, SH_TO_TEACH, SH_TO_LABEL };
+/* TEACH: evaluates, and keeps the likeliest words of each place, objective.top_k of them; LABEL: the logits of all labels; REFER: the
+ * log-probabilities of answers. */
+enum sh_purpose { SH_TO_TRAIN, SH_TO_EVALUATE, SH_TO_GENERATE, SH_TO_SCORE, SH_TO_TEACH, SH_TO_LABEL, SH_TO_REFER };
 
 /* Where the parameters of a run that generates are: gathered once for all of its tokens; or gathered one unit at a time
  * in each step, as the strategy does in training. auto: gathered once if memory allows. */

@@ -329,6 +329,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .fit_homes = purpose == SH_TO_TRAIN && cfg->offload.mode == SH_OFFLOAD_BUDGET,
         .widen = purpose == SH_TO_TRAIN && gpu && !cfg->training.loss_chunk_rows && cfg->memory.limit_bytes > 0,
         .evaluate = purpose == SH_TO_EVALUATE || purpose == SH_TO_TEACH || purpose == SH_TO_LABEL ||
+                    purpose == SH_TO_REFER ||
                     (purpose == SH_TO_TRAIN && (cfg->validation.enable || has_reference(cfg))),
         .logits = generate,
         .score = purpose == SH_TO_SCORE,
@@ -339,7 +340,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .file_limit_bytes = cfg->offload.nvme_limit_bytes,
         .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
-    if (purpose == SH_TO_TRAIN || cfg->model.num_labels == 1)
+    if (purpose == SH_TO_TRAIN || purpose == SH_TO_REFER || cfg->model.num_labels == 1)
         out->batch.objective = sh_objective_named(cfg->objective.name);
     if (purpose == SH_TO_TRAIN) {
         out->batch.weighted = cfg->data.token_weight ==

@@ -433,8 +433,8 @@ sh_rc sh_run_train(struct sh_run *r)
     SH_TRY_OUT(sh_gpus_open(r));
     SH_TRY_OUT(sh_train_gather_nodes(&t));
     SH_TRY_OUT(sh_agree(sh_train_open_outputs(&t)));
-    SH_TRY_OUT(sh_reference_start(r, &t.feed, "reference.bin"));
-    SH_TRY_OUT(sh_reference_start(r, &t.validation, "reference.validation.bin"));
+    SH_TRY_OUT(sh_reference_start(r, &t.feed, false));
+    SH_TRY_OUT(sh_reference_start(r, &t.validation, true));
     SH_TRY_OUT(sh_stragglers_open(&t.stragglers, r));
     sh_routers_open(&t.routers, r);
     SH_TRY_OUT(loop(&t));

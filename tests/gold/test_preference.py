@@ -10,6 +10,7 @@ import functools
 import os
 import pathlib
 import random
+import shutil
 import sys
 
 import job
@@ -99,15 +100,16 @@ def texts_of(batch):
     return [(prompt, answer) for prompt, *answers in batch for answer in answers]
 
 
-def train(weights, batches, loss, c):
-    """Returns (metrics by name, weights). If there are adapters, only they are trained."""
+def train(weights, batches, loss, c, reference=None):
+    """Returns (metrics by name, weights). If there are adapters, only they are trained. reference: weights of another model."""
+    other = {name: torch.tensor(value, dtype=torch.float64) for name, value in (reference or {}).items()}
     base = {name: torch.tensor(value, dtype=torch.float64) for name, value in weights.items()}
     w = {name: x.requires_grad_() for name, x in base.items() if '.lora_' in name or 'lora.rank' not in c}
     whole = (lambda: torch_reference.adapted(base, w, c)) if 'lora.rank' in c else lambda: w
     optimizer = torch_reference.make_optimizer(w, c)
     beta, smoothing = c['objective.beta'], c.get('objective.label_smoothing', 0)
     with torch.no_grad():
-        known = [log_probabilities(whole(), texts_of(batch), c).unflatten(0, (-1, 2)) for batch in batches]
+        known = [log_probabilities(other or whole(), texts_of(batch), c).unflatten(0, (-1, 2)) for batch in batches]
     found = {'loss': [], 'chosen': [], 'rejected': [], 'accuracies': [], 'norm': []}
     for step, (batch, refs) in enumerate(zip(batches, known)):
         optimizer.zero_grad()
@@ -172,9 +174,9 @@ def model(name):
     return Model(name)
 
 
-def compare(m, batches, loss, c, steps, path):
+def compare(m, batches, loss, c, steps, path, reference=None):
     first = m.adapters if 'lora.rank' in c else m.weights
-    expected, weights = train(first, batches, loss, c)
+    expected, weights = train(first, batches, loss, c, reference)
     rewards = {key: [step['rewards'][key] for step in steps] for key in ('chosen', 'rejected', 'accuracies', 'margins')}
     wrong = job.differ('loss', job.losses(steps), expected['loss'], LOSS_BOUND)
     wrong += job.differ('gradient norm', [step['grad_norm'] for step in steps], expected['norm'], NORM_BOUND)
@@ -195,6 +197,19 @@ def case_loss(name, loss, ranks=0, changes=None):
     folder = '-'.join([loss, str(ranks), *(changes or {})])
     c, steps, path = m.train(folder, {**options(loss), **(changes or {})}, ranks)
     return compare(m, [m.pairs[i:i + BATCH] for i in range(0, PAIRS, BATCH)], loss, c, steps, path)
+
+
+def case_reference(name, loss, ranks=0, changes=None):
+    """Another model is the reference, whose numbers an evaluation of another packing has written."""
+    m, noise = model(name), numpy.random.default_rng(5)
+    other = {key: x + noise.normal(scale=0.02, size=x.shape).astype(x.dtype) for key, x in m.weights.items()}
+    path = shutil.copy(m.folder / SEED[3:], m.folder / 'other.h5')
+    checkpoint.replace(path, other)
+    job.sherd('eval', '--checkpoint', 'other.h5', '--data', 'pairs.bin', '--data.packing=bfd', '--reference', '-o', 'pairs.ref',
+              folder=m.folder, ranks=ranks)
+    c, steps, path = m.train(f'other-{ranks}-{len(changes or {})}', {**options(loss), 'objective.reference_path': '../pairs.ref', **(changes or {})}, ranks)
+    wrong = [] if abs(steps[0]['loss'] - numpy.log(2)) > 1e-3 else ['the reference is not another one']
+    return wrong + compare(m, [m.pairs[i:i + BATCH] for i in range(0, PAIRS, BATCH)], loss, c, steps, path, other)
 
 
 def train_single(weights, batches, c):
@@ -382,11 +397,14 @@ if __name__ == '__main__':
                             ('llama: sigmoid, smoothed', case_loss, 'llama', 'sigmoid', 0, {'objective.label_smoothing': 0.2}),
                             *((f'kto, data.packing: {packing}', case_kto, packing) for packing in ('none', 'bfd')),
                             ('kto, answers cut', case_kto, 'none', 0, None, 5),
+                            *((f'{name}: another reference', case_reference, name, 'sigmoid') for name in MODELS),
+                            ('llama: another reference, adapters', case_reference, 'llama', 'apo_down', 0, ADAPTERS),
                             ('llama: reward', case_value, 'llama', 'reward'),
                             ('gpt2: regression', case_value, 'gpt2', 'regression'),
                             *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),
                                ('gpt2: orpo on 2 x 2 ranks', case_loss, 'gpt2', 'orpo', 4, HYBRID),
                                ('kto on 2 x 2 ranks', case_kto, 'none', 4, HYBRID),
+                               ('llama: another reference on 2 x 2 ranks', case_reference, 'llama', 'ipo', 4, HYBRID),
                                ('gpt2: reward on 2 x 2 ranks', case_value, 'gpt2', 'reward', 4, HYBRID),
                                ('llama: single answers on 2 x 2 ranks', case_single, 'llama', 4, HYBRID)) if job.can_launch() else ()),
                             *((f'llama: {loss}, adapters', case_loss, 'llama', loss, 0, ADAPTERS) for loss in WAYS),

@@ -56,7 +56,7 @@ def make_pairs(count):
     return [{'prompt': some(2, 8), 'chosen': ' ' + some(1, 6), 'rejected': ' ' + some(1, 6), 'margin': i % 3 / 8} for i in range(count)]
 
 
-def make_folder(folder, some, model_class):
+def make_folder(folder, some, model_class, seed=1, **sizes):
     """A model with random weights, and a tokenizer made of these lines. A text ends with another token than padding has, because
     transformers takes the value of the last token that is not padding."""
     t = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -66,8 +66,8 @@ def make_folder(folder, some, model_class):
         vocab_size=300, special_tokens=['<end>', '<pad>'], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=t, eos_token='<end>', pad_token='<pad>')
     fast.save_pretrained(folder)
-    torch.manual_seed(1)
-    model = model_class(transformers.LlamaConfig(**SIZES, vocab_size=len(fast), bos_token_id=None, eos_token_id=0, pad_token_id=1, num_labels=1))
+    torch.manual_seed(seed)
+    model = model_class(transformers.LlamaConfig(**{**SIZES, **sizes}, vocab_size=len(fast), bos_token_id=None, eos_token_id=0, pad_token_id=1, num_labels=1))
     with torch.no_grad():  # initial logits are near 0, and so would be what they have in common
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -84,15 +84,16 @@ def prepare(folder, model_class, form, count=STEPS * BATCH):
     return some
 
 
-def trl_steps(folder, some, model_class, trainer_class, settings_class, **words):
-    """What a trainer logs of each step. DPOTrainer loads its reference from the model's folder."""
+def trl_steps(folder, some, model_class, trainer_class, settings_class, ref=None, **words):
+    """What a trainer logs of each step. DPOTrainer loads its reference from the folder `ref`, or from the model's."""
     settings = settings_class(
         output_dir=folder / 'trl', lr_scheduler_type='constant', warmup_steps=0, adam_beta1=0.9, adam_beta2=0.999,
         adam_epsilon=EPS, weight_decay=0.0, max_grad_norm=1.0, optim='adamw_torch', max_steps=STEPS, per_device_train_batch_size=BATCH,
         gradient_accumulation_steps=1, train_sampling_strategy='sequential', logging_steps=1, bf16=False, use_cpu=True,
         gradient_checkpointing=False, disable_dropout=True, save_strategy='no', report_to=[], disable_tqdm=True, **words)
     model = model_class.from_pretrained(folder / 'model', attn_implementation='eager', dtype=torch.float32)
-    trainer = trainer_class(model=model, args=settings, train_dataset=datasets.Dataset.from_list(some),
+    more = {'ref_model': model_class.from_pretrained(ref, attn_implementation='eager', dtype=torch.float32)} if ref else {}
+    trainer = trainer_class(model=model, args=settings, **more, train_dataset=datasets.Dataset.from_list(some),
                             processing_class=transformers.AutoTokenizer.from_pretrained(folder / 'model'))
     trainer.remove_callback(transformers.PrinterCallback)
     with contextlib.redirect_stdout(sys.stderr):
@@ -111,14 +112,24 @@ def compare(name, steps, expected, metrics):
     return wrong
 
 
-def case(loss, most=0):
-    """most: TRL's max_length, by which answers are cut, and pairs with longer prompts left out."""
-    folder, model = pathlib.Path(f'{loss}-{most}'), transformers.LlamaForCausalLM
+def score(folder, some, model):
+    """Another model, with a block more, is the reference: its folder, and Sherd's file of its numbers."""
+    make_folder(folder / 'other', some, model, seed=2, num_hidden_layers=3)
+    job.sherd('ckpt', 'import', 'other', '-o', 'base', folder=folder)
+    job.sherd('eval', '--checkpoint', 'base', '--data', 'pairs.bin', '--reference', '-o', 'pairs.ref', '--training.seq_len=64',
+              '--training.mixed_precision_param=float32', folder=folder)
+    return folder / 'other', {'objective.reference_path': '../pairs.ref'}
+
+
+def case(loss, most=0, other=False):
+    """most: TRL's max_length, by which answers are cut, and pairs with longer prompts left out. other: TRL's ref_model."""
+    folder, model = pathlib.Path(f'{loss}-{most}-{other}'), transformers.LlamaForCausalLM
     some = prepare(folder, model, 'preference', STEPS * BATCH * (2 if most else 1))
     cut = {'training.seq_len': 2 * (most - 1), 'data.excess_length_strategy': 'truncate'} if most else {}
+    ref, given = score(folder, some, model) if other else (None, {})
     expected = trl_steps(folder, [{key: pair[key] for key in ('prompt', 'chosen', 'rejected')} for pair in some], model,
-                         trl.DPOTrainer, trl.DPOConfig, learning_rate=LR, loss_type=[loss], beta=BETA, max_length=most or 1024, **LOSSES[loss])
-    steps = job.train(folder / 'run', {**RUN, **cut, 'objective.name': 'dpo', 'objective.loss_type': loss, 'objective.beta': BETA,
+                         trl.DPOTrainer, trl.DPOConfig, ref, learning_rate=LR, loss_type=[loss], beta=BETA, max_length=most or 1024, **LOSSES[loss])
+    steps = job.train(folder / 'run', {**RUN, **cut, **given, 'objective.name': 'dpo', 'objective.loss_type': loss, 'objective.beta': BETA,
                                        **{f'objective.{key}': x for key, x in LOSSES[loss].items()}})
     moved = max(abs(line['rewards/chosen']) for line in expected)
     return (compare(loss, steps, expected, {f'{kind}/{key}': lambda step, kind=kind, key=key: step[kind][key] for kind, key in METRICS})
@@ -141,4 +152,5 @@ if __name__ == '__main__':
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     sys.exit(job.run_cases([(f'DPOTrainer: {loss}', case, loss) for loss in (('sigmoid', 'ipo') if job.FEW else LOSSES)]
-                           + [('DPOTrainer, max_length', case, 'sigmoid', 8), ('RewardTrainer', case_reward)]))
+                           + [('DPOTrainer, max_length', case, 'sigmoid', 8),
+                              ('DPOTrainer, ref_model', case, 'sigmoid', 0, True), ('RewardTrainer', case_reward)]))

@@ -56,13 +56,18 @@ def case_lacking():
 
 
 def case_beside():
-    """What the checkpoint does not hold is found: the base of adapters, which is a checkpoint too, and the reference of answers."""
+    """What the checkpoint does not hold is found: the base of adapters, which is a checkpoint too, and the reference of answers, also
+    if it is another model, whose own file is gone."""
     answers = pairs.write('pairs.bin', pairs.draw_pairs(1, 60, BASE['model.vocab_size']), BASE['model.vocab_size'])
     rows = {'adapters': (tokens, {'lora.rank': 2, 'checkpoint.initial_load_path': str(pathlib.Path('run/out').absolute())}),
             'answers': (answers, {'objective.name': 'dpo', 'data.excess_length_strategy': 'drop'})}
+    rows['another reference'] = answers, {**rows['answers'][1], 'objective.reference_path': str(pathlib.Path('given.ref').absolute())}
     wrong = []
     for name, (data, keys) in rows.items():
+        if 'objective.reference_path' in keys:
+            job.sherd('eval', '--checkpoint', 'answers/out', '--data', data, '--reference', '-o', 'given.ref')
         job.train(name, {**BASE, **keys, 'training.dataset_path': str(data)})
+        pathlib.Path('given.ref').unlink(missing_ok=True)
         status, said, error = audit(at=checkpoint(name), data=data)
         wrong += [f'{name}: exit {status}: {said}{error}'] * (status != 0 or said.count(': equal') != 4)
     return wrong

@@ -215,6 +215,81 @@ def case_reference():
     return wrong + ([] if found == numbers(one['gpt2']) else [f'{found}, expected {numbers(one["gpt2"])}'])
 
 
+def score(checkpoint, name, *words, ranks=0, data=None):
+    """The numbers of a model in a file; returns its path."""
+    job.sherd('eval', '--checkpoint', checkpoint, '--data', data or pathlib.Path('pairs.bin').absolute(), '--reference', '-o', name, *words, ranks=ranks)
+    return pathlib.Path(name).absolute()
+
+
+def case_other():
+    """Another model is the reference: the same file and the same steps on each mesh, and a run that goes on without the file."""
+    trained, wrong = 'one-gpt2/out', []
+    file = score(trained, 'other.ref')
+    valid = score(trained, 'other.valid.ref', data=held_out)
+    for ranks in 2, 4:
+        again = score(trained, 'again.ref', '--parallelism.sharding_strategy=full_shard', ranks=ranks)
+        wrong += [] if again.read_bytes() == file.read_bytes() else [f'{ranks} ranks write another file']
+    given = {'objective.reference_path': str(file), 'validation.reference_path': str(valid)}
+    first = train('other', 'gpt2', changes=given)
+    lines = [line for line in map(json.loads, pathlib.Path('other/out/metrics.jsonl').read_text().splitlines()) if 'validation_loss' in line]
+    wrong += [] if abs(first[0]['loss'] - math.log(2)) > 1e-3 and first[0]['rewards']['chosen'] < 0 else [f'{first[0]}']
+    wrong += [] if lines[0]['rewards']['margins'] != first[3]['rewards']['margins'] else [f'{lines[0]}']
+    for ranks, changes in (MESHES['full_shard over 2'], MESHES['no_shard over 4']):
+        found = train('other-mesh', 'gpt2', ranks, {**given, **changes})
+        wrong += [] if numbers(found) == numbers(first) else [f'{ranks} ranks: {numbers(found)}, expected {numbers(first)}']
+    train('other-begun', 'gpt2', changes={**given, 'training.steps': 3})
+    moved = file.rename('moved.ref').absolute()
+    for name, path in (('the file is gone', file), ('it was moved', moved), ('the key is left out', '')):
+        shutil.copytree('other-begun', name)
+        changes = {**MESHES['shard_optim over 2'][1], **given, 'objective.reference_path': str(path)} if path else {}
+        found = train(name, 'gpt2', 2 if path else 1, changes, fresh=False)
+        wrong += [] if numbers(found) == numbers(first) else [f'{name}: {numbers(found)}, expected {numbers(first)}']
+    train('own-begun', 'gpt2', changes={'training.steps': 3})
+    for folder, path in (('own-begun', moved), ('other-begun', score('own-begun/out', 'strange.ref'))):
+        wrong += refused([], 'is another reference than that with which the run began', folder=folder, **{**given, 'objective.reference_path': str(path)})
+    return wrong
+
+
+def case_own():
+    """The numbers of the model that a run begins with are those that it makes."""
+    train('own', 'gpt2', changes={'checkpoint.create_seed_checkpoint': True, 'training.steps': 1})
+    file = score('own/out/checkpoint/step-00000000.h5', 'own.ref', '--data.excess_length_strategy=drop', '--data.packing=none')
+    found = train('own-given', 'gpt2', changes={'objective.reference_path': str(file), 'validation.enable': False})
+    return job.differ('loss', job.losses(found), job.losses(one['gpt2']), 1e-6)
+
+
+def case_other_refused():
+    """Files that are damaged, or of other answers, and options of the evaluation that cannot be."""
+    trained = 'one-gpt2/out'
+    good = score(trained, 'good.ref')
+    bad, bytes_ = good.with_name('bad.ref'), good.read_bytes()
+    off, wrong = {'validation.enable': False}, []
+    for content, says in ((bytes_[:-1] + b'x', 'is damaged'), (bytes_[:-8], 'is damaged'), (b'x' + bytes_[1:], 'is no file of'), (b'', 'is no file of')):
+        bad.write_bytes(content)
+        wrong += refused([], f'objective.reference_path: {bad} {says}', **off, **{'objective.reference_path': str(bad)})
+    wrong += refused([], 'none.ref', **off, **{'objective.reference_path': 'none.ref'})
+    wrong += refused([], 'is about other data', 'long.bin', **off, **{'objective.reference_path': str(good), 'data.excess_length_strategy': 'drop'})
+    long = pathlib.Path('long.bin').absolute()
+    short, cut = (score(trained, f'{how}.ref', f'--data.excess_length_strategy={how}', data=long) for how in ('drop', 'truncate'))
+    longer = {**off, 'training.seq_len': 32, 'model.max_seq_len': 32}
+    wrong += refused([], 'has no number of answer 12', 'long.bin', **longer, **{'objective.reference_path': str(short)})
+    wrong += refused([], 'answers cut to another length', 'long.bin', **longer, **{'objective.reference_path': str(cut)})
+    single = score('one-single-answers/out', 'single.ref', data=answers)
+    wrong += refused([], 'is for another objective.loss_type', 'answers.bin', **off, **{'objective.loss_type': 'kto', 'objective.reference_path': str(single)})
+    wrong += refused([], 'give those of validation.dataset_path too', **{'objective.reference_path': str(good)})
+    wrong += refused([], 'give those of training.dataset_path too', **{'validation.reference_path': str(good)})
+    wrong += refused(['--objective.loss_type=simpo', f'--objective.reference_path={good}'], 'has no effect without')
+    wrong += refused([f'--validation.reference_path={good}'], 'has no effect without', **off)
+    for words, says in (([], 'give its name with -o'), (['-o', 'x', '--sequences=3'], 'leave out --sequences'), (['-o', 'x', '--top-k=3'], 'give one of them'),
+                        (['-o', 'x', '--objective.name=lm'], 'is for objective.name=dpo'), (['-o', 'x', '--objective.loss_type=orpo'], 'has no reference')):
+        try:
+            job.sherd('eval', '--checkpoint', trained, '--data', data, '--reference', *words)
+            wrong.append(f'{words}: it was taken')
+        except job.Failed as failed:
+            wrong += [] if says in str(failed) else [f'{words}: {failed}']
+    return wrong
+
+
 def case_validation():
     """Held-out pairs have a reference of their own."""
     lines = (pathlib.Path('one-gpt2/out/metrics.jsonl')).read_text().splitlines()
@@ -243,6 +318,7 @@ if __name__ == '__main__':
                               for mesh in (MESHES if not i else ('shard_optim over 2', ('shard_grad_op over 4', 'no_shard over 4')[i % 2]))),
                             *((f'{kind}, {packing}: truncated', case_truncated, kind, packing)
                               for kind in ('gpt2', 'single answers') for packing in ('none', 'bfd')),
-                            ('refused', case_refused), ('the reference', case_reference), ('in float16', case_half),
+                            ('refused', case_refused), ('the reference', case_reference), ('another reference', case_other),
+                            ('its own numbers', case_own), ('another reference, refused', case_other_refused), ('in float16', case_half),
                             ('validation', case_validation),
                             *((f'{kind}: resumed', case_resume, kind) for kind in KINDS)]))

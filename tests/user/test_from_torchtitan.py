@@ -114,8 +114,8 @@ LEFT_OUT = {
     'objective.kd_normalize_topk=false': 'stored takes them', 'objective.kd_form=reverse_kl': 'learns by the forward divergence',
     'z_loss_multiplier=1e-4': 'moe.z_loss_coeff is that of routers', 'loss_weights=x': 'one float16 per token',
     'training.seq_len_schedule=0:8': 'from which step on attention', 'optimizer.muon_dtype=float32': 'in float32 on CPUs',
-    'objective.ref=x': 'numbers made before the first step', 'objective.kd_loss_type=jsd': 'opinion of the student', 'loss_add_tail=true': 'tail takes what',
-    'objective.kd_alpha=0.5': "the teacher's share", 'objective.name=kd': 'it is distillation',
+    'objective.ref=x': 'makes of that model', 'precompute_ref_log_probs=true': 'numbers made before the first step', 'objective.kd_loss_type=jsd': 'opinion of the student', 'loss_add_tail=true': 'tail takes what',
+    'objective.kd_alpha=0.5': "the teacher's share", 'objective.name=kd': 'it is distillation', 'truncation_mode=keep_end': 'nothing keeps the end',
     'objective.name=preference': 'it is dpo', 'objective.name=classification': 'model.num_labels',
 }
 

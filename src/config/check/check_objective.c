@@ -33,13 +33,17 @@ static sh_rc refuse_idle(struct sh_config_state *state)
     const struct sh_config *c = config_of(state);
     bool dpo = c->objective.name == SH_OBJECTIVE_DPO, own = dpo && c->objective.loss_type == SH_PREFER_PLUGIN,
          teacher = c->objective.name == SH_OBJECTIVE_DISTILLATION,
-         labels = sh_cfg_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS;
+         labels = sh_cfg_loss_takes(c->objective.loss_type) & SH_TAKES_LABELS,
+         reference = dpo && sh_cfg_loss_takes(c->objective.loss_type) & SH_TAKES_REFERENCE;
     const struct {
         const char *key;
         bool used;
         const char *needs;
     } rows[] = {
         {"objective.loss_type", dpo, "objective.name=dpo"},
+        {"objective.reference_path", reference, "objective.name=dpo and an objective.loss_type that has a reference"},
+        {"validation.reference_path", reference && c->validation.enable,
+         "objective.reference_path and validation.enable=true"},
         {"objective.beta", dpo, "objective.name=dpo"},
         {"objective.label_smoothing", dpo, "objective.name=dpo"},
         {"objective.sft_weight", dpo, "objective.name=dpo"},
@@ -113,6 +117,13 @@ static sh_rc refuse_beside_answers(struct sh_config_state *state)
         {c->data.packing == SH_PACKING_CONCAT, "data.packing",
          "concat cuts pairs of answers; give bfd or none with objective.name=dpo"},
         {c->data.mix[0], "data.mix", "objective.name=dpo has a reference of one set; give training.dataset_path"},
+        {c->validation.enable && c->objective.reference_path[0] && !c->validation.reference_path[0],
+         "validation.reference_path",
+         "objective.reference_path is another model's numbers of the training pairs; give those of "
+         "validation.dataset_path too, or validation.enable=false"},
+        {c->validation.reference_path[0] && !c->objective.reference_path[0], "objective.reference_path",
+         "validation.reference_path is another model's numbers of the validation's pairs; give those of "
+         "training.dataset_path too"},
     };
 
     return refuse_first(state, rows, sizeof rows / sizeof *rows);

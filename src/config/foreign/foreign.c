@@ -20,8 +20,12 @@
 #define FUSED "leave it out: the kernels are Sherd's own, and fused"
 #define NO_REWARDS \
     "leave it out: of training on preferences or rewards, objective.name: dpo with its losses and reward are there"
-#define REFERENCE \
-    "leave it out: the reference is the model that the run begins with, by numbers made before the first step"
+#define REFERENCE                                                                                                               \
+    "leave it out: the reference is the model that the run begins with, by numbers made before the first step; another one is " \
+    "objective.reference_path"
+#define OTHER_REFERENCE                                                                                               \
+    "objective.reference_path, a file that `sherd eval --checkpoint MODEL --data FILE --reference -o FILE` makes of " \
+    "that model; without it the reference is the model that the run begins with"
 #define MOVING \
     "leave it out: the reference stays the model that the run begins with; a run from the parameters of another has a new one"
 #define EXPERTS \
@@ -267,7 +271,9 @@ static const struct {
     {"kd_loss_type|objective.kd_loss_type",
      "leave it out: the divergence is the forward one; the reverse one needs the teacher's opinion of the student's "
      "likeliest tokens, which a file lacks"},
-    {"precompute_ref_log_probs|ref_model|reference_free|objective.ref|objective.ref_model", REFERENCE},
+    {"precompute_ref_log_probs|precompute_ref_batch_size|reference_free", REFERENCE},
+    {"ref_model|ref_model_adapters|ref_adapter_name|rl_adapter_ref_model|objective.ref|objective.ref_model|objective.reference",
+     OTHER_REFERENCE},
     {"z_loss|z_loss_multiplier|lm_head_z_loss", "training.z_loss; moe.z_loss_coeff is that of routers"},
     {"token_weight|token_weights|loss_weights",
      "data.token_weight, with one float16 per token in FILE.weight; objective.sft_weight and desirable_weight weigh answers"},

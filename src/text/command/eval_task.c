@@ -32,6 +32,7 @@ bool sh_cmd_eval_is_task(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
 /* Options of the other kind of evaluation are refused, not ignored. */
 static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args, enum sh_task_kind *kind)
 {
+    static const char *const of_data[] = {"--top-k", "--reference"};
     int given = 0;
 
     for (int i = 0; i < KINDS; i++)
@@ -43,8 +44,9 @@ static sh_rc find_kind(const struct sh_cmd *cmd, const struct sh_cmd_args *args,
         return sh_fail(SH_E_USAGE, "sherd eval: give only one of --requests, --choices and --text");
     if (sh_cmd_option(cmd, args, "--data") || sh_cmd_option(cmd, args, "--sequences"))
         return sh_fail(SH_E_USAGE, "sherd eval: --data and --sequences do not go with %s", options[*kind]);
-    if (sh_cmd_option(cmd, args, "--top-k"))
-        return sh_fail(SH_E_USAGE, "sherd eval: --top-k goes with --data, not with %s", options[*kind]);
+    for (int i = 0; i < 2; i++)
+        if (sh_cmd_option(cmd, args, of_data[i]))
+            return sh_fail(SH_E_USAGE, "sherd eval: %s goes with --data, not with %s", of_data[i], options[*kind]);
     if (*kind == SH_TASK_TEXT && sh_cmd_option(cmd, args, "-o"))
         return sh_fail(SH_E_USAGE, "sherd eval: -o does not go with --text, which has one line of results");
     return SH_OK;
