@@ -76,8 +76,7 @@ static sh_rc choose(const struct sh_mesh *mesh, const struct sh_comm_options *op
 /* Collectives between GPUs are launched in queues and watched by a thread; between CPUs somebody has to call MPI. */
 static sh_rc check_progress(const struct sh_mesh *mesh, const struct sh_comm_options *opt)
 {
-    if (opt->inline_progress && opt->device && opt->device->gpu)
-        return sh_fail(SH_E_USAGE, "comm.progress=inline is for CPUs, but training.device is cuda; leave it out");
+    SH_REQUIRE(!opt->inline_progress || !opt->device || !opt->device->gpu);
     if (!opt->inline_progress && mesh->world > 1 && !sh_mesh_threads_may_call())
         return sh_fail(SH_E_COMM, "this MPI library lets only one thread call it; set comm.progress=inline");
     return SH_OK;

@@ -69,7 +69,7 @@ sh_rc sh_request_check_heads(const struct sh_config *cfg)
     return SH_OK;
 }
 
-/* Refuse what does not work with float16, or not yet on GPUs. */
+/* Refuse what does not work with float16, or not on GPUs. */
 sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topology *at)
 {
     const struct {
@@ -83,6 +83,8 @@ sh_rc sh_request_check_device(const struct sh_config *cfg, const struct sh_topol
     for (size_t i = 0; i < sizeof bars / sizeof *bars; i++)
         if (cfg->training.mixed_precision_param == SH_PRECISION_FLOAT16 && bars[i].there)
             return sh_fail(SH_E_USAGE, "training.mixed_precision_param=float16: %s", bars[i].what);
+    if (at->gpu && cfg->comm.progress == SH_PROGRESS_INLINE)
+        return sh_fail(SH_E_USAGE, "comm.progress=inline is for CPUs, but the job runs on GPUs; leave it out");
     return SH_OK;
 }
 
