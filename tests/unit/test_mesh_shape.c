@@ -248,6 +248,33 @@ static void test_names(void **state)
     assert_int_equal(strlen(sh_group_name(&s, 0xfe, text)), SH_GROUP_NAME - 1); /* as much as fits */
 }
 
+/* Axes in the order of the text, of which only those that cut something are named. */
+static void test_text(void **state)
+{
+    static const struct {
+        int size[SH_AXES]; /* tensor, context, expert, inner, outer, replicate, pipeline */
+        const char *text;
+    } rows[] = {
+        {{1, 1, 1, 1, 1, 1, 1}, "1 rank"},
+        {{1, 1, 1, 2, 4, 2, 1}, "2 x 8 ranks (replicate x shard)"},
+        {{1, 1, 2, 1, 2, 2, 1}, "2 x 4 ranks (replicate x shard), experts over 2"},
+        {{1, 2, 2, 1, 2, 1, 1}, "2 context x 4 data (1 x 8 ranks, replicate x shard), experts over 2"},
+        {{8, 2, 1, 2, 2, 2, 16}, "16 stages x 8 tensor x 2 context x 8 data (2 x 8 ranks, replicate x shard)"},
+        {{8, 2, 4, 1, 2, 1, 16},
+         "16 stages x 8 tensor x 2 context x 8 data (1 x 16 ranks, replicate x shard), experts over 4"},
+        {{1024, 1024, 128, 1, 1, 1, 8}, /* the longest, with 2^30 ranks */
+         "8 stages x 1024 tensor x 1024 context x 128 data (1 x 131072 ranks, replicate x shard), experts over 128"},
+    };
+    char text[SH_MESH_TEXT];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct sh_mesh_shape s = sh_mesh_shape_of(rows[i].size, 0);
+
+        assert_string_equal(sh_mesh_text(&s, text), rows[i].text);
+    }
+}
+
 /* Every axis has 2 ranks. */
 static void test_every_axis(void **state)
 {
@@ -393,7 +420,7 @@ int main(void)
         cmocka_unit_test(test_fits),      cmocka_unit_test(test_misfits),    cmocka_unit_test(test_bad_rank),
         cmocka_unit_test(test_names),     cmocka_unit_test(test_every_axis), cmocka_unit_test(test_widened),
         cmocka_unit_test(test_tensor),    cmocka_unit_test(test_pipeline),   cmocka_unit_test(test_context),
-        cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_more_axes), cmocka_unit_test(test_blocks),     cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
