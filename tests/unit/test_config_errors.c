@@ -625,7 +625,7 @@ static const struct refusal matrices[] = {
     {"model: {name: debug}\ntraining: {seq_len: 32, local_batch_size: 1}\nparallelism: {tensor_parallel_degree: 2, tensor_parallel_tiles: 3}\n",
      "c.yaml:3: parallelism.tensor_parallel_tiles: 3 tiles of 2 ranks cannot have equal rows of 32 tokens of a micro-step; give fewer, or 1"},
     {"model: {name: debug}\ntraining: {seq_len: 32, local_batch_size: 1}\nparallelism: {tensor_parallel_degree: 4}\n",
-     "c.yaml:3: parallelism.tensor_parallel_degree: 4 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 32 tokens of a micro-step equally; give one of 1, 2"},
+     "c.yaml:3: parallelism.tensor_parallel_degree: 4 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 384 and 32 tokens of a micro-step equally; give one of 1, 2; more ranks can share sequences (parallelism.context_parallel_degree)"},
     {"model: {name: debug, ffn_dim: 193}\nparallelism: {tensor_parallel_degree: 2}\n",
      "c.yaml:2: parallelism.tensor_parallel_degree: 2 ranks cannot share model.n_heads 4, model.n_kv_heads 2, model.ffn_dim 193 and 4096 tokens of a micro-step equally; leave it out"},
     {"model: {name: debug}\ntraining: {seq_len: 33, local_batch_size: 1}\nparallelism: {tensor_parallel_degree: 2}\n",

@@ -30,7 +30,10 @@ static bool cuts_matrices(const struct sh_config *c, int degree)
 static sh_rc refuse_number(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
+    int degree = c->parallelism.tensor_parallel_degree;
     bool mesh = c->training.reproducible == SH_REPRODUCIBLE_MESH;
+    bool few = c->model.n_kv_heads < degree && c->model.n_heads % degree == 0 && !mesh &&
+               !sh_layers_any(&c->model, SH_LAYER_LINEAR);
     char fits[80] = "", context[48] = "";
     int at = 0;
 
@@ -43,11 +46,11 @@ static sh_rc refuse_number(struct sh_config_state *state)
         snprintf(context, sizeof context, " beside context_parallel_degree %d", c->parallelism.context_parallel_degree);
     return sh_config_refuse(state, key,
                             "%d ranks cannot share model.n_heads %d, model.n_kv_heads %d, model.ffn_dim %d and %lld "
-                            "tokens of a micro-step equally%s%s; %s%s",
-                            c->parallelism.tensor_parallel_degree, c->model.n_heads, c->model.n_kv_heads,
-                            c->model.ffn_dim, (long long)rows_of(c), context,
-                            mesh ? ", in a power of two for training.reproducible=mesh" : "",
-                            fits[0] ? "give one of " : "leave it out", fits);
+                            "tokens of a micro-step equally%s%s; %s%s%s",
+                            degree, c->model.n_heads, c->model.n_kv_heads, c->model.ffn_dim, (long long)rows_of(c),
+                            context, mesh ? ", in a power of two for training.reproducible=mesh" : "",
+                            fits[0] ? "give one of " : "leave it out", fits,
+                            few ? "; more ranks can share sequences (parallelism.context_parallel_degree)" : "");
 }
 
 /* What works instead is less of the one or the other; NULL: nothing is in the way. */
