@@ -342,19 +342,6 @@ def case_resume():
     return wrong
 
 
-def case_folders():
-    """A folder of transformers that 4 stages write is the one that a single process makes of their checkpoint, and 2 stages
-    begin with its weights."""
-    job.train('written', config({**LLAMA, PP: 4, 'checkpoint.last_save_in_hf': True}), 4)
-    job.sherd('ckpt', 'export', saved('written'), '-o', 'exported')
-    wrong = [f'another {name}' for name in ('model.safetensors',)
-             if next(pathlib.Path('written/out').rglob(name)).read_bytes() != (pathlib.Path('exported') / name).read_bytes()]
-    start = {**config({key: value for key, value in LLAMA.items() if not key.startswith('model.')}),
-             'model.hf': str(pathlib.Path('exported').resolve())}
-    runs = [job.losses(job.train(f'read-{degree}', {**start, PP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
-    return wrong + job.differ('losses', runs[1], runs[0], 0)
-
-
 def case_adapters():
     """One process goes on with the adapters of 2 stages, and 2 stages begin with those that PEFT would open."""
     changes = config({**KINDS['adapters'], SCHEDULE: 'ZBH1', PP: 2})
@@ -556,7 +543,7 @@ def cases():
     return ([(name, case_mesh, name) for name in MESHES]
             + [(f'fingerprints: {name}', case_printed, name) for name in PRINTED]
             + [('homes', case_homes), ('a budget', case_budget), ('threads', case_threads), ('late messages', case_late), ('checkpoints do not show the degree', case_resume),
-               ('folders', case_folders), ('folders of adapters', case_adapters), ('no adapters on the last', case_untrained), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
+               ('folders of adapters', case_adapters), ('no adapters on the last', case_untrained), ('evaluated', case_evaluated), ('announced', case_announced), ('keys without stages', case_idle),
                ('traced', case_traced), ('stalled', case_stalled)]
             + [(name, case_apart, *row) for name, row in DISAGREED.items()]
             + [(f'refused: {name}', case_refused, name) for name in REFUSED])

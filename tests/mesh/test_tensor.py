@@ -110,10 +110,7 @@ CONTINUED = {
     'olmo3, 2 of 2': ('olmo3', 2, 2, {}),
     'experts, 2 of 4': ('experts', 4, 2, {}),
 }
-# Families whose folders have matrices of other bands: of heads, of columns, of several matrices in one, of rows alone.
-FOLDERS = ('gpt_neox', 'gpt2', 'phi3', 'qwen3')
 if job.FEW:
-    FOLDERS = FOLDERS[:1]
     CONTINUED = dict(list(CONTINUED.items())[1::4])
     SCORED = dict(list(SCORED.items())[1::4])
     MESHES = dict(list(MESHES.items())[::5])
@@ -130,21 +127,6 @@ def case_parameters(kind):
     whole, cut = (checkpoint.read(saved(f'{name}-{kind}', steps)) for name in ('whole', 'cut'))
     return [f'{name} differs by {abs(cut[name] - whole[name]).max()}' for name in whole
             if abs(cut[name] - whole[name]).max() > LOSS_BOUND * max(1, abs(whole[name]).max())]
-
-
-def case_folders(family):
-    """A folder of transformers that 4 ranks write is the one that a single process makes of their checkpoint, and 2 ranks
-    with halves of each matrix begin with its weights."""
-    written, exported = f'written-{family}', f'exported-{family}'
-    job.train(written, config({**KINDS[family], 'model.n_kv_heads': 4, TP: 4, 'checkpoint.last_save_in_hf': True}), 4)
-    job.sherd('ckpt', 'export', saved(written), '-o', exported)
-    names = ('model.safetensors',)
-    found = [next(pathlib.Path(written, 'out').rglob(name)).read_bytes() for name in names]
-    wrong = ['another folder'] * (found != [pathlib.Path(exported, name).read_bytes() for name in names])
-    other = {key: value for key, value in LLAMA.items() if not key.startswith('model.')}
-    start = {**config(other), 'model.hf': str(pathlib.Path(exported).resolve())}
-    runs = [job.losses(job.train(f'read-{family}-{degree}', {**start, TP: degree}, ranks)) for ranks, degree in ((0, 1), (2, 2))]
-    return wrong + job.differ('losses', runs[1], runs[0], LOSS_BOUND)
 
 
 def case_blocks():
@@ -229,7 +211,7 @@ def cases():
             + [(f'checkpoints do not show the degree: {kind}', AXIS.case_resume, kind, large,
                 ((0, 1), (2, 2), (4, 2), (4, 4)), {'model.n_kv_heads': 4})
                for kind, large in (('phi3', 'lm_head.weight'), ('gpt2', 'transformer.wte.weight'))]
-            + [('announced', case_announced)] + [(f'folders: {family}', case_folders, family) for family in FOLDERS]
+            + [('announced', case_announced)]
             + [(f'parameters, {kind}', case_parameters, kind) for kind in ('gpt2', 'qwen3', 'olmo3', 'adapters')]
             + [(f'bits of {tiles} tiles', case_tiles, tiles, changes) for tiles, changes in ((2, {}), (3, FULL))]
             + [('blocks', case_blocks), ('leaves', case_leaves), ('a curve in bfloat16', case_curve)])
