@@ -1,9 +1,10 @@
-/* A double of libnvidia-ml: two GPUs whose figures follow from their place on the bus, and ways in which such a
- * library fails, chosen by the word in SHERD_NVML:
+/* A double of libnvidia-ml: four GPUs whose figures follow from their place on the bus, and ways in which such a
+ * library fails or they are joined, chosen by the word in SHERD_NVML:
  *   start       it cannot be started
  *   lost        the GPUs are missing
  *   unsupported no figure is supported, as in a virtual machine
  *   partly      clock and reasons are not supported, as on consumer cards
+ *   pairs       NVLink joins the first and the third, and the second and the fourth; the bus joins others over both processors
  *   late        each figure takes an hour
  * A letter is added to the file SHERD_NVML_MARK when that hour begins (a), and when the library is shut down (z).
  * Built with -DFEW it has the necessary functions and no others. */
@@ -45,10 +46,10 @@ int nvmlShutdown(void)
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **gpu)
 {
-    static int place[2];
+    static int place[4];
     unsigned number;
 
-    if (is("lost") || sscanf(bus, "00000000:%02x:00.0", &number) != 1 || number < 1 || number > 2)
+    if (is("lost") || sscanf(bus, "00000000:%02x:00.0", &number) != 1 || number < 1 || number > 4)
         return NOT_FOUND;
     place[number - 1] = (int)number;
     *gpu = &place[number - 1];
@@ -105,11 +106,11 @@ int nvmlDeviceGetTemperature(void *gpu, int which, unsigned *celsius)
     return which != 0 ? NOT_SUPPORTED : tell(gpu, celsius, 60, 81);
 }
 
-/* NVLink joins both, unless the word is "partly"; then the bus does, over both processors. */
+/* NVLink joins all, unless the word is "partly"; then the bus does, over both processors. */
 int nvmlDeviceGetP2PStatus(void *gpu, void *other, int caps, int *status)
 {
-    unsigned no = 1;
-    int rc = gpu == other || caps != 2 ? NOT_SUPPORTED : tell(gpu, &no, is("partly"), is("partly"));
+    unsigned no = 1, apart = is("partly") || (is("pairs") && (*(int *)gpu - *(int *)other) % 2);
+    int rc = gpu == other || caps != 2 ? NOT_SUPPORTED : tell(gpu, &no, apart, apart);
 
     *status = (int)no;
     return rc;

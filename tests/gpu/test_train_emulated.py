@@ -221,20 +221,21 @@ def no_gpu():
         os.environ['SHERD_EMULATED_GPUS'] = '8'
 
 
-def told(variant, word, **more):
-    """A run of two ranks on a double of the driver's library (fake_libnvml.c): what it records about its GPUs."""
+def double(variant, word):
+    """Variables for a double of the driver's library (fake_libnvml.c)."""
     library = pathlib.Path(os.environ.get('SHERD_BUILDDIR', '.')).resolve() / f'tests/gpu/libnvml_{variant}.so'
     folder = pathlib.Path(f'nvml_{variant}').absolute()
     folder.mkdir(exist_ok=True)
     if not (folder / 'libnvidia-ml.so.1').exists():
         (folder / 'libnvidia-ml.so.1').symlink_to(library)
-    before = os.environ.get('LD_LIBRARY_PATH', '')
-    os.environ.update(LD_LIBRARY_PATH=f'{folder}:{before}', SHERD_NVML=word)
-    try:
-        more = {'training.steps': 12, 'lr_scheduler.total_steps': 12, 'metrics.tensorboard': 'tb', 'metrics.openmetrics': 'run.prom', **more}
+    return {'LD_LIBRARY_PATH': f'{folder}:{os.environ.get("LD_LIBRARY_PATH", "")}', 'SHERD_NVML': word}
+
+
+def told(variant, word, **more):
+    """What a run of two ranks records about its GPUs."""
+    more = {'training.steps': 12, 'lr_scheduler.total_steps': 12, 'metrics.tensorboard': 'tb', 'metrics.openmetrics': 'run.prom', **more}
+    with environment(**double(variant, word)):
         return [step['gpu'] for step in run('told', 'llama', CUDA, '1x2', **more) if 'gpu' in step]
-    finally:
-        os.environ.update(LD_LIBRARY_PATH=before, SHERD_NVML='')
 
 
 def nvml():
@@ -259,13 +260,25 @@ def no_nvml():
     for variant, word in ('none', ''), ('few', ''), ('whole', 'start'), ('whole', 'lost'), ('whole', 'unsupported'), ('whole', 'late'):
         lines = told(variant, word)
         wrong += [f'{variant} {word}: {lines[-1]}'] if lines else []
-    os.environ['SHERD_NVML'] = 'start'
-    os.environ['LD_LIBRARY_PATH'] = str(pathlib.Path('nvml_whole').absolute())
-    try:
+    with environment(**double('whole', 'start')):
         return wrong + refused('must', 2, 'metrics.gpu=must: cannot be started: libnvidia-ml.so.1 says: Driver Not Loaded',
                                **{'metrics.gpu': 'must'})
-    finally:
-        del os.environ['SHERD_NVML'], os.environ['LD_LIBRARY_PATH']
+
+
+def far():
+    """The doctor names neighbours of a group whose GPUs no NVLink joins, and the order in which all would have one. With the driver's
+    library all GPUs are joined, or what joins them is not known: then it has nothing to say."""
+    order = 'if the node\'s ranks use their present GPUs in the order 0,2,1,3 (CUDA_VISIBLE_DEVICES), these neighbours are closer'
+    wrong, four = [], {'model.n_heads': 4, 'model.n_kv_heads': 4}
+    for axis, word in ('tensor', 'pairs'), ('context', 'pairs'), ('tensor', ''), ('tensor', 'lost'):
+        folder = job.prepare('far', {'job.dump_folder': 'out', **config('llama', **CUDA, **{**four, f'parallelism.{axis}_parallel_degree': 2})})
+        with environment(**double('whole', word)):
+            said = job.sherd('doctor', 'c.yaml', ranks=4, folder=folder)
+        line = re.search('^ranks .*', said, re.M)[0]
+        note = (rf'ranks +note +{axis}: the GPUs of ranks 0 and 1 on \S+ \(00000000:01:00.0, 00000000:02:00.0\) meet over the link '
+                rf'between processors, but exchange rows in each block; {re.escape(order)}')
+        wrong += [] if re.fullmatch(note if word == 'pairs' else 'ranks +ok .*', line) else [f'{axis}, {word}: {line}']
+    return wrong
 
 
 def flipped(**more):
@@ -473,6 +486,7 @@ def main():
         ('a host without GPUs is told from one', no_gpu),
         ('power and clocks of GPUs are recorded', nvml),
         ('GPUs that tell nothing stop nothing', no_nvml),
+        ('neighbours whose GPUs are far from each other', far),
     ]
     return job.run_cases(cases)
 
