@@ -181,6 +181,16 @@ static bool right_numbers(const struct sh_op_call *call)
                                                                                       : 1);
 }
 
+/* Each label of a row has a number. */
+static bool right_labels(const struct sh_op_call *call)
+{
+    bool head = call->kind == SH_OP_HEAD_LOSS || call->kind == SH_OP_HEAD_LOSS_GRAD;
+    const struct sh_operand *y = &call->in[5];
+
+    return !head || !call->attr->head.several ||
+           (absent(&call->in[4]) && y->ndim > 0 && y->dim[y->ndim - 1] == call->in[1].dim[0]);
+}
+
 /* Inputs first, since their letters define the outputs. */
 const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_TEXT])
 {
@@ -192,6 +202,8 @@ const char *sh_shape_misfit(const struct sh_op_call *call, char text[SH_MISFIT_T
     for (int i = 0; i < s->n_in; i++)
         if (!fits(&fit, &s->in[i], &call->in[i]))
             return describe(&s->in[i], &call->in[i], text);
+    if (!right_labels(call))
+        return describe(&s->in[5], &call->in[5], text);
     for (int i = 0; i < s->n_out; i++) {
         if (!fits(&fit, &s->out[i], &call->out[i]) || (i == 0 && !right_numbers(call)))
             return describe(&s->out[i], &call->out[i], text);

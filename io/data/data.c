@@ -220,9 +220,9 @@ sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label)
     return document >= d->set[0].files.documents ? SH_OK : sh_documents_label(&d->set[0].files, document, label);
 }
 
-sh_rc sh_data_number(const struct sh_data *d, int64_t document, double *number)
+sh_rc sh_data_numbers(const struct sh_data *d, int64_t document, double *numbers)
 {
-    return sh_documents_number(&d->set[0].files, document, number);
+    return sh_documents_numbers(&d->set[0].files, document, numbers);
 }
 
 sh_rc sh_data_beginnings(const struct sh_data *d, int64_t first, int64_t n, int64_t *document)

@@ -41,8 +41,10 @@ struct sh_data_options {
         SH_DATA_LABELLED,   /* answers with a label each, 1 if it is desirable */
         SH_DATA_MISMATCHED, /* the same, each with an answer to another prompt beside it (documents.h) */
         SH_DATA_SCORED, /* pairs of answers that a head scores, with the margin of each pair as the number of the first */
-        SH_DATA_NUMBERED /* texts with a number each */
+        SH_DATA_NUMBERED,   /* texts with a number each */
+        SH_DATA_MULTI_LABEL /* texts with a number for each label */
     } answers;
+    int labels;      /* of MULTI_LABEL */
     const char *mix; /* "path=weight,path=weight" instead of `path`; NULL or "": none */
     int sets;        /* number of sets that share the process's descriptors; 0: only this one. A mix sets it */
 };
@@ -117,8 +119,9 @@ int64_t sh_data_window(const struct sh_data *d, int64_t sample);
 /* The label of a document of a set of labelled answers, 1 or 0; 2 of a mismatched one. Errors: SH_E_DATA. */
 sh_rc sh_data_label(const struct sh_data *d, int64_t document, int32_t *label);
 
-/* The number of a document of a set whose documents have numbers. Errors: SH_E_DATA: it is not finite. */
-sh_rc sh_data_number(const struct sh_data *d, int64_t document, double *number);
+/* The numbers of a document of a set whose documents have some: one, or opt->labels of MULTI_LABEL. Errors: SH_E_DATA: one
+ * is not finite. */
+sh_rc sh_data_numbers(const struct sh_data *d, int64_t document, double *numbers);
 
 /* Say where documents begin in samples [first, first + n) of a set whose rows have whole ones. document out [n,T]: the
  * number in the set of the document that begins at the place, -1 elsewhere. Errors: SH_E_DATA. */

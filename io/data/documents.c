@@ -53,6 +53,9 @@ static sh_rc check_fields(const char *path, const struct sh_document_header *h)
         {h->learned < 0 || h->learned > h->tokens, "number of learned tokens", (long long)h->learned},
         {(h->flags & SH_DOCUMENT_MASK) == 0 && h->mask_at != 0, "place of the mask", (long long)h->mask_at},
         {(h->flags & SH_DOCUMENT_NUMBERS) == 0 && h->numbers_at != 0, "place of the numbers", (long long)h->numbers_at},
+        {h->width < 0 || h->width > SH_DOCUMENT_WIDTH || (h->width && !(h->flags & SH_DOCUMENT_NUMBERS)) ||
+             (h->width && h->documents > most / h->width),
+         "count of a document's numbers", (long long)h->width},
     };
 
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
@@ -80,7 +83,7 @@ static sh_rc check_sections(const char *path, const struct sh_document_header *h
         {"offsets", h->offsets_at, (h->documents + 1) * (int64_t)sizeof(int64_t)},
         {"tokens", h->tokens_at, h->tokens * h->token_bytes},
         {"mask", h->mask_at, (h->tokens + 7) / 8},
-        {"numbers", h->numbers_at, h->documents * (int64_t)sizeof(double)},
+        {"numbers", h->numbers_at, h->documents * (h->width ? h->width : 1) * (int64_t)sizeof(double)},
     };
     int n = h->flags & SH_DOCUMENT_NUMBERS ? 4 : h->flags & SH_DOCUMENT_MASK ? 3 : 2; /* numbers have a mask */
     int64_t end = SH_TOKEN_HEADER_BYTES;
@@ -126,6 +129,7 @@ sh_rc sh_documents_take(struct sh_data_file *f, const char *path, const struct s
     f->labels = h->flags & SH_DOCUMENT_LABELS;
     f->documents = h->documents;
     f->numbers_at = h->flags & SH_DOCUMENT_NUMBERS ? h->numbers_at : 0;
+    f->width = h->width ? (int)h->width : 1;
     f->offsets_at = h->offsets_at;
     f->mask_at = h->mask_at;
     f->tokenizer = h->tokenizer;
@@ -248,15 +252,18 @@ sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int3
     return SH_OK;
 }
 
-sh_rc sh_documents_number(const struct sh_data_files *set, int64_t document, double *number)
+sh_rc sh_documents_numbers(const struct sh_data_files *set, int64_t document, double *numbers)
 {
     const struct sh_data_file *f = file_of(set, document);
+    int64_t bytes = f->width * (int64_t)sizeof *numbers;
 
-    SH_TRY(sh_handles_read(set->handles, f->handle, number, (int64_t)sizeof *number,
-                           f->numbers_at + (document - f->first_document) * (int64_t)sizeof *number));
-    return isfinite(*number) ? SH_OK
-                             : sh_fail(SH_E_DATA, "%s: the number of document %lld is not finite; make it again",
-                                       sh_handles_path(set->handles, f->handle), (long long)document);
+    SH_TRY(sh_handles_read(set->handles, f->handle, numbers, bytes,
+                           f->numbers_at + (document - f->first_document) * bytes));
+    for (int i = 0; i < f->width; i++)
+        if (!isfinite(numbers[i]))
+            return sh_fail(SH_E_DATA, "%s: a number of document %lld is not finite; make it again",
+                           sh_handles_path(set->handles, f->handle), (long long)document);
+    return SH_OK;
 }
 
 /* Reads in steps, so a long piece needs no extra memory. */

@@ -27,8 +27,9 @@ sh_rc sh_documents_weights(const struct sh_data_files *set, const struct sh_piec
 /* Read the label of a document of a file with labels: 0 or 1. Errors: SH_E_DATA. */
 sh_rc sh_documents_label(const struct sh_data_files *set, int64_t document, int32_t *label);
 
-/* Read the number of a document of a file with numbers. Errors: SH_E_DATA: it is not finite. */
-sh_rc sh_documents_number(const struct sh_data_files *set, int64_t document, double *number);
+/* Read the numbers of a document of a file that has them, as many as its header says. Errors: SH_E_DATA: one is not
+ * finite. */
+sh_rc sh_documents_numbers(const struct sh_data_files *set, int64_t document, double *numbers);
 
 /* Read bits [first, first + n) of a file's mask as bytes. */
 sh_rc sh_documents_bits(const struct sh_data_files *set, const struct sh_data_file *f, int64_t first, int n,

@@ -30,6 +30,7 @@ struct sh_data_file {
     bool pairs;         /* its documents are pairs of answers */
     bool labels;        /* they are answers with a label each */
     int64_t numbers_at; /* bytes; 0: documents have no numbers */
+    int width;          /* numbers of each document that has some */
 };
 
 struct sh_data_files {

@@ -30,13 +30,14 @@ enum {
     SH_DOCUMENT_MASK = 1,      /* flags: there is a mask */
     SH_DOCUMENT_PAIRS = 2,     /* flags: documents 2i and 2i + 1 are answers to one prompt; the former was chosen */
     SH_DOCUMENT_LABELS = 4,    /* flags: the mask's bit of a document's first token is its label: it is desirable */
-    SH_DOCUMENT_NUMBERS = 8,   /* flags: each document has a number, and its last token is the only target */
+    SH_DOCUMENT_NUMBERS = 8,   /* flags: each document has a number or several, and its last token is the only target */
     SH_DOCUMENT_ALIGN = 4096,  /* each section begins at a multiple of this */
+    SH_DOCUMENT_WIDTH = 65536, /* the most numbers of a document */
     SH_DOCUMENT_TEMPLATE = 24, /* bytes of a chat template's name, with zeros after it */
 };
 
 /* Sections, in any order: offsets [documents + 1] int64, in tokens; the tokens; a mask with one bit per token, the low
- * bit of a byte first: whether the token counts as a target; numbers [documents] float64. See doc/data.md. */
+ * bit of a byte first: whether the token counts as a target; numbers [documents,width] float64. See doc/data.md. */
 struct sh_document_header {
     int32_t magic, version, token_bytes, flags;
     int64_t tokens, documents;
@@ -47,8 +48,9 @@ struct sh_document_header {
     int64_t learned;                          /* targets that count; 0: not known, or there is no mask */
     char chat_template[SH_DOCUMENT_TEMPLATE]; /* that rendered the conversations; "": none, or not known */
     int64_t numbers_at;                       /* as mask_at; 0: none */
+    int64_t width;                            /* numbers of a document; 0: one, if there are any */
 };
 
-_Static_assert(sizeof(struct sh_document_header) == 112, "written as it lies in memory");
+_Static_assert(sizeof(struct sh_document_header) == 120, "written as it lies in memory");
 
 #endif

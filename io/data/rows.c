@@ -105,16 +105,19 @@ static const struct {
                           "objective.name=dpo with objective.loss_type=kto or apo_zero_unpaired", "unpaired"},
     [SH_DATA_SCORED] = {"pairs of answers to be scored", "objective.name=reward", "reward"},
     [SH_DATA_NUMBERED] = {"texts with numbers", "objective.name=regression", "regression"},
+    [SH_DATA_MULTI_LABEL] = {"texts with several labels each", "objective.name=multi_label", "multi_label"},
 };
 
 static enum sh_data_answers kind_of(const struct sh_data_file *f)
 {
+    if (f->numbers_at && f->width > 1)
+        return SH_DATA_MULTI_LABEL;
     if (f->numbers_at)
         return f->pairs ? SH_DATA_SCORED : SH_DATA_NUMBERED;
     return f->pairs ? SH_DATA_PAIRS : f->labels ? SH_DATA_LABELLED : SH_DATA_NO_ANSWERS;
 }
 
-static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wanted)
+static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wanted, int labels)
 {
     for (int i = 0; i < set->n; i++) {
         const char *path = sh_handles_path(set->handles, set->file[i].handle);
@@ -125,6 +128,9 @@ static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wa
             return sh_fail(SH_E_DATA, "%s has %s; %s learns from files of `sherd tokenize --format %s`%s%s", path,
                            kinds[kind].are, kinds[wanted].learns, kinds[wanted].format,
                            kinds[kind].format ? "; these are for " : "", kinds[kind].format ? kinds[kind].learns : "");
+        if (kind == SH_DATA_MULTI_LABEL && set->file[i].width != labels)
+            return sh_fail(SH_E_DATA, "%s has texts with numbers for %d labels, but model.num_labels is %d", path,
+                           set->file[i].width, labels);
         if (kind != wanted)
             return sh_fail(SH_E_DATA, "%s has %s; give %s, or make a document file of the texts to learn", path,
                            kinds[kind].are, kinds[kind].learns);
@@ -134,7 +140,7 @@ static sh_rc check_kind(const struct sh_data_files *set, enum sh_data_answers wa
 
 sh_rc sh_data_rows_check(const struct sh_data_files *set, const struct sh_data_options *opt)
 {
-    SH_TRY(check_kind(set, opt->answers));
+    SH_TRY(check_kind(set, opt->answers, opt->labels));
     if (opt->answers && set->packing == SH_PACKING_CONCAT)
         return sh_fail(SH_E_USAGE, "data.packing=concat: answers stay in their rows; give bfd or none");
     if (opt->answers && !set->has[SH_DATA_MASK])

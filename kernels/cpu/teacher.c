@@ -154,11 +154,38 @@ static void make_gradient(const struct row *r, double scale, double more)
     r->x[r->target] -= (float)hard;
 }
 
+/* Labels, each by itself. */
+static double several_row(const float *wanted, float *x, int64_t n, bool gradient, double scale,
+                          struct sh_teacher_row *numbers)
+{
+    double loss = 0;
+
+    *numbers = (struct sh_teacher_row){.right = true};
+    for (int64_t v = 0; v < n; v++) {
+        double z = (double)x[v], y = (double)wanted[v], e = exp(-fabs(z));
+        bool found = z > 0, there = y >= 0.5;
+
+        loss += (z > 0 ? z : 0) + log1p(e) - y * z;
+        numbers->kl += found && there;
+        numbers->mass += found + there;
+        numbers->right = numbers->right && found == there;
+        if (gradient)
+            x[v] = (float)(scale / (double)n * ((z > 0 ? 1 : e) / (1 + e) - y));
+    }
+    return loss / (double)n;
+}
+
 double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, int64_t n, bool gradient, double scale,
                           double *lse, struct sh_teacher_row *numbers)
 {
-    struct row r = open_row(call, row, x, n);
-    double hard = log(r.hard_sum) + r.max - (double)r.x[r.target];
+    struct row r;
+    double hard;
+
+    *lse = 0;
+    if (call->attr->head.several)
+        return several_row((const float *)call->in[5].data + row * n, x, n, gradient, scale, numbers);
+    r = open_row(call, row, x, n);
+    hard = log(r.hard_sum) + r.max - (double)r.x[r.target];
 
     *numbers = numbers_of(&r);
     *lse = log(r.hard_sum) + r.max;

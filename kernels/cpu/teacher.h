@@ -1,4 +1,4 @@
-/* Rows of logits and the words of a teacher (kernels/op.h). Local, for one thread, no failure. */
+/* Rows of logits and the words of a teacher, or what labels are to be (kernels/op.h). Local, for one thread, no failure. */
 #ifndef SH_KERNELS_CPU_TEACHER_H
 #define SH_KERNELS_CPU_TEACHER_H
 
@@ -7,12 +7,12 @@
 /* Whether a call of HEAD_LOSS or HEAD_LOSS_GRAD learns from a teacher; known without data. */
 static inline bool sh_cpu_has_teacher(const struct sh_op_call *call)
 {
-    return call->in[4].ndim > 0;
+    return call->in[5].ndim > 0;
 }
 
 /* Numbers of a row, without its weight. */
 struct sh_teacher_row {
-    double kl, mass;
+    double kl, mass; /* of labels: SH_HEAD_FOUND and NAMED */
     bool right;
 };
 

@@ -120,7 +120,9 @@ static const struct sh_cmd_option tokenize[] = {
     {.name = "--tokenizer", .value = "NAME", .help = "byte, a folder that has tokenizer.json, or such a file; default byte"},
     {.name = "--format", .value = "FORMAT", .help = "text: each file is a document; jsonl: each line is; messages, "
      "sharegpt, alpaca, prompt-completion, segments: each line is a "
-     "conversation, and its answers are trained on; preference: each line is a pair of answers; unpaired: each is an answer with a label; classification: each is a text with the number of its label; reward: as preference, for objective.name=reward; regression: each is a text with a number; default: by the ending of the name, before .gz or .zst"},
+     "conversation, and its answers are trained on; preference: each line is a pair of answers; unpaired: each is an answer with a label; classification: each is a text with the number of its label; reward: as preference, for objective.name=reward; regression: each is a text with a number; multi_label: each is a text with any number of labels; default: by the ending of the name, before .gz or .zst"},
+    {.name = "--labels", .value = "LIST", .help = "multi_label: the names of all labels, with commas between, or how many "
+     "there are"},
     {.name = "--field", .value = "KEY", .help = "jsonl: key of the text, default text; messages, sharegpt: key of the "
      "messages, default messages, conversations"},
     {.name = "--chat-template", .value = "NAME", .help = "messages and the like: auto (that of the tokenizer's "

@@ -168,6 +168,7 @@ static words objective_words = {{"lm", SH_OBJECTIVE_LM},
                                 {"plugin", SH_OBJECTIVE_PLUGIN},
                                 {"reward", SH_OBJECTIVE_REWARD},
                                 {"regression", SH_OBJECTIVE_REGRESSION},
+                                {"multi_label", SH_OBJECTIVE_MULTI_LABEL},
                                 {NULL, 0}};
 #define LOSS_TYPE(id, word, takes) {word, SH_PREFER_##id},
 static words loss_type_words = {SH_LOSS_TYPES(LOSS_TYPE){NULL, 0}};

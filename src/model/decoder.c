@@ -211,7 +211,7 @@ int sh_model_loss_numbers(const struct sh_model_batch *b)
 {
     if (sh_objective_of(b->objective)->counts == SH_COUNTS_ANSWERS)
         return sh_emit_pair_numbers(&b->pairs);
-    if (sh_model_distils(b))
+    if (sh_model_distils(b) || b->objective == sh_objective_named(SH_OBJECTIVE_MULTI_LABEL))
         return SH_HEAD_NUMBERS;
     return b->z_loss == 0 ? 1 : 2;
 }

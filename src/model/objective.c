@@ -27,6 +27,12 @@ static void emit_distillation(struct sh_emit *e, int x, int head, int64_t chunk_
     sh_emit_head_loss(e, x, head, weights(e, b), chunk_rows, &b->teacher);
 }
 
+static void emit_multi_label(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
+{
+    (void)b;
+    sh_emit_labels_loss(e, x, head, chunk_rows);
+}
+
 static void emit_plugin(struct sh_emit *e, int x, int head, int64_t chunk_rows, const struct sh_model_batch *b)
 {
     int weight = sh_emit_target_loss(e, x, head, chunk_rows, b->pairs.own);
@@ -40,6 +46,7 @@ static const struct sh_objective objectives[] = {
     [SH_OBJECTIVE_DISTILLATION] = {.name = "distillation", .counts = SH_COUNTS_TARGETS, .emit = emit_distillation},
     [SH_OBJECTIVE_REWARD] = {.name = "reward", .counts = SH_COUNTS_ANSWERS, .emit = emit_answers},
     [SH_OBJECTIVE_REGRESSION] = {.name = "regression", .counts = SH_COUNTS_ANSWERS, .emit = emit_answers},
+    [SH_OBJECTIVE_MULTI_LABEL] = {.name = "multi_label", .counts = SH_COUNTS_TARGETS, .emit = emit_multi_label},
     [SH_OBJECTIVE_PLUGIN] = {.name = "plugin", .counts = SH_COUNTS_TARGETS, .emit = emit_plugin},
 };
 

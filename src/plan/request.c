@@ -147,7 +147,8 @@ static bool has_reference(const struct sh_config *cfg)
  * no files. */
 static bool packs(const struct sh_config *cfg)
 {
-    return cfg->data.packing == SH_PACKING_BFD || cfg->data.packing == SH_PACKING_NONE || has_answers(cfg);
+    return cfg->objective.name == SH_OBJECTIVE_MULTI_LABEL || cfg->data.packing == SH_PACKING_BFD ||
+           cfg->data.packing == SH_PACKING_NONE || has_answers(cfg);
 }
 
 /* check.c has seen that the modules are there. */
@@ -340,7 +341,7 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
         .file_limit_bytes = cfg->offload.nvme_limit_bytes,
         .host_limit_bytes = gpu ? cfg->memory.host_limit_bytes : 0,
     };
-    if (purpose == SH_TO_TRAIN || purpose == SH_TO_REFER || cfg->model.num_labels == 1)
+    if (purpose == SH_TO_TRAIN || purpose == SH_TO_REFER || cfg->model.num_labels)
         out->batch.objective = sh_objective_named(cfg->objective.name);
     if (purpose == SH_TO_TRAIN) {
         out->batch.weighted = cfg->data.token_weight ==
@@ -352,8 +353,10 @@ sh_rc sh_request_build(const struct sh_config *cfg, const struct sh_topology *at
     }
     if (purpose == SH_TO_TEACH)
         out->batch.top_k = cfg->objective.top_k;
-    else if (cfg->model.num_labels > 1) /* the likeliest label, to count right ones */
-        out->batch.top_k = purpose == SH_TO_LABEL ? cfg->model.num_labels : 1;
+    else if (purpose == SH_TO_LABEL)
+        out->batch.top_k = cfg->model.num_labels;
+    else if (cfg->model.num_labels > 1 && cfg->objective.name == SH_OBJECTIVE_LM)
+        out->batch.top_k = 1; /* the likeliest label, to count right ones */
     return sh_model_check(&out->model, &out->batch);
 }
 

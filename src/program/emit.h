@@ -196,7 +196,8 @@ int sh_emit_pair_numbers(const struct sh_op_pair *how); /* how many numbers it m
 
 /* [N,C], [V,C], [N] f32 or SH_NONE: makes the loss, unless what made the weights has made it */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows,
-                       const struct sh_teacher_numbers *teacher); /* NULL: none */
+                       const struct sh_teacher_numbers *teacher);              /* NULL: none */
+void sh_emit_labels_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows); /* of SH_PORT_WANTED; w [labels,C] */
 /* Makes SH_PORT_TOP_WORDS and TOP_LOGP, top_k of each row. */
 void sh_emit_top_words(struct sh_emit *e, int x, int w, int top_k, bool raw,
                        int64_t chunk_rows);                                   /* raw: their logits */

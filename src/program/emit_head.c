@@ -46,24 +46,38 @@ static void learn_from(struct sh_emit *e, struct sh_op *loss, const struct sh_te
 
 /* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
  * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
+static void append_loss(struct sh_emit *e, struct sh_op *op)
+{
+    int numbers = sh_head_numbers(&op->attr);
+
+    if (e->p->port[SH_PORT_LOSS] != SH_NONE) /* the objective has made it */
+        op->out[0] = sh_emit_tensor(e, SH_MEM_ACT, SH_F64, 1, DIMS(1), "weighed");
+    else
+        op->out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, numbers * (e->leaves > 1 ? e->leaves : 1));
+    if (e->leaves > 1)
+        op->out[0] = sh_emit_view(e, op->out[0], 1, DIMS(numbers));
+    sh_emit_append(e, op);
+}
+
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows,
                        const struct sh_teacher_numbers *teacher)
 {
     struct sh_op op = head_op(e, SH_OP_HEAD_LOSS, x, w, chunk_rows);
-    int numbers;
 
     op.in[3] = weight;
     if (teacher)
         learn_from(e, &op, teacher);
     op.attr.head.squares = e->z;
-    numbers = sh_head_numbers(&op.attr);
-    if (e->p->port[SH_PORT_LOSS] != SH_NONE) /* the objective has made it */
-        op.out[0] = sh_emit_tensor(e, SH_MEM_ACT, SH_F64, 1, DIMS(1), "weighed");
-    else
-        op.out[0] = sh_program_add_port(e->p, SH_PORT_LOSS, 0, 0, numbers * (e->leaves > 1 ? e->leaves : 1));
-    if (e->leaves > 1)
-        op.out[0] = sh_emit_view(e, op.out[0], 1, DIMS(numbers));
-    sh_emit_append(e, &op);
+    append_loss(e, &op);
+}
+
+void sh_emit_labels_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
+{
+    struct sh_op op = head_op(e, SH_OP_HEAD_LOSS, x, w, chunk_rows);
+
+    op.attr.head.several = true;
+    op.in[5] = sh_program_add_port(e->p, SH_PORT_WANTED, e->batch, e->seq, (int)sh_emit_dims(e, w)[0]);
+    append_loss(e, &op);
 }
 
 void sh_emit_head_score(struct sh_emit *e, int x, int w, int64_t chunk_rows)

@@ -22,6 +22,7 @@ static const struct sh_port_row rows[SH_PORTS] = {
     [SH_PORT_WEIGHTS]   = {"target weights",   SH_F32, "N",  true,  TRAIN, 0},
     [SH_PORT_TEACHER_WORDS] = {"teacher words", SH_I32, "NR", true, TRAIN, 0},
     [SH_PORT_TEACHER_LOGP]  = {"teacher logp", SH_F32, "NR", true,  TRAIN, 0},
+    [SH_PORT_WANTED]    = {"wanted",           SH_F32, "NR", true,  LOSS, 0},
     [SH_PORT_TOP_WORDS] = {"top words",        SH_I32, "NR", false, 1 << SH_SECTION_EVAL, 0},
     [SH_PORT_TOP_LOGP]  = {"top logp",         SH_F32, "NR", false, 1 << SH_SECTION_EVAL, 0},
     [SH_PORT_LOSS]      = {"loss",             SH_F64, "R",  false, LOSS | 1 << SH_SECTION_LOSS, 0},

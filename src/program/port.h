@@ -16,7 +16,8 @@ enum sh_port {
     SH_PORT_WEIGHTS,       /* what each target weighs in the loss */
     SH_PORT_TEACHER_WORDS, /* the most probable words of each place, and their log-probabilities, of a teacher */
     SH_PORT_TEACHER_LOGP,
-    SH_PORT_TOP_WORDS, /* the same of this model, for others to learn from; a number of words for each place */
+    SH_PORT_WANTED,    /* from 0 to 1 whether a text has each label, at its target */
+    SH_PORT_TOP_WORDS, /* as TEACHER_WORDS, of this model, for others to learn from; a number of words for each place */
     SH_PORT_TOP_LOGP,
     SH_PORT_LOSS, /* sums over this rank's rows, one for each leaf of its part of the sequences, or PAIR_LOSS's numbers;
                           the first, or all of pairs, over the world after LOSS */

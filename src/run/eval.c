@@ -129,10 +129,10 @@ static int64_t answers_of(const struct sh_feed *f, int64_t first, int64_t n, int
     return f->reference ? sh_data_count_answers(f->data, first, real) : 0;
 }
 
-/* Whether the model tells labels apart; a single one is a value. */
+/* Whether the model tells labels apart, of which a text has one; a single one of a model is a value. */
 static bool counts_right(const struct sh_feed *f)
 {
-    return f->labels > 1;
+    return f->labels > 1 && !f->wanted;
 }
 
 /* Whether this is the one of the ranks with the same sequences that takes what the head makes: in the last stage. */
@@ -205,6 +205,17 @@ static sh_rc share_extremes(struct sh_reference *ref)
     return SH_OK;
 }
 
+/* What the loss has counted if a text has several labels: right are the texts of which all are. */
+static void take_labels(const struct sh_feed *f, const double sums[SH_PAIR_ALL], struct sh_eval_result *out)
+{
+    if (!f->wanted)
+        return;
+    out->labels = out->tokens;
+    out->right = (int64_t)sums[SH_HEAD_RIGHT];
+    out->several = true;
+    out->f1 = sums[SH_HEAD_NAMED] > 0 ? 2 * sums[SH_HEAD_FOUND] / sums[SH_HEAD_NAMED] : 0;
+}
+
 /* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take
  * neighbouring batches: with 4 ranks of 2 sequences, rank 1 reads 2 and 3, then 10 and 11. */
 sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, const struct sh_eval_watch *watch,
@@ -261,6 +272,7 @@ sh_rc sh_run_evaluate(struct sh_run *r, struct sh_feed *f, int64_t sequences, co
                                    .labels = counts_right(f) ? seen[0] : 0,
                                    .right = seen[3],
                                    .seconds = sh_seconds_since(begin)};
+    take_labels(f, sums, out);
     if (f->reference)
         out->pairs = sh_reference_metrics(f->reference, sums, seen[2]);
     return SH_OK;

@@ -17,6 +17,8 @@ static enum sh_data_answers answers(const struct sh_config *cfg)
 {
     int takes = sh_cfg_loss_takes(sh_config_loss(cfg));
 
+    if (cfg->objective.name == SH_OBJECTIVE_MULTI_LABEL)
+        return SH_DATA_MULTI_LABEL;
     if (sh_objective_named(cfg->objective.name)->counts != SH_COUNTS_ANSWERS)
         return SH_DATA_NO_ANSWERS;
     if (takes & SH_TAKES_NUMBERS)
@@ -42,6 +44,7 @@ sh_rc sh_feed_options(const struct sh_config *cfg, const char *path, bool shuffl
                                  .packing = cfg->data.packing,
                                  .excess = cfg->data.excess_length_strategy,
                                  .answers = answers(cfg),
+                                 .labels = cfg->model.num_labels,
                                  .mix = path[0] ? NULL : cfg->data.mix};
     /* Token files do not record a tokenizer, so its file need not be read for them. */
     if (path[0] && sh_data_packing_of(path) == SH_PACKING_CONCAT)
@@ -127,6 +130,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len),
            words = r->p->port[SH_PORT_TEACHER_WORDS] == SH_NONE ? 1 : (size_t)r->cfg.objective.top_k;
+    bool several = r->cfg.objective.name == SH_OBJECTIVE_MULTI_LABEL;
 
     *f = (struct sh_feed){
         .labels = r->cfg.model.num_labels, .sequences = sequences, .with_docs = r->p->port[SH_PORT_DOCS] != SH_NONE};
@@ -134,13 +138,19 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
     f->targets = sh_calloc(n, sizeof *f->targets);
+    words = several ? (size_t)f->labels : words;
     f->part = sh_calloc(n * words, sizeof *f->part);
+    if (several) {
+        f->wanted = sh_calloc(n * words, sizeof *f->wanted);
+        f->number = sh_calloc(words, sizeof *f->number);
+        f->document = sh_calloc(n, sizeof *f->document);
+    }
     if (opt.weights == SH_MASK_MUST)
         f->weights = sh_calloc(n, sizeof *f->weights);
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
     f->length = r->cfg.data.length_schedule[0] ? r->cfg.training.seq_len : 0; /* a run of steps says otherwise */
-    if (opt.answers)
+    if (opt.answers && !several)
         f->reference = sh_reference_create(f->data, sh_config_loss(&r->cfg), sequences, r->cfg.training.seq_len);
     return SH_OK;
 }
@@ -154,6 +164,9 @@ void sh_feed_close(struct sh_feed *f)
     free(f->targets);
     free(f->docs);
     free(f->weights);
+    free(f->wanted);
+    free(f->number);
+    free(f->document);
     free(f->part);
     sh_reference_free(f->reference);
     sh_teacher_close(f->teacher);
@@ -260,6 +273,27 @@ static sh_rc check_labels(const struct sh_feed *f, int64_t first, int64_t n)
     return SH_OK;
 }
 
+/* What the labels of each text are to be, at its only target. */
+static sh_rc read_wanted(struct sh_feed *f, int64_t first, int64_t n)
+{
+    int64_t document = -1;
+
+    SH_TRY(sh_data_beginnings(f->data, first, n, f->document));
+    for (int64_t i = 0; i < n * sh_data_seq_len(f->data); i++) {
+        document = f->document[i] >= 0 ? f->document[i] : document;
+        if (f->targets[i] < 0)
+            continue;
+        SH_TRY(sh_data_numbers(f->data, document, f->number));
+        for (int k = 0; k < f->labels; k++) {
+            if (f->number[k] < 0 || f->number[k] > 1)
+                return sh_fail(SH_E_DATA, "document %lld has the number %g for label %d, which is not from 0 to 1",
+                               (long long)document, f->number[k], k);
+            f->wanted[i * f->labels + k] = (float)f->number[k];
+        }
+    }
+    return SH_OK;
+}
+
 /* All sequences have the same documents. */
 static void cut_evenly(struct sh_feed *f, int64_t n)
 {
@@ -278,6 +312,8 @@ sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmaske
         SH_TRY(sh_data_weights(f->data, first, n, f->weights));
         f->units += sh_data_weight_units(f->weights, n * sh_data_seq_len(f->data));
     }
+    if (f->wanted)
+        SH_TRY(read_wanted(f, first, n));
     if (f->reference)
         SH_TRY(sh_reference_place(f->reference, f->data, first, n));
     return f->teacher ? sh_teacher_read(f->teacher, f->data, first, n, f->tokens) : SH_OK;
@@ -327,6 +363,8 @@ void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro)
     put_rows(r, f, SH_PORT_TARGETS, micro, f->targets, 1);
     if (f->weights)
         put_rows(r, f, SH_PORT_WEIGHTS, micro, f->weights, 1);
+    if (f->wanted)
+        put_rows(r, f, SH_PORT_WANTED, micro, f->wanted, f->labels);
     if (has_docs && gathers)
         put_rows(r, f, SH_PORT_DOCS, micro, f->docs, 1);
     else

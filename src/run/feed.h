@@ -16,8 +16,11 @@ struct sh_feed {
     int32_t *tokens, *targets, *docs; /* [sequences, T] */
     float *weights;                   /* of targets, [sequences, T]; NULL: the run has none */
     int64_t units;                    /* their sum over what was read, as of sh_data_weigh() */
-    struct sh_reference *reference;   /* of answers, else NULL */
-    struct sh_teacher *teacher;       /* of a run that learns from one, else NULL */
+    float *wanted;     /* [sequences, T, labels] from 0 to 1, of texts with several; NULL: there are none */
+    double *number;    /* [labels] of one text, and */
+    int64_t *document; /* [sequences, T] which text begins at a place: scratch for them */
+    struct sh_reference *reference; /* of answers, else NULL */
+    struct sh_teacher *teacher;     /* of a run that learns from one, else NULL */
     int32_t *part;     /* the rows of this rank, if it has a part of each sequence: [sequences, n], or so many
                                          for each word of a teacher */
     int labels;        /* targets must be below it; 0: they are tokens */

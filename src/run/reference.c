@@ -40,7 +40,7 @@ static sh_rc place_document(struct sh_reference *ref, const struct sh_data *d, i
     ref->places[at] = ref->value[document];
     if (ref->numbered) {
         ref->label[at] = ref->labelled;
-        return sh_data_number(d, document, &ref->places[at]);
+        return sh_data_numbers(d, document, &ref->places[at]);
     }
     return ref->labelled ? sh_data_label(d, document, &ref->label[at]) : SH_OK;
 }

@@ -109,7 +109,8 @@ static size_t make_good(uint8_t *bytes)
     }
     if (h.flags & SH_DOCUMENT_NUMBERS) {
         h.numbers_at = (int64_t)(end + 4095) / 4096 * 4096;
-        end = (size_t)h.numbers_at + (size_t)h.documents * 8;
+        h.width = random_below(2) ? 0 : 1 + (int64_t)random_below(3);
+        end = (size_t)h.numbers_at + (size_t)(h.documents * (h.width ? h.width : 1)) * 8;
     }
     h.offsets_at = (int64_t)(end + 4095) / 4096 * 4096;
     memcpy(bytes + h.offsets_at, offsets, (size_t)(h.documents + 1) * 8);

@@ -336,7 +336,14 @@ def regression_loss(w, documents, numbers, c):
     return ((found - torch.tensor(numbers, dtype=torch.float64)) ** 2).mean(), {'texts': len(found)}
 
 
-VALUES = {'reward': (reward_loss, {'objective.center_rewards_coefficient': 0.05}), 'regression': (regression_loss, {})}
+def several_loss(w, documents, numbers, c):
+    """BCEWithLogitsLoss of ForSequenceClassification."""
+    last = [len(tokens) - 1 for tokens in documents]
+    logits = states(w, documents, c)[1][range(len(last)), last] @ w['score.weight'].T
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor(numbers, dtype=torch.float64)), {'targets': len(last)}
+
+
+VALUES = {'multi_label': (several_loss, {'model.num_labels': 5}), 'reward': (reward_loss, {'objective.center_rewards_coefficient': 0.05}), 'regression': (regression_loss, {})}
 
 
 def case_value(name, kind, ranks=0, changes=None):
@@ -345,6 +352,8 @@ def case_value(name, kind, ranks=0, changes=None):
     draw, words = random.Random(4), MODELS[name]['model.vocab_size']
     documents = [[draw.randrange(words) for _ in range(draw.randint(1, 12))] for _ in range(16)]
     numbers = [draw.uniform(-1, 1) if kind == 'regression' or i % 2 == 0 else 0 for i in range(16)]
+    if kind == 'multi_label':
+        numbers = [[float(draw.randrange(2)) if k < 4 else draw.random() for k in range(5)] for _ in range(16)]
     folder = pathlib.Path(f'{kind}-{name}-{ranks}')
     folder.mkdir()
     pairs.write_values(folder / 'values.bin', documents, numbers, words, kind == 'reward')
@@ -401,11 +410,13 @@ if __name__ == '__main__':
                             ('llama: another reference, adapters', case_reference, 'llama', 'apo_down', 0, ADAPTERS),
                             ('llama: reward', case_value, 'llama', 'reward'),
                             ('gpt2: regression', case_value, 'gpt2', 'regression'),
+                            *((f'{name}: several labels', case_value, name, 'multi_label') for name in MODELS),
                             *((('llama: ipo on 2 x 2 ranks', case_loss, 'llama', 'ipo', 4, HYBRID),
                                ('gpt2: orpo on 2 x 2 ranks', case_loss, 'gpt2', 'orpo', 4, HYBRID),
                                ('kto on 2 x 2 ranks', case_kto, 'none', 4, HYBRID),
                                ('llama: another reference on 2 x 2 ranks', case_reference, 'llama', 'ipo', 4, HYBRID),
                                ('gpt2: reward on 2 x 2 ranks', case_value, 'gpt2', 'reward', 4, HYBRID),
+                               ('gpt2: several labels on 2 x 2 ranks', case_value, 'gpt2', 'multi_label', 4, HYBRID),
                                ('llama: single answers on 2 x 2 ranks', case_single, 'llama', 4, HYBRID)) if job.can_launch() else ()),
                             *((f'llama: {loss}, adapters', case_loss, 'llama', loss, 0, ADAPTERS) for loss in WAYS),
                             *((f'llama: {loss}, packed', case_packed, 'llama', loss) for loss in WAYS),

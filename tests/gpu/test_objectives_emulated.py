@@ -32,6 +32,10 @@ def numbered():
     return pairs.write_values('numbers.bin', texts(), [text[-1] / WORDS for text in texts()], WORDS)
 
 
+def several():
+    return pairs.write_values('several.bin', texts(), [[text[-1] % 2, 0.25, float(text[0] % 3 == 0)] for text in texts()], WORDS)
+
+
 def scored():
     return pairs.write_values('scored.bin', texts(7), [0.1 * (i % 4) for i in range(60)], WORDS, pairs=True)
 
@@ -137,6 +141,9 @@ def main():
     tilted = {'objective.name': 'dpo', 'objective.loss_type': 'plugin', **own('tilted_dpo'), 'plugin.numbers': 'tilted_dpo.tilt=0.2'}
     rows = [('labels', labelled, 'gpt2', '1x2', 'float32', {'model.num_labels': LABELS}),
             ('packed labels', labelled, 'llama', '1x1', 'bfloat16', {'model.num_labels': LABELS, 'data.packing': 'bfd'}),
+            ('several labels', several, 'gpt2', '1x2', 'float32', {'model.num_labels': LABELS, 'objective.name': 'multi_label'}),
+            ('several labels, packed', several, 'llama', '1x1', 'bfloat16',
+             {'model.num_labels': LABELS, 'objective.name': 'multi_label', 'data.packing': 'bfd'}),
             ('rewards', scored, 'llama', '1x2', 'float32', {**VALUES, 'objective.name': 'reward'}),
             ('numbers', numbered, 'gpt2', '1x1', 'bfloat16', {**VALUES, 'objective.name': 'regression', 'data.packing': 'bfd'}),
             ('single answers', answered, 'gpt2', '1x2', 'float32', kto),

@@ -110,9 +110,8 @@ FOLDERS = [
     ('a family that nobody knows', config(lambda c: c.update(model_type='gpt9')), 'model_type gpt9 is not known'),
     ('code in the folder', config(lambda c: c.update(auto_map={'AutoModel': 'x.Y'})), 'auto_map'),
     ('an unknown key with a value', config(lambda c: c.update(logit_scale=0.5)), 'logit_scale'),
-    ('several labels of a text', config(lambda c: c.update(LABELS, problem_type='multi_label_classification')),
-     'hf/config.json: problem_type multi_label_classification: several labels of a text are not learned here, because a text ends with one '
-     'label; train a model of two labels for each of the 3'),
+    ('a problem that nobody knows', config(lambda c: c.update(LABELS, problem_type='ranking')),
+     'hf/config.json: problem_type ranking is not known; single_label_classification, multi_label_classification and regression are'),
     ('several numbers of a text', config(lambda c: c.update(LABELS, problem_type='regression')), 'problem_type regression with 3 labels'),
     ('heads that do not divide', config(lambda c: c.update(n_head=3)), 'is not a multiple of'),
     ('pickled weights only', pickle, 'pytorch_model.bin'),
@@ -233,7 +232,7 @@ def case_labels():
     (folder / 'tokenizer.json').write_text(bpe())
     (folder / 'a.jsonl').write_text('{"text":"ab","label":1}\n{"text":"ab","label":[0,2]}\n')
     return refused(['tokenize', 'a.jsonl', '-o', 'a.bin', '--tokenizer', '.', '--format', 'classification'],
-                   'a.jsonl: line 2: "label" is a list: several labels of a text are not learned', folder)
+                   'a.jsonl: line 2: "label" is a list; --format multi_label is for several labels of a text', folder)
 
 
 def case_hub_name():

@@ -124,6 +124,39 @@ def case(name):
     return wrong + ([] if '"accuracy"' in lines else ['no accuracy in the metrics'])
 
 
+def case_several(name):
+    """Several labels of a text: the loss that the model itself computes, 10 steps; and the folder opens as it was."""
+    folder, draw = pathlib.Path(f'{name}-several'), random.Random(3)
+    folder.mkdir()
+    labels = [[float(draw.random() < 0.3) for _ in range(LABELS)] for _ in texts]
+    pairs.write_values(folder / 'texts.bin', [text for text, _ in texts], labels, WORDS)
+    model = make(name, folder / 'begin', num_labels=LABELS, problem_type='multi_label_classification')
+    steps = job.train(folder / 'run', {**RUN, 'model.hf_assets_path': '../begin'})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
+    losses = []
+    for step in range(STEPS):
+        some = slice(step * BATCH, (step + 1) * BATCH)
+        optimizer.zero_grad()
+        loss = model(**padded(texts[some]), labels=torch.tensor(labels[some], dtype=torch.float64)).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    wrong = job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
+    there, info = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end', output_loading_info=True)
+    wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    wrong += [] if there.config.problem_type == 'multi_label_classification' else [f'{there.config}']
+    with torch.no_grad():
+        logits, found = model(**padded(texts)).logits, precise(there)(**padded(texts)).logits
+    off = float((logits - found).abs().max())
+    wrong += [] if off <= LOGIT_BOUND else [f'logits {off:.2g} off']
+    y, named = torch.tensor(labels) >= 0.5, found > 0
+    right = {'accuracy': float((y == named).all(1).double().mean()), 'f1': 2 * int((y & named).sum()) / int(y.sum() + named.sum())}
+    said = job.sherd('eval', '--checkpoint', 'run/out', '--data', 'texts.bin', folder=folder).split()
+    wrong += [f'{key}: {said}, expected {right}' for key in right if abs(float(said[said.index(key) + 1]) - right[key]) > 1e-6]
+    return wrong + compare_scores(folder, there.float(), texts, 'logits')
+
+
 def value_loss(kind, logits, numbers):
     """MSELoss, and that of RewardTrainer."""
     if kind == 'regression':
@@ -249,6 +282,7 @@ if __name__ == '__main__':
     torch.set_num_threads(1)
     texts = draw_texts(5, STEPS * BATCH)
     sys.exit(job.run_cases([(f'{name}ForSequenceClassification', case, name) for name in MODELS]
+                           + [(f'{name}: several labels', case_several, name) for name in ('Qwen2', 'GPT2')]
                            + [(f'{name}: {kind}', case_value, name, kind) for name, kind in (('Qwen2', 'reward'), ('GPT2', 'regression'))]
                            + [(f'{name}: {kind}, adapters', case_adapters, name, kind)
                               for name, kind in (('Qwen2', 'reward'), ('GPT2', 'classification'), ('Qwen3_5Text', 'classification'))]

@@ -36,7 +36,7 @@ def write_answers(name, answers, words, flags=5, masks=None):
 
 
 def write_values(name, documents, numbers, words, pairs=False):
-    """Documents with a number each, which end with a token that alone is a target."""
+    """Documents with a number each, or a list of so many, which end with a token that alone is a target."""
     return write_documents(name, [(document, [0]) for document in documents], words, 11 if pairs else 9, numbers=numbers)
 
 
@@ -50,13 +50,14 @@ def write_documents(name, documents, words, flags, masks=None, learned=None, num
         offsets.append(offsets[-1] + len(prompt) + len(answer))
     mask = bytes(sum(bits[i + k] << k for k in range(8)) for i in range(0, len(tokens), 8))
     sections = [array.array('q', offsets).tobytes(), array.array('H', tokens).tobytes(), mask]
-    sections += [array.array('d', numbers).tobytes()] if numbers else []
+    width = len(numbers[0]) if numbers and isinstance(numbers[0], list) else 0
+    sections += [array.array('d', sum(numbers, []) if width else numbers).tobytes()] if numbers else []
     places, end = [], 4096
     for section in sections:
         places.append(end)
         end += (len(section) + 4095) // 4096 * 4096
     header = struct.pack('<4i5qQiiq', 0x44524853, 1, 2, flags, len(tokens), len(documents), *places[:3], 0, words, 0, learned)
-    header += bytes(24) + struct.pack('<q', places[3]) if numbers else b''
+    header += bytes(24) + struct.pack('<2q', places[3], width) if numbers else b''
     data = bytearray(header.ljust(4096, b'\0'))
     for place, section in zip(places, sections):
         data.extend(bytes(place - len(data)) + section)

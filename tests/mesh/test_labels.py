@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Labels, numbers and rewards of texts: the same bits on every mesh, one text a row or packed; the accuracy; texts made
+"""Labels, one or several of a text, numbers and rewards of texts: the same bits on every mesh, one text a row or packed; the accuracy; texts made
 by `sherd tokenize`; what is refused. Prints TAP.
 """
 import json
@@ -34,6 +34,11 @@ VALUES = {
     'reward': {**KINDS['llama in bf16'], 'model.num_labels': 1, 'objective.name': 'reward'},
     'regression': {**KINDS['gpt2'], 'model.num_labels': 1, 'objective.name': 'regression', 'data.packing': 'bfd'},
 }
+SEVERAL = {'several': {**KINDS['gpt2'], 'objective.name': 'multi_label', 'data.packing': 'bfd'},
+           'several in bf16': {**KINDS['llama in bf16'], 'objective.name': 'multi_label'}}
+MORE_MESHES = {**MESHES, 'stages': (2, {'parallelism.pipeline_parallel_degree': 2, 'parallelism.sharding_strategy': 'shard_grad_op'}),
+               'parts': (2, {'parallelism.context_parallel_degree': 2, 'training.reproducible': 'none'}),
+               'larger micro-steps': (2, {'training.local_batch_size': 2})}
 NUMBERS = ('step', 'loss', 'grad_norm', 'targets', 'pairs', 'texts', 'mean_reward', 'margin', 'accuracy', 'min_reward', 'max_reward')
 
 
@@ -45,8 +50,8 @@ def draw_texts(seed, count, longest=9):
 
 
 def config(kind, changes):
-    sets = {'reward': (scored, scored), 'regression': (numbered, numbered)}.get(kind, (data, held_out))
-    return {'job.dump_folder': 'out', **{**KINDS, **VALUES}[kind], **CONFIG, 'training.dataset_path': sets[0],
+    sets = {'reward': (scored, scored), 'regression': (numbered, numbered), **dict.fromkeys(SEVERAL, (several, several))}.get(kind, (data, held_out))
+    return {'job.dump_folder': 'out', **{**KINDS, **VALUES, **SEVERAL}[kind], **CONFIG, 'training.dataset_path': sets[0],
             'validation.dataset_path': sets[1], **changes}
 
 
@@ -58,13 +63,51 @@ def train(folder, kind, ranks=0, changes=None, fresh=True):
     job.sherd('train', 'c.yaml', ranks=ranks, folder=folder)
     lines = [json.loads(line) for line in (folder / 'out/metrics.jsonl').read_text().splitlines()]
     return ([[line.get(key) for key in NUMBERS] for line in lines if 'loss' in line],
-            [[line['validation_loss'], *map(line.get, ('accuracy', 'tokens', 'mean_reward', 'margin', 'pairs', 'texts', 'min_reward', 'max_reward'))] for line in lines if 'validation_loss' in line])
+            [[line['validation_loss'], *map(line.get, ('accuracy', 'tokens', 'mean_reward', 'margin', 'pairs', 'texts', 'min_reward', 'max_reward', 'f1'))] for line in lines if 'validation_loss' in line])
 
 
 def case_mesh(kind, mesh):
     ranks, changes = MESHES[mesh]
     found = train('run', kind, ranks, changes)
     return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
+
+
+def case_several(kind, mesh):
+    """The same bits, unless sums are those of other parts of the sequences."""
+    ranks, changes = MORE_MESHES[mesh]
+    found = train('run', kind, ranks, changes)
+    if mesh not in ('parts', 'larger micro-steps'):
+        return [] if found == one[kind] else [f'{found}, expected {one[kind]}']
+    wrong = [f'{found[1]}, expected {one[kind][1]}'] * ([line[1:] for line in found[1]] != [line[1:] for line in one[kind][1]])
+    return wrong + job.differ('losses and norms', *(sum((step[1:3] for step in steps), []) for steps in (found[0], one[kind][0])), 1e-5)
+
+
+def case_several_leaves():
+    """Leaves of sequences, one of which may end between two texts: the same bits on ranks that have parts of them."""
+    leaves = {'training.seq_len': 32, 'model.max_seq_len': 32, 'training.row_leaves': 2, 'parallelism.context_parallel_method': 'gather'}
+    expected, found = (train('run', 'several', ranks, {**leaves, 'parallelism.context_parallel_degree': ranks or 1}) for ranks in (0, 2))
+    return [] if found == expected and expected[1][-1][2] == 80 else [f'{found}, expected {expected}']
+
+
+def case_several_evaluated():
+    """Loss, accuracy and F1 are those of the logits, also of some sequences; a head of labels is exported as it came."""
+    job.sherd('eval', '--checkpoint', 'one-several/out', '--data', several, '-o', 'logits.jsonl')
+    said = job.sherd('eval', '--checkpoint', 'one-several/out', '--data', several, ranks=2).split()
+    words = dict(zip(said[::2], said[1::2]))
+    logits = numpy.array([json.loads(line)['logits'] for line in pathlib.Path('logits.jsonl').read_text().splitlines()])
+    y = numpy.array(shares)
+    found, there = logits > 0, y >= 0.5
+    right = {'loss': (numpy.log1p(numpy.exp(logits)) - y * logits).mean(), 'accuracy': (found == there).all(1).mean(),
+             'f1': 2 * (found & there).sum() / (found.sum() + there.sum())}
+    wrong = [f'{key} {words.get(key)}, expected {number}' for key, number in right.items() if abs(float(words[key]) - number) > 1e-4]
+    wrong += [] if 0 < right['accuracy'] < 1 and 'perplexity' not in words else [f'{words}']
+    wrong += job.differ('validation', [one['several'][1][-1][i] for i in (0, 1, -1)], list(right.values()), 1e-5)
+    job.sherd('ckpt', 'export', 'one-several/out', '-o', 'several-folder')
+    text = json.loads(pathlib.Path('several-folder/config.json').read_text())
+    wrong += [] if text['problem_type'] == 'multi_label_classification' else [f'{text}']
+    job.sherd('ckpt', 'import', 'several-folder', '-o', 'several-again')
+    again = job.sherd('eval', '--checkpoint', 'several-again', '--data', several, '--training.seq_len=16', '--training.mixed_precision_param=float32').split()
+    return wrong + ([] if again[:6] == said[:6] else [f'{again}, expected {said}'])
 
 
 def case_parts():
@@ -286,6 +329,13 @@ def case_refused():
             ('has no pairs of answers, labels or numbers; objective.name=regression learns from files of `sherd tokenize --format regression`', '--model.num_labels=1', '--objective.name=regression'),
             (f'are for objective.name=regression', '--model.num_labels=1', '--objective.name=reward', f'--training.dataset_path={numbered}'),
             ('texts with numbers; give objective.name=regression', f'--training.dataset_path={numbered}'),
+            ('texts with several labels each; give objective.name=multi_label', f'--training.dataset_path={several}'),
+            ('numbers for 3 labels, but model.num_labels is 4', f'--training.dataset_path={several}', '--objective.name=multi_label', '--model.num_labels=4'),
+            ('objective.name=multi_label learns from files of `sherd tokenize --format multi_label`', '--objective.name=multi_label'),
+            ('has the number 1.5 for label 1, which is not from 0 to 1', '--objective.name=multi_label', '--validation.enable=false',
+             f'--training.dataset_path={pairs.write_values("beyond.bin", texts, [[0, 1.5, 1]] * 80, WORDS)}'),
+            ('give model.num_labels, 2 or more', '--objective.name=multi_label', '--model.num_labels=0'),
+            ('those of one set', '--objective.name=multi_label', f'--data.mix={several}=1', '--training.dataset_path='),
             ('those of one set', '--model.num_labels=1', '--objective.name=reward', f'--data.mix={scored}=1', '--training.dataset_path='),
             ('an output matrix of words', '--parallelism.tensor_parallel_degree=5', '--training.reproducible=none'),
             ('no rank has whole sequences', '--model.num_labels=1', '--objective.name=regression',
@@ -310,9 +360,9 @@ def read(path):
     return [list(tokens[a:b]) for a, b in zip(offsets, offsets[1:])]
 
 
-def numbers_of(path):
+def numbers_of(path, width=1):
     data = pathlib.Path(path).read_bytes()
-    return list(struct.unpack_from(f'<{struct.unpack_from("<q", data, 24)[0]}d', data, struct.unpack_from('<q', data, 104)[0]))
+    return list(struct.unpack_from(f'<{struct.unpack_from("<q", data, 24)[0] * width}d', data, struct.unpack_from('<q', data, 104)[0]))
 
 
 def tokenized_values(tokenizer):
@@ -338,6 +388,33 @@ def tokenized_values(tokenizer):
     return wrong
 
 
+def tokenized_sets(tokenizer):
+    """Labels by number, by name, as a number for each, or as keys of the line; what is none of these is refused."""
+    names, sets = ['joy', 'anger', 'fear'], [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0.25, 1, 0], [1, 1, 0]]
+    tokenize = ('-o', 'sets.bin', '--tokenizer', tokenizer, '--format', 'multi_label', '--labels')
+    lists = ['[2, 0]', '[]', '[1]', '[0.25, 1.0, 0]', '[0, 1]'], ['["joy", "fear"]', '[]', '["anger"]', '[0.25, 1, 0.0]', '[true, true, false]'], \
+            ['[1, 0, 1]', '[0, 0, 0]', '[false, true, false]', '[0.25, 1, 0]', '["joy", 1]']
+    wrong = []
+    for which, labels in enumerate(lists):
+        pathlib.Path('sets.jsonl').write_text(''.join(f'{{"text": "A film.", "label{"s" * (which != 1)}": {text}}}\n' for text in labels))
+        job.sherd('tokenize', 'sets.jsonl', *tokenize, ','.join(names) if which else '3')
+        found = numbers_of('sets.bin', 3)
+        wrong += [] if found == sum(sets, []) else [f'{labels}: {found}']
+        wrong += [] if all(ids[-1] == 0 for ids in read('sets.bin')) and len(read('sets.bin')) == 5 else [f'{read("sets.bin")}']
+    pathlib.Path('sets.jsonl').write_text(''.join(json.dumps({'text': 'A film.', 'id': 7, **dict(zip(names, some))}) + '\n' for some in sets))
+    job.sherd('tokenize', 'sets.jsonl', *tokenize, ','.join(names))
+    wrong += [] if numbers_of('sets.bin', 3) == sum(sets, []) else [f'keys of a line: {numbers_of("sets.bin", 3)}']
+    for labels, line, says in (('3', '{"labels": [3]}', 'entry 1 of "labels" is none of the labels'), ('3', '{"labels": [0, "joy"]}', 'entry 2 of'),
+                               ('3', '{"labels": [0, 0]}', 'is there twice'), ('joy,anger', '{"labels": ["anger", "fear"]}', 'entry 2 of'),
+                               ('2', '{"labels": [0, 1]}', 'both the list of both labels'), ('3', '{"labels": 1}', 'is a whole number, not a list'),
+                               ('3', '{"labels": [0.5, 2, 0]}', 'entry 1 of'), ('joy,anger', '{"joy": 1}', 'is missing, not a list'),
+                               ('joy,anger', '{"joy": 1, "anger": "no"}', 'is missing, not a list'), ('1', '{}', 'needs --labels'), ('joy', '{}', 'needs --labels')):
+        pathlib.Path('bad.jsonl').write_text(line.replace('{', '{"text": "a", ', 1).replace(', }', '}') + '\n')
+        wrong += refused(says, 'tokenize', 'bad.jsonl', *tokenize, labels)
+    wrong += refused('needs --labels', 'tokenize', 'bad.jsonl', *tokenize[:-1])
+    return wrong + refused('--labels is for --format multi_label', 'tokenize', 'bad.jsonl', *tokenize[:-2], 'classification', '--labels', '3')
+
+
 def case_tokenize():
     """A text with its label, as the tokenizer has it, without an end of text."""
     tokenizer = TOP / 'tests/golden/tokenizer/llama3.json'
@@ -356,7 +433,7 @@ def case_tokenize():
                        ({'text': '', 'label': 1}, '"text" is'), ({'text': 'a', 'label': 2**40}, '"label" is no whole number')):
         pathlib.Path('bad.jsonl').write_text(json.dumps(line) + '\n')
         wrong += refused(says, 'tokenize', 'bad.jsonl', *tokenize[2:])
-    wrong += tokenized_values(tokenizer)
+    wrong += tokenized_values(tokenizer) + tokenized_sets(tokenizer)
     wrong += refused('--chat-template is for', *tokenize, '--chat-template', 'chatml')
     wrong += refused('--eos is for', *tokenize, '--eos', 'x')
     return wrong
@@ -369,10 +446,16 @@ if __name__ == '__main__':
     texts = [text for text, _ in draw_texts(5, 80, 7)]
     numbered = pairs.write_values('numbered.bin', texts, [text[-1] / WORDS for text in texts], WORDS)
     scored = pairs.write_values('scored.bin', texts, [0.1 * (i % 4) for i in range(80)], WORDS, pairs=True)
-    one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in [*KINDS, *VALUES]}
+    shares = [[float(text[-1] % 2), float(text[0] % 3 == 0), text[-1] / WORDS if i % 3 else 0.0] for i, text in enumerate(texts)]
+    several = pairs.write_values('several.bin', texts, shares, WORDS)
+    one = {kind: train(f'one-{kind}'.replace(' ', '-'), kind) for kind in [*KINDS, *VALUES, *SEVERAL]}
     sys.exit(job.run_cases([*((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in KINDS for mesh in MESHES),
                             *((f'{kind}: {mesh}', case_mesh, kind, mesh) for kind in VALUES for mesh in [*MESHES][::2]),
                             *((f'{kind}: evaluated and exported', case_values, kind) for kind in VALUES),
+                            *((f'{kind}: {mesh}', case_several, kind, mesh) for kind, meshes in
+                              (('several', [*MORE_MESHES][:3] + ['parts', 'larger micro-steps']), ('several in bf16', [*MORE_MESHES][1:4])) for mesh in meshes),
+                            ('several: leaves', case_several_leaves),
+                            ('several: evaluated and exported', case_several_evaluated),
                             *((f'{kind}: logits', case_logits, kind) for kind in KINDS),
                             *((f'{kind}: resumed', case_resumed, kind) for kind in KINDS),
                             ('parts of sequences', case_parts), ('adapters', case_adapters),

@@ -181,13 +181,30 @@ void head_loss(struct optest *t, enum sh_op_kind kind, enum sh_dtype act, struct
         optest_add_to(t, 2);
 }
 
-void head_squares(struct optest *t, double z)
+/* Make the operand of the loss anew, once the attributes say how many numbers it has. */
+static void loss_anew(struct optest *t)
 {
-    t->attr.head.squares = z;
     free(t->owned[SH_OP_MAX_IN]);
     optest_out(t, 0, SH_F64, DIMS(sh_head_numbers(&t->attr)));
     if (t->attr.accumulate & 1)
         optest_add_to(t, 0);
+}
+
+void head_squares(struct optest *t, double z)
+{
+    t->attr.head.squares = z;
+    loss_anew(t);
+}
+
+void head_several(struct optest *t)
+{
+    int64_t rows = optest_elems(&t->call.in[2]), labels = t->call.in[1].dim[0];
+
+    t->attr.head.several = true;
+    optest_in(t, 5, SH_F32, DIMS(rows, labels));
+    for (int64_t i = 0; i < rows * labels; i++)
+        optest_set(&t->call.in[5], i, (double)optest_int(0, 9) < 7 ? (double)optest_int(0, 2) : 0.3);
+    loss_anew(t);
 }
 
 void head_frozen(struct optest *t)

@@ -23,6 +23,8 @@ static const struct head_shape shapes[] = {
     {1, 70, 24, 5, 32, false, false, false, -5},
 };
 
+enum { SEVERAL = -1 }; /* in place of a teacher's form: labels, each by itself */
+
 /* A row's loss is off by the error of its logits plus that of a sum of V exponentials. */
 static struct sh_bound loss_bound(struct head_shape s)
 {
@@ -46,8 +48,10 @@ static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen,
 {
     struct optest t;
     head_loss(&t, SH_OP_HEAD_LOSS_GRAD, act, s);
-    if (form)
+    if (form > 0)
         head_form(&t, form);
+    if (form == SEVERAL)
+        head_several(&t);
     if (frozen)
         head_frozen(&t);
     double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
@@ -101,6 +105,8 @@ static void check_shapes(enum sh_dtype act)
         for (int form = SH_KD_STORED; form <= SH_KD_TAIL && shapes[i].words > 0 && shapes[i].words < shapes[i].vocab;
              form++)
             check_gradients(act, shapes[i], false, form);
+        if (shapes[i].words == 0)
+            check_gradients(act, shapes[i], i % 2, SEVERAL);
         check_score(act, shapes[i]);
         check_logits(act, shapes[i], 0);
         if (i < 4)
@@ -242,6 +248,41 @@ static void test_forms_by_hand(void **state)
     }
 }
 
+/* Three labels of a text, of which it has one, none and a part of one: each counts a third. */
+static void test_several_by_hand(void **state)
+{
+    static const double z[] = {0.5, -1, 2}, y[] = {1, 0, 0.25};
+    struct optest t;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        double loss = 0;
+
+        head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, (struct head_shape){1, 1, 3, 3, 1, false, false, false, 0});
+        head_several(&t);
+        t.scalars.loss_scale = 1;
+        optest_set(&t.call.in[2], 0, 0);
+        for (int64_t k = 0; k < 9; k++)
+            optest_set(&t.call.in[1], k, k % 4 == 0);
+        for (int64_t k = 0; k < 3; k++) {
+            optest_set(&t.call.in[0], k, z[k]);
+            optest_set(&t.call.in[5], k, y[k]);
+            loss -= (y[k] * log(1 / (1 + exp(-z[k]))) + (1 - y[k]) * log(1 / (1 + exp(z[k])))) / 3;
+        }
+        optest_run(&t, i ? &sh_kernels_cpu : &sh_kernels_ref, 1);
+        assert_true(fabs(optest_get(&t.call.out[0], SH_HEAD_SUM) - loss) < 1e-6);
+        assert_true(optest_get(&t.call.out[0], SH_HEAD_FOUND) == 1);
+        assert_true(optest_get(&t.call.out[0], SH_HEAD_NAMED) == 3);
+        assert_true(optest_get(&t.call.out[0], SH_HEAD_RIGHT) == 0);
+        for (int64_t k = 0; k < 3; k++)
+            assert_true(fabs(optest_get(&t.call.out[1], k) - (1 / (1 + exp(-z[k])) - y[k]) / 3) < 1e-6);
+        optest_set(&t.call.in[5], 2, 0.5);
+        optest_run(&t, i ? &sh_kernels_cpu : &sh_kernels_ref, 1);
+        assert_true(optest_get(&t.call.out[0], SH_HEAD_RIGHT) == 1);
+        optest_end(&t);
+    }
+}
+
 /* Words that are all there is: nothing is left, and nothing is divided by it. A model without a rest has a finite loss, and
  * the slopes of its words are not differences of large numbers. */
 static void test_nothing_left(void **state)
@@ -337,11 +378,17 @@ static void test_teacher_by_hand(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32),           cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_f16),           cmocka_unit_test(test_capped),
-        cmocka_unit_test(test_squares),       cmocka_unit_test(test_all_masked),
-        cmocka_unit_test(test_weights),       cmocka_unit_test(test_teacher_by_hand),
-        cmocka_unit_test(test_forms_by_hand), cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_capped),
+        cmocka_unit_test(test_squares),
+        cmocka_unit_test(test_all_masked),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_teacher_by_hand),
+        cmocka_unit_test(test_forms_by_hand),
+        cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_several_by_hand),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

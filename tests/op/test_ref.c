@@ -701,6 +701,10 @@ static void check_head(bool weighted, double temperature, float cap, int form, d
         optest_in(&f, 3, SH_F64, DIMS(N));
         optest_set(&f.call.in[3], 2, 0);
     }
+    if (temperature < 0) { /* labels, each by itself */
+        f.attr.head.several = b.attr.head.several = true;
+        optest_in(&f, 5, SH_F64, DIMS(N, V));
+    }
     if (temperature > 0) {
         f.attr.head.temperature = b.attr.head.temperature = temperature;
         f.attr.head.alpha = b.attr.head.alpha = 0.7;
@@ -751,6 +755,7 @@ static void head(void **state)
     check_head(false, 0, 0.8f, 0, 0.3);
     check_head(true, 1.5, 0, SH_KD_NORMALIZED, 0.3);
     check_head(true, 1, 0, SH_KD_TAIL, 0.3);
+    check_head(true, -1, 0, 0, 0);
 }
 
 int main(void)

@@ -262,7 +262,9 @@ static void wrong_headers(void **state)
         {82, 1, 'a', "its chat template is not a name"},
         {103, 1, 'a', "its chat template is not a name"},
         {104, 1, 1, "place of the numbers is 1"},
-        {112, 1, 1, "byte 112 of its header is not 0"},
+        {112, 8, 3, "count of a document's numbers is 3"}, /* without any */
+        {112, 8, -1, "count of a document's numbers is -1"},
+        {120, 1, 1, "byte 120 of its header is not 0"},
         {1023, 1, 1, "byte 1023 of its header is not 0"},
         {0x3000, 8, 1, "offset 0 is 1"},
         {0x3008, 8, 12, "offset 2 is 11"},

@@ -507,6 +507,7 @@ static const char *need_of(const char *change)
         {"objective.name=plugin", "objective.plugin=a"},
         {"objective.name=reward", "model.num_labels=1"},
         {"objective.name=regression", "model.num_labels=1"},
+        {"objective.name=multi_label", "model.num_labels=3"},
         {"objective.loss_type=plugin", DPO " objective.plugin=a"},
         {"objective.loss_type=exo_pair", DPO " objective.label_smoothing=0.1"},
         {"checkpoint.initial_load_in_hf=false", "model.hf_assets_path=/elsewhere"},

@@ -95,11 +95,14 @@ static sh_rc chunk_logits(const struct head *h, int64_t r, int64_t n)
     return run_product(h, &p, COLUMNS);
 }
 
-/* The words of rows from r on, if there is a teacher. */
+/* The words of rows from r on, if there is a teacher; or what their labels are to be. */
 static void set_teacher(struct sh_cuda_softmax *s, const struct sh_op_call *call, int64_t r)
 {
     const struct sh_operand *words = &call->in[4];
 
+    s->several = call->attr->head.several;
+    if (s->several)
+        s->teacher = (const float *)call->in[5].data + r * s->vocab;
     if (!words->data)
         return;
     s->words = (int)words->dim[words->ndim - 1];

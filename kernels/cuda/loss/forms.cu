@@ -1,4 +1,4 @@
-/* Losses of rows beside plain cross entropy: capped logits, squares of lse, a teacher's words, raw values. A block owns a row, as in
+/* Losses of rows beside plain cross entropy: capped logits, squares of lse, a teacher's words, labels each by itself, raw values. A block owns a row, as in
  * softmax.cu, whose kernel has no branch for these. Bytes per logit: 4 for each softmax, and with gradients 4 more, and
  * 4 (bf16: 2) written; a cap reads and writes them once before. */
 #include "kernels/cuda/loss/forms.h"
@@ -140,6 +140,33 @@ __device__ __forceinline__ float slope_of(const derivative &d, float z, bool at_
     return cap == 0 ? x : x * (1 - z / cap * (z / cap));
 }
 
+/* The numbers of a row of labels, each by itself; for all threads of the block. */
+__device__ void several_numbers(const sh_cuda_softmax &s, int64_t r, double (&n)[SH_HEAD_NUMBERS])
+{
+    const float *row = s.logits + r * s.ld, *wanted = s.teacher + r * s.vocab;
+    double sums[4] = {0, 0, 0, 0}; /* the fourth: labels that are wrong */
+
+    for (int64_t v = threadIdx.x; v < s.vocab; v += blockDim.x) {
+        double z = (double)row[v], y = (double)wanted[v];
+        bool found = z > 0, there = y >= 0.5;
+
+        sums[0] += (z > 0 ? z : 0) + log1p(exp(-fabs(z))) - y * z;
+        sums[1] += found && there;
+        sums[2] += found + there;
+        sums[3] += found != there;
+    }
+    sh_block_sum(sums);
+    n[SH_HEAD_SUM] = sums[0] / (double)s.vocab;
+    n[SH_HEAD_FOUND] = sums[1];
+    n[SH_HEAD_NAMED] = sums[2];
+    n[SH_HEAD_RIGHT] = sums[3] == 0;
+}
+
+__device__ __forceinline__ float several_slope(const sh_cuda_softmax &s, int64_t r, int64_t v, float z, float scale)
+{
+    return v < s.vocab && scale != 0 ? scale * (1 / (1 + expf(-z)) - s.teacher[r * s.vocab + v]) : 0;
+}
+
 /* In place, tile by tile, as softmax.cu writes gradients: no logit is overwritten before it was read. */
 template <class T>
 __device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivative &d, const teacher &t, float *said)
@@ -155,7 +182,9 @@ __device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivati
         if (t.words)
             said_of(t, d, row, s.vocab, tile, said);
         for (int k = 0; k < N; k++)
-            x[k] = slope_of(d, x[k], at + k == s.targets[r], t.words ? said[threadIdx.x * N + k] : 0, s.cap);
+            x[k] = s.several
+                       ? several_slope(s, r, at + k, x[k], d.target)
+                       : slope_of(d, x[k], at + k == s.targets[r], t.words ? said[threadIdx.x * N + k] : 0, s.cap);
         __syncthreads();
         sh_store_some(to + at, x, s.vocab - at, true);
     }
@@ -170,7 +199,11 @@ __device__ void row_numbers(const sh_cuda_softmax &s, int64_t r, double weight, 
     double at_target = target < s.vocab ? (double)row[target] : (double)nanf(""), scale = weight * s.loss_scale;
     double T = s.temperature, alpha = s.words ? s.alpha : 0;
 
-    d.target = (float)(scale * (1 - alpha));
+    d.target = (float)(scale * (1 - alpha) / (s.several ? (double)s.vocab : 1));
+    if (s.several) {
+        several_numbers(s, r, n);
+        return;
+    }
     n[SH_HEAD_SUM] = -at_target;
     if (s.raw)
         return;

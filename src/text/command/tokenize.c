@@ -93,9 +93,9 @@ static sh_rc choose(const struct sh_cmd *cmd, const struct sh_cmd_args *args, co
 /* The options for documents; the tokenizer byte refuses most of them later. */
 static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *args, struct sh_token_options *opt)
 {
-    static const char *const formats[] = {"text",     "jsonl",      "segments",   "messages", "prompt-completion",
-                                          "sharegpt", "alpaca",     "preference", "unpaired", "classification",
-                                          "reward",   "regression", NULL};
+    static const char *const formats[] = {"text",     "jsonl",      "segments",    "messages", "prompt-completion",
+                                          "sharegpt", "alpaca",     "preference",  "unpaired", "classification",
+                                          "reward",   "regression", "multi_label", NULL};
     static const char *const invalid[] = {"refuse", "replace", NULL};
     int format, how;
     int64_t threads;
@@ -108,6 +108,7 @@ static sh_rc take_documents(const struct sh_cmd *cmd, const struct sh_cmd_args *
     opt->replace_invalid = how == 1;
     opt->threads = (int)threads;
     opt->tokenizer = sh_cmd_option(cmd, args, "--tokenizer");
+    opt->labels = sh_cmd_option(cmd, args, "--labels");
     opt->field = sh_cmd_option(cmd, args, "--field");
     opt->separator = sh_cmd_option(cmd, args, "--separator");
     opt->end = sh_cmd_option(cmd, args, "--eos");

@@ -3,7 +3,9 @@
  * tokenizer "byte" has no documents and takes the bytes as they are. */
 #include "src/text/corpus/batch.h"
 
+#include "io/data/format.h"
 #include "io/json/field.h"
+#include "src/base/mem.h"
 #include "src/base/string/utf8.h"
 #include "src/text/chat/marks.h"
 
@@ -102,14 +104,14 @@ static void fill_mask(struct sh_batch *b, unsigned char counts)
     b->mask.n += more;
 }
 
-/* End a document that has a number: its last token stands for what a head makes of the one before. */
-static void close_numbered(struct sh_batch *b, size_t begin, double number)
+/* End a document that has n numbers: its last token stands for what a head makes of the one before. */
+static void close_numbered(struct sh_batch *b, size_t begin, const double *numbers, size_t n)
 {
     fill_mask(b, 0);
     memset(b->mask.at + begin, 0, b->mask.n - begin);
     sh_ids_put(&b->ids, 0);
     fill_mask(b, 1);
-    sh_text_put(&b->numbers, &number, sizeof number);
+    sh_text_put(&b->numbers, numbers, n * sizeof *numbers);
 }
 
 /* A prompt and a completion without a template get the tokenizer's begin and end around them; the end is learned. With
@@ -136,25 +138,146 @@ static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, st
     if (form == SH_CHAT_UNPAIRED)
         b->mask.at[begin] = w->chat.desirable;
     if (job->numbers)
-        close_numbered(b, begin, number);
+        close_numbered(b, begin, &number, 1);
     sh_ids_put(&b->lengths, (uint32_t)(b->ids.n - begin));
     b->documents++;
     return SH_OK;
 }
 
-/* The ids that the tokenizer makes of a text, then the label, or a token for the number, which alone is a target. */
-static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, const json_t *top)
+sh_rc sh_batch_labels(const char *labels, struct sh_batch_job *job)
+{
+    char *end;
+    long n = labels ? strtol(labels, &end, 10) : 0;
+
+    if (labels && *end) {
+        job->names = labels;
+        n = 1;
+        for (const char *at = labels; (at = strchr(at, ',')); at++)
+            n++;
+    }
+    if (n < 2 || n > SH_DOCUMENT_WIDTH)
+        return sh_fail(SH_E_USAGE,
+                       "--format multi_label needs --labels: how many labels there are, 2 to %d, or their names, with "
+                       "commas between",
+                       SH_DOCUMENT_WIDTH);
+    job->labels = (int)n;
+    job->numbers = true;
+    return SH_OK;
+}
+
+/* The label of a name; -1: none. */
+static int label_named(const struct sh_batch_job *job, const char *name)
+{
+    const char *at = job->names;
+
+    for (int k = 0; at; k++) {
+        size_t bytes = strcspn(at, ",");
+
+        if (bytes == strlen(name) && !memcmp(at, name, bytes))
+            return k;
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+    return -1;
+}
+
+/* The label that an entry of a list names; -1: none. */
+static int label_of(const struct sh_batch_job *job, const json_t *entry)
+{
+    if (json_is_string(entry))
+        return label_named(job, json_string_value(entry));
+    return json_is_integer(entry) && json_integer_value(entry) >= 0 && json_integer_value(entry) < job->labels
+               ? (int)json_integer_value(entry)
+               : -1;
+}
+
+/* Whether an entry says from 0 to 1 if a label is there. */
+static bool is_share(const json_t *entry, double *share)
+{
+    *share = json_is_boolean(entry) ? json_is_true(entry) : json_number_value(entry);
+    return (json_is_boolean(entry) || json_is_number(entry)) && *share >= 0 && *share <= 1;
+}
+
+/* A list of labels is one of shares, of all labels, or of those that are there, none of them twice: shares that are whole
+ * say one of 0 and 1 twice, unless there are two labels. */
+static sh_rc read_list(const struct sh_batch_job *job, const json_t *list, double *number)
+{
+    size_t n = json_array_size(list), shares = 0;
+    const json_t *first = json_array_get(list, 0), *second = json_array_get(list, 1);
+
+    while (shares < n && n == (size_t)job->labels && is_share(json_array_get(list, shares), &number[shares]))
+        shares++;
+    if (n == 2 && shares == n && json_is_integer(first) && json_is_integer(second) && number[0] != number[1])
+        return sh_fail(SH_E_DATA, "\"labels\" is both the list of both labels and one of a number for each; write true "
+                                  "and false");
+    if (shares == n && n > 0)
+        return SH_OK;
+    memset(number, 0, (size_t)job->labels * sizeof *number);
+    for (size_t i = 0; i < n; i++) {
+        int label = label_of(job, json_array_get(list, i));
+
+        if (label < 0 || number[label] != 0)
+            return sh_fail(SH_E_DATA,
+                           "entry %zu of \"labels\" is %s; a list has the names or numbers of a text's labels, or "
+                           "from 0 to 1 for each of all %d whether the text has it",
+                           i + 1, label < 0 ? "none of the labels" : "there twice", job->labels);
+        number[label] = 1;
+    }
+    return SH_OK;
+}
+
+/* What the labels of a line are to be: number out [labels], 0 at first. Without a list they are keys of the line. */
+static sh_rc read_labels(const struct sh_batch_job *job, json_t *top, double *number)
+{
+    const json_t *list = json_object_get(top, json_object_get(top, "labels") ? "labels" : "label");
+    const char *key;
+    json_t *value;
+    int found = 0;
+
+    if (json_is_array(list))
+        return read_list(job, list, number);
+    json_object_foreach(top, key, value)
+    {
+        int label = list ? -1 : label_named(job, key);
+
+        found += label >= 0 && is_share(value, &number[label]);
+    }
+    return found == job->labels
+               ? SH_OK
+               : sh_fail(SH_E_DATA,
+                         "\"labels\" is %s, not a list, and the line has not all labels by their names, with "
+                         "true, false or a number from 0 to 1",
+                         list ? sh_json_is(list) : "missing");
+}
+
+/* The numbers of a document's end. */
+static sh_rc put_numbers(const struct sh_batch_job *job, struct sh_batch *b, size_t begin, json_t *top)
+{
+    size_t n = job->labels ? (size_t)job->labels : 1;
+    double *number = sh_calloc(n, sizeof *number);
+    sh_rc rc = SH_OK;
+
+    if (job->labels)
+        rc = read_labels(job, top, number);
+    else
+        *number = json_number_value(json_object_get(top, "label"));
+    if (rc == SH_OK)
+        close_numbered(b, begin, number, n);
+    free(number);
+    return rc;
+}
+
+/* The ids that the tokenizer makes of a text, then the label, or a token for the numbers, which alone is a target. */
+static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, struct sh_batch *b, json_t *top)
 {
     const json_t *text = json_object_get(top, job->field ? job->field : "text"), *label = json_object_get(top, "label");
     size_t begin = b->ids.n, first;
 
     if (!json_is_string(text) || !json_string_length(text))
         return sh_fail(SH_E_DATA, "\"%s\" is %s, not a text", job->field ? job->field : "text", sh_json_is(text));
-    if (job->numbers && !json_is_number(label))
+    if (job->numbers && !job->labels && !json_is_number(label))
         return sh_fail(SH_E_DATA, "\"label\" is %s, not a number", label ? sh_json_is(label) : "missing");
     if (!job->numbers && json_is_array(label))
-        return sh_fail(SH_E_DATA, "\"label\" is a list: several labels of a text are not learned, because a text ends "
-                                  "with one label; make a file of labels 0 and 1, and a model, for each of them");
+        return sh_fail(SH_E_DATA, "\"label\" is a list; --format multi_label is for several labels of a text");
     if (!job->numbers && (!json_is_integer(label) || json_integer_value(label) < 0 ||
                           json_integer_value(label) >= job->tokenizer->vocab_size))
         return sh_fail(SH_E_DATA, "\"label\" is no whole number from 0 to %d", job->tokenizer->vocab_size - 1);
@@ -165,7 +288,7 @@ static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, stru
     SH_TRY(refuse_twice(&b->ids, begin, first));
     fill_mask(b, 0);
     if (job->numbers) {
-        close_numbered(b, begin, json_number_value(label));
+        SH_TRY(put_numbers(job, b, begin, top));
     } else {
         sh_ids_put(&b->ids, (uint32_t)json_integer_value(label));
         fill_mask(b, 1);

@@ -12,11 +12,17 @@ struct sh_batch_job {
     bool no_begin, replace_invalid;
     bool documents;                     /* the lengths of documents are wanted */
     bool numbers;                       /* each document has a number, and a last token that alone is a target */
+    int labels;                         /* with numbers: each document has one for each of them; 0: a single one */
+    const char *names;                  /* of labels, with commas between; NULL: they have none */
     int64_t end;                        /* id that ends a document, or each stretch to learn; -1: none */
     enum sh_chat_form chat;             /* the form of conversation in a line; NONE: a line is plain text */
     const struct sh_template *template; /* of the conversation; NULL: none */
     bool special_in_text;
 };
+
+/* Take the labels that texts may have, several each: how many, or their names, with commas between; lent.
+ * Errors: SH_E_USAGE: there are none, one or too many. */
+sh_rc sh_batch_labels(const char *labels, struct sh_batch_job *job);
 
 /* The functions of struct sh_pool_job (sh_batch_run is the sh_batch_encode); ctx is a struct sh_batch_job. */
 void *sh_batch_worker_create(const void *ctx);

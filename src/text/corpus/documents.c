@@ -112,6 +112,12 @@ void sh_document_writer_flag(struct sh_document_writer *w, int flag)
     w->header.flags |= flag;
 }
 
+void sh_document_writer_width(struct sh_document_writer *w, int width)
+{
+    w->header.flags |= SH_DOCUMENT_NUMBERS;
+    w->header.width = width > 1 ? width : 0;
+}
+
 sh_rc sh_document_writer_numbers(struct sh_document_writer *w, const void *numbers, size_t bytes)
 {
     struct stream *s = &w->stream[NUMBERS];

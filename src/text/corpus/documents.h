@@ -28,7 +28,9 @@ sh_rc sh_document_writer_open(const char *path, int vocab_size, uint64_t tokeniz
 sh_rc sh_document_writer_put(struct sh_document_writer *w, const uint32_t *ids, const unsigned char *mask, size_t n,
                              const uint32_t *lengths, size_t documents);
 
-/* Append the numbers (float64) of documents, of which each has one at the commit: with the flag alone. */
+/* Before the first put: each document will have so many numbers. */
+void sh_document_writer_width(struct sh_document_writer *w, int width);
+/* Append the numbers (float64) of documents, of which each has its own at the commit. */
 sh_rc sh_document_writer_numbers(struct sh_document_writer *w, const void *numbers, size_t bytes);
 
 /* As sh_bin_writer_commit(). */

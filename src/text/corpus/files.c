@@ -152,7 +152,7 @@ static bool has_messages(enum sh_token_format format)
 /* Whether a line is a text that has a label or a number. */
 static bool has_labels(enum sh_token_format format)
 {
-    return format == SH_FORMAT_LABELLED || format == SH_FORMAT_NUMBERED;
+    return format == SH_FORMAT_LABELLED || format == SH_FORMAT_NUMBERED || format == SH_FORMAT_MULTI_LABEL;
 }
 
 /* Refuse options that would be accepted and have no effect. */
@@ -171,6 +171,7 @@ static sh_rc check_used(const struct sh_token_options *opt)
          opt->template, rendered},
         {"--special-in-text", "--format messages, sharegpt, alpaca, prompt-completion, preference, reward and unpaired",
          opt->special_in_text, rendered},
+        {"--labels", "--format multi_label", opt->labels, opt->format == SH_FORMAT_MULTI_LABEL},
         {"--eos", "text without a chat template, which has its own end", opt->end, !opt->template && !labelled},
         {"--no-bos", "text before which the tokenizer puts a token: segments and chat templates have it written out",
          opt->no_begin, !opt->template && opt->format != SH_FORMAT_SEGMENTS},
@@ -243,7 +244,8 @@ static sh_rc settle_chat(struct job *j)
         [SH_FORMAT_COMPLETION] = SH_CHAT_COMPLETION, [SH_FORMAT_SHAREGPT] = SH_CHAT_SHAREGPT,
         [SH_FORMAT_ALPACA] = SH_CHAT_ALPACA,         [SH_FORMAT_PREFERENCE] = SH_CHAT_CHOSEN,
         [SH_FORMAT_UNPAIRED] = SH_CHAT_UNPAIRED,     [SH_FORMAT_LABELLED] = SH_CHAT_LABELLED,
-        [SH_FORMAT_REWARD] = SH_CHAT_CHOSEN,         [SH_FORMAT_NUMBERED] = SH_CHAT_LABELLED};
+        [SH_FORMAT_REWARD] = SH_CHAT_CHOSEN,         [SH_FORMAT_NUMBERED] = SH_CHAT_LABELLED,
+        [SH_FORMAT_MULTI_LABEL] = SH_CHAT_LABELLED};
     const struct sh_token_options *opt = j->opt;
 
     if (opt->format < SH_FORMAT_SEGMENTS)
@@ -252,6 +254,8 @@ static sh_rc settle_chat(struct job *j)
     j->batch.documents = true;
     j->batch.numbers = opt->format == SH_FORMAT_REWARD || opt->format == SH_FORMAT_NUMBERED;
     j->batch.field = opt->field;
+    if (opt->format == SH_FORMAT_MULTI_LABEL)
+        SH_TRY(sh_batch_labels(opt->labels, &j->batch));
     if (opt->no_end)
         return sh_fail(SH_E_USAGE, "--no-eos is not for conversations");
     if (!opt->template && !has_messages(opt->format))
@@ -463,7 +467,7 @@ static sh_rc open_output(const struct job *j, const char *path, struct output *o
     if (j->batch.chat == SH_CHAT_UNPAIRED)
         sh_document_writer_flag(out->documents, SH_DOCUMENT_LABELS);
     if (j->batch.numbers)
-        sh_document_writer_flag(out->documents, SH_DOCUMENT_NUMBERS);
+        sh_document_writer_width(out->documents, j->batch.labels > 1 ? j->batch.labels : 1);
     return SH_OK;
 }
 

@@ -21,9 +21,10 @@ enum sh_token_format {
     SH_FORMAT_ALPACA,
     SH_FORMAT_PREFERENCE,
     SH_FORMAT_UNPAIRED,
-    SH_FORMAT_LABELLED, /* a text and the number of its label, which becomes the document's last token */
-    SH_FORMAT_REWARD,   /* as PREFERENCE, for a head that scores answers */
-    SH_FORMAT_NUMBERED  /* a text and a number to be learned */
+    SH_FORMAT_LABELLED,   /* a text and the number of its label, which becomes the document's last token */
+    SH_FORMAT_REWARD,     /* as PREFERENCE, for a head that scores answers */
+    SH_FORMAT_NUMBERED,   /* a text and a number to be learned */
+    SH_FORMAT_MULTI_LABEL /* a text and any number of labels */
 };
 
 struct sh_token_progress {
@@ -39,6 +40,7 @@ struct sh_token_options {
     const char *val_output; /* NULL: no validation file */
     double val_fraction;    /* share of the bytes, taken from the end; in (0, 1) when val_output is given */
     enum sh_token_format format;
+    const char *labels;     /* of MULTI_LABEL: how many there are, or their names with commas between; NULL else */
     const char *field;      /* key of jsonl; NULL: "text", or that of the form of conversations */
     const char *separator;  /* for text: a line equal to this ends a document and is not part of it; NULL: none */
     const char *end;        /* word that ends a document; NULL: the one that the model's folder names */

@@ -27,9 +27,14 @@ static bool has_pairs(const struct sh_config *cfg)
     return has_answers(cfg) && !(sh_cfg_loss_takes(sh_config_loss(cfg)) & SH_TAKES_LABELS);
 }
 
+static bool is_multi_label(const struct sh_config *cfg)
+{
+    return cfg->objective.name == SH_OBJECTIVE_MULTI_LABEL;
+}
+
 static bool has_numbers(const struct sh_config *cfg)
 {
-    return has_answers(cfg) && (sh_cfg_loss_takes(sh_config_loss(cfg)) & SH_TAKES_NUMBERS);
+    return is_multi_label(cfg) || (has_answers(cfg) && (sh_cfg_loss_takes(sh_config_loss(cfg)) & SH_TAKES_NUMBERS));
 }
 
 static bool in_documents(const struct sh_config *cfg)
@@ -61,7 +66,8 @@ static sh_rc put_document(const struct sh_config *cfg, struct sh_document_writer
     uint32_t *ids = sh_calloc(tokens, sizeof *ids);
     unsigned char *mask = sh_calloc(tokens, 1);
     bool end = cfg->model.num_labels > 0;
-    double value = 0.5 * (double)(number % 5) - 1;
+    double value = is_multi_label(cfg) ? (double)(number % 2) : 0.5 * (double)(number % 5) - 1;
+    int values = has_numbers(cfg) ? is_multi_label(cfg) ? cfg->model.num_labels : 1 : 0;
     sh_rc rc;
 
     for (uint32_t i = 0; i < tokens; i++) {
@@ -73,7 +79,7 @@ static sh_rc put_document(const struct sh_config *cfg, struct sh_document_writer
     if (has_answers(cfg) && !has_pairs(cfg) && !has_numbers(cfg))
         mask[0] = number % 2; /* the label of an answer */
     rc = sh_document_writer_put(w, ids, mask, tokens, &tokens, 1);
-    if (rc == SH_OK && has_numbers(cfg))
+    for (int i = 0; i < values && rc == SH_OK; i++)
         rc = sh_document_writer_numbers(w, &value, sizeof value);
     free(ids);
     free(mask);
@@ -97,7 +103,7 @@ static sh_rc write_documents(const struct sh_config *cfg, int64_t rows)
     else if (has_answers(cfg) && !has_numbers(cfg))
         sh_document_writer_flag(w, SH_DOCUMENT_LABELS);
     if (has_numbers(cfg))
-        sh_document_writer_flag(w, SH_DOCUMENT_NUMBERS);
+        sh_document_writer_width(w, is_multi_label(cfg) ? cfg->model.num_labels : 1);
     for (int64_t i = 0; i < 2 * rows; i++) {
         rc = put_document(cfg, w, i, tokens);
         if (rc != SH_OK) {

@@ -304,39 +304,42 @@ static sh_rc choose_family(struct sh_hf_reader *r)
     return SH_OK;
 }
 
+static bool is_multi_label(const char *problem)
+{
+    return problem && strcmp(problem, "multi_label_classification") == 0;
+}
+
 /* What transformers makes of a text's logits. */
 static sh_rc check_problem(const struct sh_hf_reader *r, const char *problem, long long n)
 {
     if (!problem || strcmp(problem, "single_label_classification") == 0 ||
-        (strcmp(problem, "regression") == 0 && n == 1))
+        (strcmp(problem, "regression") == 0 && n == 1) || is_multi_label(problem))
         return SH_OK;
-    if (strcmp(problem, "multi_label_classification") == 0)
-        return sh_fail(
-            SH_E_USAGE,
-            "%s: problem_type multi_label_classification: several labels of a text are not learned here, because "
-            "a text ends with one label; train a model of two labels for each of the %lld, or, if one of them "
-            "always holds, give single_label_classification",
-            r->place, n);
     if (strcmp(problem, "regression") == 0)
         return sh_fail(SH_E_USAGE,
                        "%s: problem_type regression with %lld labels: a text has one number here; train a model with "
                        "num_labels 1 for each of them",
                        r->place, n);
-    return sh_fail(SH_E_USAGE, "%s: problem_type %s is not known; single_label_classification and regression are",
+    return sh_fail(SH_E_USAGE,
+                   "%s: problem_type %s is not known; single_label_classification, multi_label_classification and "
+                   "regression are",
                    r->place, problem);
 }
 
 /* The class with a matrix of labels; any other is one of the next token. Without a list of them there are two. */
 static sh_rc read_labels(struct sh_hf_reader *r)
 {
-    const char *class = json_string_value(json_array_get(sh_hf_find(r->root, "architectures"), 0));
+    const char *class = json_string_value(json_array_get(sh_hf_find(r->root, "architectures"), 0)),
+               *problem = json_string_value(sh_hf_find(r->root, "problem_type"));
     const json_t *number = sh_hf_find(r->root, "num_labels"), *list = sh_hf_find(r->root, "id2label");
     long long n = list ? (long long)json_object_size(list) : number ? (long long)json_integer_value(number) : 2LL;
     char text[32];
 
     if (!class || !strstr(class, "ForSequenceClassification"))
         return SH_OK;
-    SH_TRY(check_problem(r, json_string_value(sh_hf_find(r->root, "problem_type")), n));
+    SH_TRY(check_problem(r, problem, n));
+    if (is_multi_label(problem))
+        SH_TRY(r->give(r->to, "objective.name", "multi_label"));
     snprintf(text, sizeof text, "%lld", n);
     return r->give(r->to, "model.num_labels", text);
 }

@@ -429,7 +429,10 @@ static void put_labels(struct writer *w)
     if (!n)
         return;
     if (n > 1 || w->cfg->objective.name == SH_OBJECTIVE_REGRESSION)
-        put_word(w, "problem_type", n > 1 ? "single_label_classification" : "regression");
+        put_word(w, "problem_type",
+                 n == 1                                               ? "regression"
+                 : w->cfg->objective.name == SH_OBJECTIVE_MULTI_LABEL ? "multi_label_classification"
+                                                                      : "single_label_classification");
     for (int k = 0; k < 2; k++) {
         if (named) {
             put_source(w, keys[k], NULL);
