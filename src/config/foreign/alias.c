@@ -66,6 +66,8 @@ static const struct {
     "no kernel has states of four bits; optimizer.state_dtype=int8 takes little more than a quarter of float32"
 #define EIGHT_BITS "give adamw or lion, with optimizer.state_dtype=int8"
 #define SMALL "adamw with optimizer.state_dtype=int8 has small states, and offload.optimizer moves them away"
+#define ADAMW "it is adamw, with optimizer.weight_decay=0 for Adam without its decay"
+#define NO_STEP "no kernel here makes its step; adamw, lion or muon takes its place"
 #define NO_OPTIMIZER \
     "an optimizer is made of the trainer's own passes; plug-ins bring operations and losses (doc/plugins.md)"
 #define GRAM                                                                                                \
@@ -96,13 +98,40 @@ static const struct {
     {"optimizer.name", "*adafactor*", SMALL},
     {"optimizer.name", "*galore*", SMALL},
     {"optimizer.name", "*apollo*", SMALL},
+    {"optimizer.name", "*fp8*", EIGHT_BITS},
+    {"optimizer.name", "*anyprecision*", "it is adamw; optimizer.state_dtype=bfloat16 keeps its states in two bytes"},
+    {"optimizer.name", "paged_*", SMALL},
+    {"optimizer.name", "lion_*", "it is lion"},
+    {"optimizer.name", "adam", ADAMW},
+    {"optimizer.name", "adamw_[htax]*", ADAMW}, /* hf, torch, apex, xla */
+    {"optimizer.name", "*fused*adam*", ADAMW},
+    {"optimizer.name", "*cpu*adam", ADAMW},
+    {"optimizer.name", "*nesterov*", NO_STEP},
+    {"optimizer.name", "splus", NO_STEP},
+    {"optimizer.name", "laprop", NO_STEP},
+    {"optimizer.name", "*lomo", NO_STEP},
+    {"optimizer.name", "*_adamw", NO_STEP},
+    {"optimizer.name", "grokadamw", NO_STEP},
+    {"optimizer.name", "*adam", NO_STEP},
+    {"optimizer.name", "adam_mini", NO_STEP},
+    {"optimizer.name", "ademamix*", NO_STEP},
+    {"optimizer.name", "rmsprop*", NO_STEP},
+    {"optimizer.name", "adagrad*", NO_STEP},
+    {"optimizer.name", "came*", NO_STEP},
+    {"optimizer.name", "prodigy*", NO_STEP},
+    {"optimizer.name", "sophia*", NO_STEP},
+    {"optimizer.name", "*lamb", NO_STEP},
+    {"optimizer.name", "mars*", NO_STEP},
     {"optimizer.name", "plug*in*", NO_OPTIMIZER},
     {"optimizer.name", "*.so", NO_OPTIMIZER},
+    {"optimizer.state_dtype", "*fp8*", ONE_SCALE},
+    {"optimizer.state_dtype", "*float8*", ONE_SCALE},
     {"optimizer.state_dtype", "*int4*", FOUR_BITS},
     {"optimizer.state_dtype", "*fp4*", FOUR_BITS},
     {"optimizer.state_dtype", "*nf4*", FOUR_BITS},
     {"optimizer.state_dtype", "*4*bit*", FOUR_BITS},
     {"optimizer.name", "*gram*", GRAM},
+    {"optimizer.name", "*_muon", "it is muon, with whole matrices at their owners"},
     {"optimizer.muon_coefficients", "*gram*", GRAM},
     {"objective.loss_type", "*[, +]*", ONE_LOSS},
     {"objective.loss_type", "tr*dpo", MOVING},
@@ -121,6 +150,9 @@ static const struct {
     {"objective.name", "*reverse*", REVERSE},
     {"objective.name", "*jsd*", REVERSE},
     {"objective.kd_form", "*reverse*", REVERSE},
+    {"objective.kd_form", "rkl", REVERSE},
+    {"objective.kd_form", "top*p",
+     "objective.top_k takes as many tokens at each place; teacher/mass says what they hold"},
     {"objective.kd_form", "*jsd*", REVERSE},
     {"objective.name", "kd*", "it is distillation, with a file of `sherd eval --top-k` as objective.teacher_path"},
     {"objective.name", "preference", "it is dpo, with objective.loss_type for the loss"},
