@@ -16,7 +16,7 @@ struct sh_search {
     bool quick;          /* full_shard and hybrid_shard only, at a third of the cost */
     bool may_round;      /* gradients may be reduced in bfloat16; not with quick */
     bool may_reorder;    /* training.deterministic may be false; not with quick */
-    bool may_stage;      /* layers may be cut over stages, which runs refuse on GPUs so far; not with quick */
+    bool may_stage;      /* layers may be cut over stages, which no GPU has run yet; not with quick */
     bool may_grow;       /* the batch may be larger: a multiple of the ranks, up to SH_SEARCH_GROWS times that */
 };
 
