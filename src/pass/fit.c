@@ -125,17 +125,19 @@ static sh_rc find_best(struct ladder *l, int from, int *best, int64_t *least)
     return SH_OK;
 }
 
-/* From the present level upwards: the present one if it fits or is the top, or the lowest level above that fits. *level
- * is unchanged if `from` fits. */
+/* From the present level upwards: the present one if it fits or no higher one takes less, or the lowest level above that
+ * fits, or else that takes least. *level is unchanged if `from` fits. */
 static sh_rc climb(struct ladder *l, int from, int *level)
 {
-    int64_t bytes;
+    int64_t bytes, least;
+    int best;
 
     SH_TRY(arena_of(l, from, &bytes));
     if (bytes <= l->b->limit_bytes || from == 2 * l->b->model.n_layers)
         return SH_OK;
-    SH_TRY(find_best(l, from, level, &bytes));
-    return bytes <= l->b->limit_bytes ? edge_of(l, from, *level, l->b->limit_bytes, level) : SH_OK;
+    SH_TRY(find_best(l, from, &best, &least));
+    *level = least < bytes ? best : from;
+    return least <= l->b->limit_bytes ? edge_of(l, from, best, l->b->limit_bytes, level) : SH_OK;
 }
 
 /* The level with b->tile_rows, and its arena. */
