@@ -165,6 +165,7 @@ if __name__ == '__main__':
              ('formula of a router\'s bias', case_formula, 'model.layers.1.mlp.gate.e_score_correction_bias', BF16, 'experts')]
     runs = [(0, 'full_shard', BF16, NVME), (2, 'full_shard', {}, {}), (2, 'no_shard', BF16, {'checkpoint.async_mode': 'async'}),
             (2, 'full_shard', INT8, {}), (4, 'shard_optim', {**BF16, **MUON}, {}),
+            (2, 'shard_optim', INT8, {'parallelism.pipeline_parallel_degree': 2}),
             (2, 'full_shard', {'training.mixed_precision_param': 'float16', 'optimizer.name': 'Lion'}, {})]
     cases += [(f'{ranks} ranks, {strategy}, {state}, {more}', case_mesh, ranks, strategy, state, more) for ranks, strategy, state, more in runs
               if ranks == 0 or job.can_launch()]
