@@ -83,7 +83,8 @@ static int check_search(const struct sh_build *b, int step)
         for (int less = 0; less < 2; less++)
             if (bytes[i] - less >= bytes[least])
                 assert_int_equal(fit(*b, bytes[i] - less, 0), lowest(bytes, bytes[i] - less));
-    for (int from = 0; from <= least; from += least > 0 ? least : 1) /* the ranks of a job ask again after each change */
+    for (int from = 0; from <= least;
+         from += least > 0 ? least : 1) /* the ranks of a job ask again after each change */
         assert_int_equal(fit(*b, bytes[least] - 1, from), least);
     free(bytes);
     return least;

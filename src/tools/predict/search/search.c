@@ -47,7 +47,8 @@ static double least_master(const struct sh_config *cfg, bool states_away, bool p
     return states_away ? 2 : 4;
 }
 
-/* Find the minimum bytes of what is trained: masters and optimizer states, and two bytes in the compute type. */
+/* Find the minimum bytes of what is trained: masters and optimizer states, and two bytes in the compute type; and the products of
+ * a token. */
 static void find_least(struct sh_search_state *st)
 {
     const struct sh_config *cfg = st->s->cfg;
@@ -61,6 +62,9 @@ static void find_least(struct sh_search_state *st)
     const double mean = cfg->optimizer.ema_decay > 0 ? 4 : 0;
     const double states = away ? 0 : state_bytes * sh_optim_of(cfg->optimizer.name)->n_states + mean;
 
+    st->token_flops =
+        sh_model_flops_of(&cfg->model, &(struct sh_model_batch){.seq = cfg->training.seq_len, .adapters = adapters})
+            .matmul;
     st->least_bytes = (least_master(cfg, away, parameters) + states) * trained;
     st->least_resident = 2 * trained;
 }
@@ -89,7 +93,7 @@ static bool could_win(const struct sh_search_state *st, const struct sh_search_f
     const struct sh_machine *m = st->s->machine;
     double peak = st->s->cfg->training.mixed_precision_param == SH_PRECISION_BFLOAT16 ? m->peak.bfloat16
                                                                                       : m->peak.float32;
-    double rate = st->s->ranks * peak * m->product.share / (6.0 * (double)sh_model_active(&st->s->cfg->model));
+    double rate = st->s->ranks * peak * m->product.share / st->token_flops;
 
     return *st->n < SH_SEARCH_MOST / 2 ||
            rate / (1 + (small ? 0 : (f->pipeline - 1) / (double)SH_SEARCH_CHUNKS / f->micro_steps)) >

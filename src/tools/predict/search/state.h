@@ -24,6 +24,7 @@ struct sh_search_state {
     int *n;
     double least_bytes;    /* minimum that all ranks together keep of the model */
     double least_resident; /* minimum of trained parameters in the compute type, if each rank has all of them */
+    double token_flops;    /* of the products of a token, forward and backward: what no choice leaves out */
     int64_t sequences;     /* per step */
     int (*too_small)[BATCHES][TRIED_MODES][KEPT]; /* [GROWN] see sh_search_forget(); NULL: in the fine round */
     bool lacks_memory;                            /* some choice would be possible with more memory */
