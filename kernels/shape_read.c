@@ -199,7 +199,7 @@ static bool read_all(struct reader *r, const char *flops)
 }
 
 /* A row that cannot be parsed becomes a shape without operands, which tests/op/test_op.c looks for. */
-static const char *read(const char *text, const char *flops, struct sh_op_shape *shape)
+static const char *read_text(const char *text, const char *flops, struct sh_op_shape *shape)
 {
     struct reader r = {.at = text, .shape = shape};
 
@@ -209,7 +209,7 @@ static const char *read(const char *text, const char *flops, struct sh_op_shape 
 
 bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shape)
 {
-    if (!read(text, flops, shape))
+    if (!read_text(text, flops, shape))
         return true;
     *shape = (struct sh_op_shape){0};
     return false;
@@ -218,7 +218,7 @@ bool sh_shape_read(const char *text, const char *flops, struct sh_op_shape *shap
 const char *sh_shape_stop(const char *text, const char *flops)
 {
     struct sh_op_shape shape;
-    const char *stop = read(text, flops, &shape);
+    const char *stop = read_text(text, flops, &shape);
 
     return stop ? stop + strspn(stop, " ") : NULL;
 }
