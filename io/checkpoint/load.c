@@ -50,14 +50,17 @@ static sh_rc read_index(void *arg)
     return sh_ckpt_index_read(l->path, &l->index);
 }
 
-static const char other_model[] = "is it from another model?";
-
-/* Whether a model has it or not by a key alone. */
-static bool is_router_bias(const char *name)
+/* What to do about a tensor that the file lacks, or the model. A model has a bias of routers by keys alone. */
+static const char *advice(const char *name, bool lacks)
 {
     const char *ending = sh_param_info(SH_PARAM_ROUTER_BIAS)->ending;
     size_t n = strlen(name), k = strlen(ending);
-    return n > k && strcmp(name + n - k, ending) == 0;
+    if (n > k && strcmp(name + n - k, ending) == 0)
+        return lacks ? "leave out model.router_bias and moe.load_balance_coeff" : "give model.router_bias=true";
+    if (lacks && strcmp(name, "score.weight") == 0)
+        return "the checkpoint of a language model has none: `sherd ckpt export` makes a folder of it, from which "
+               "(--model.hf) a run begins with a new one";
+    return "is it from another model?";
 }
 
 static sh_rc match_tensor(struct load *l, int i)
@@ -67,9 +70,7 @@ static sh_rc match_tensor(struct load *l, int i)
     l->place[i] = sh_ckpt_index_find(&l->index, t->name, i);
     if (l->place[i] < 0)
         return sh_fail(SH_E_DATA, "%s has no tensor %s %s, which this model needs; %s", l->path, t->name,
-                       sh_str_shape(t->ndim, t->dim, want),
-                       is_router_bias(t->name) ? "leave out model.router_bias and moe.load_balance_coeff"
-                                               : other_model);
+                       sh_str_shape(t->ndim, t->dim, want), advice(t->name, true));
     const struct sh_ckpt_entry *e = &l->index.entry[l->place[i]];
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
         return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s", l->path, t->name,
@@ -106,7 +107,7 @@ static sh_rc name_extra(const struct load *l)
     return sh_fail(SH_E_DATA, "%s has %lld tensors more than this model, the first of them %s %s; %s", l->path,
                    (long long)count_extra(l), l->index.entry[i].name,
                    sh_str_shape(l->index.entry[i].ndim, l->index.entry[i].dim, have),
-                   is_router_bias(l->index.entry[i].name) ? "give model.router_bias=true" : other_model);
+                   advice(l->index.entry[i].name, false));
 }
 
 /* More states than the run needs are not an error: parameters alone can be loaded from any file. */

@@ -343,6 +343,8 @@ def case_refused():
     wrong = [line for says, *words in rows for line in refused(says, 'train', 'c.yaml', *words, folder='refused')]
     job.prepare('olmoe', {key: value for key, value in {**config('llama in bf16', {}), **tiny.EXPERTS, 'model.family': 'olmoe'}.items()
                           if key not in ('model.first_dense_layers', 'model.shared_ffn_dim', 'model.n_kv_heads')})
+    job.sherd('train', 'c.yaml', '--model.num_labels=0', f'--training.dataset_path={more}', '--validation.enable=false', '--training.steps=1', folder='refused')
+    wrong += refused('`sherd ckpt export` makes a folder of it', 'train', 'c.yaml', '--job.dump_folder=other', '--checkpoint.initial_load_path=out/checkpoint/step-00000001.h5', folder='refused')
     wrong += refused('no class for labels', 'plan', 'c.yaml', folder='olmoe')
     train('bytes', 'gpt2', changes={'model.vocab_size': 256, 'training.steps': 1})
     model = ('--checkpoint', pathlib.Path('bytes/out'))
