@@ -44,8 +44,6 @@ static void learn_from(struct sh_emit *e, struct sh_op *loss, const struct sh_te
     loss->in[5] = sh_program_add_port(e->p, SH_PORT_TEACHER_LOGP, e->batch, e->seq, teacher->top_k);
 }
 
-/* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
- * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
 static void append_loss(struct sh_emit *e, struct sh_op *op)
 {
     int numbers = sh_head_numbers(&op->attr);
@@ -59,6 +57,8 @@ static void append_loss(struct sh_emit *e, struct sh_op *op)
     sh_emit_append(e, op);
 }
 
+/* Logits, softmax and loss in one operation, chunk_rows rows at a time: logits [B*T,V] would be the largest tensor of
+ * the step (8 x 4096 x 128256 f32 are 16.8 GB), so they never exist as a whole. */
 void sh_emit_head_loss(struct sh_emit *e, int x, int w, int weight, int64_t chunk_rows,
                        const struct sh_teacher_numbers *teacher)
 {
