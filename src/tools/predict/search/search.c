@@ -11,6 +11,9 @@
 #include "src/optim/optim.h"
 #include "src/plan/request.h"
 
+#include <limits.h>
+#include <malloc.h>
+
 /* MOST_BATCH: maximum sequences of a micro-batch. */
 enum { MOST_BATCH = 64, MOST_SHARD = 4 };
 
@@ -314,6 +317,13 @@ static bool takes_any_context(const struct sh_search_state *st)
     return any || sh_search_takes_context(st, &first, first.context);
 }
 
+/* Programs are built and freed by the thousand: what one frees stays for the next, and is not given back page by page. */
+static void keep_pages(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+}
+
 /* The error of the last try is reported only if nothing was found and nothing was possible: single meshes may be
  * impossible. */
 sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_SEARCH_MOST], int *n)
@@ -323,6 +333,7 @@ sh_rc sh_search_run(const struct sh_search *s, struct sh_search_found found[SH_S
     sh_rc last = SH_OK;
 
     *n = 0;
+    keep_pages();
     if (s->may_grow && s->cfg->training.batch_schedule[0])
         return sh_fail(SH_E_USAGE, "--allow=batch would change the steps of training.batch_schedule; leave one of them "
                                    "out");
