@@ -233,7 +233,11 @@ class Cluster:
         self.daemon('slurmctld', ['slurmctld', '-D', *words, '-f', str(self.folder / 'slurm.conf')])
         self.wait('slurmctld answers', lambda: 'is UP' in self.call('scontrol', 'ping'))
 
-    def kill_controller(self):
+    def kill_controller(self, number):
+        """Not before it has written that the job runs, since it would forget it: what changes is written within five seconds."""
+        state, since = self.folder / 'state/job_state', time.time()
+        self.call('scontrol', 'update', f'JobId={number}', 'Comment=runs', check=True)
+        self.wait('the state is written', lambda: state.exists() and state.stat().st_mtime > since)
         daemon = self.daemons.pop('slurmctld')
         daemon.kill()
         daemon.wait()
