@@ -219,10 +219,12 @@ static sh_rc check_rows(const struct fit *f, const char *name)
     const struct sh_pack *p = f->p;
 
     if (p->excess == SH_EXCESS_RAISE && p->cut)
-        return sh_fail(SH_E_DATA,
-                       "%s: %lld of %lld documents have more than %d tokens (training.seq_len + 1), the longest %lld; "
-                       "give data.excess_length_strategy: split, truncate or drop, or longer sequences",
-                       name, (long long)p->cut, (long long)p->documents, p->seq_len + 1, (long long)f->longest);
+        return sh_fail(
+            SH_E_DATA,
+            "%s: %lld of %lld documents have more than %d tokens (training.seq_len + 1), the longest %lld; "
+            "give data.excess_length_strategy: drop, truncate (texts without labels) or split (texts without answers and "
+            "labels), or longer sequences",
+            name, (long long)p->cut, (long long)p->documents, p->seq_len + 1, (long long)f->longest);
     if (p->rows == 0)
         return sh_fail(SH_E_DATA, "%s: none of %lld documents has a token to predict", name, (long long)p->documents);
     return SH_OK;

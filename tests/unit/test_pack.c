@@ -184,9 +184,10 @@ static void refused(void **state)
 
     (void)state;
     assert_int_equal(sh_pack_build("a.bin", T, SH_PACKING_BFD, SH_EXCESS_RAISE, 4, give, &l, &p), SH_E_DATA);
-    assert_string_equal(sh_error_text(),
-                        "a.bin: 2 of 4 documents have more than 17 tokens (training.seq_len + 1), the longest 40; give "
-                        "data.excess_length_strategy: split, truncate or drop, or longer sequences");
+    assert_string_equal(
+        sh_error_text(),
+        "a.bin: 2 of 4 documents have more than 17 tokens (training.seq_len + 1), the longest 40; give "
+        "data.excess_length_strategy: drop, truncate (texts without labels) or split (texts without answers and labels), or longer sequences");
     assert_int_equal(sh_pack_build("a.bin", T, SH_PACKING_BFD, SH_EXCESS_DROP, 0, give, &l, &p), SH_E_DATA);
     assert_non_null(strstr(sh_error_text(), "none of 0 documents"));
     assert_int_equal(sh_pack_build("a.bin", T, SH_PACKING_BFD, SH_EXCESS_DROP, INT64_C(1) << 31, give, &l, &p),
