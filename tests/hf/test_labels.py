@@ -85,18 +85,28 @@ def make(name, folder, **labels):
     return precise(model)
 
 
-def train(model):
-    """The losses of the steps, in float64."""
+def losses_of(model, loss_of):
+    """Those of the steps, in float64; loss_of(step)."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
     losses = []
     for step in range(STEPS):
-        batch = texts[step * BATCH:(step + 1) * BATCH]
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(**padded(batch)).logits, torch.tensor([label for _, label in batch]))
+        loss = loss_of(step)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return losses
+
+
+def batch_of(step):
+    return slice(step * BATCH, (step + 1) * BATCH)
+
+
+def exported(folder):
+    """The model that transformers opens, and what it says is missing or more."""
+    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
+    there, info = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end', output_loading_info=True)
+    return there, [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
 
 
 def case(name):
@@ -105,10 +115,11 @@ def case(name):
     pairs.write_documents(folder / 'texts.bin', [(text, [label]) for text, label in texts], WORDS, 1)
     model = make(name, folder / 'begin')
     steps = job.train(folder / 'run', {**RUN, 'model.hf_assets_path': '../begin'})
-    wrong = job.differ('loss', job.losses(steps), train(model), LOSS_BOUND)
-    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
-    there, info = getattr(transformers, f'{name}ForSequenceClassification').from_pretrained(folder / 'end', output_loading_info=True)
-    wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    entropy = torch.nn.functional.cross_entropy
+    losses = losses_of(model, lambda step: entropy(model(**padded(texts[batch_of(step)])).logits,
+                                                   torch.tensor([label for _, label in texts[batch_of(step)]])))
+    there, wrong = exported(folder)
+    wrong += job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
     auto = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end')
     wrong += [] if type(auto) is type(there) and auto.config.num_labels == LABELS else [f'{type(auto)}, {auto.config.num_labels}']
     with torch.no_grad():
@@ -132,19 +143,10 @@ def case_several(name):
     pairs.write_values(folder / 'texts.bin', [text for text, _ in texts], labels, WORDS)
     model = make(name, folder / 'begin', num_labels=LABELS, problem_type='multi_label_classification')
     steps = job.train(folder / 'run', {**RUN, 'model.hf_assets_path': '../begin'})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
-    losses = []
-    for step in range(STEPS):
-        some = slice(step * BATCH, (step + 1) * BATCH)
-        optimizer.zero_grad()
-        loss = model(**padded(texts[some]), labels=torch.tensor(labels[some], dtype=torch.float64)).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    wrong = job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
-    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
-    there, info = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end', output_loading_info=True)
-    wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    losses = losses_of(model, lambda step: model(**padded(texts[batch_of(step)]),
+                                                 labels=torch.tensor(labels[batch_of(step)], dtype=torch.float64)).loss)
+    there, wrong = exported(folder)
+    wrong += job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
     wrong += [] if there.config.problem_type == 'multi_label_classification' else [f'{there.config}']
     with torch.no_grad():
         logits, found = model(**padded(texts)).logits, precise(there)(**padded(texts)).logits
@@ -175,18 +177,9 @@ def case_value(name, kind):
     run = {'model.hf_assets_path': '../begin', 'objective.name': kind, 'validation.enable': False,
            'training.local_batch_size': 4, 'training.global_batch_size': 4 if pair else 8}
     steps = job.train(folder / 'run', {**RUN, **run})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RUN['optimizer.lr'], betas=(0.9, 0.95), eps=1e-4, weight_decay=0)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        loss = value_loss(kind, model(**padded(some)).logits[:, 0], torch.tensor(numbers, dtype=torch.float64))
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    wrong = job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
-    job.sherd('ckpt', 'export', 'run/out/checkpoint', '-o', 'end', '--hf', 'begin', folder=folder)
-    there, info = transformers.AutoModelForSequenceClassification.from_pretrained(folder / 'end', output_loading_info=True)
-    wrong += [f'{key}: {info[key]}' for key in ('missing_keys', 'unexpected_keys', 'mismatched_keys') if info[key]]
+    losses = losses_of(model, lambda _: value_loss(kind, model(**padded(some)).logits[:, 0], torch.tensor(numbers, dtype=torch.float64)))
+    there, wrong = exported(folder)
+    wrong += job.differ('loss', job.losses(steps), losses, LOSS_BOUND)
     said = job.launch('ckpt', 'import', 'begin', '-o', 'imported.h5', folder=folder)[1]
     wrong += [] if 'noted as objective.name=regression' in said else [said]
     again = job.train(folder / 'again', {**RUN, **run, 'checkpoint.initial_load_path': '../imported.h5', 'training.steps': 1})

@@ -215,6 +215,15 @@ def case_reference():
     return wrong + ([] if found == numbers(one['gpt2']) else [f'{found}, expected {numbers(one["gpt2"])}'])
 
 
+def case_certain():
+    """A model of one word finds each answer certain: log-probabilities of exactly 0 are numbers, and no gaps of the file."""
+    sure = pairs.write('sure.bin', [([0, 0], [0] * n, [0]) for n in (1, 2, 3, 1) * 4], 1)
+    changes = {'model.vocab_size': 1, 'training.dataset_path': sure, 'validation.enable': False}
+    train('sure', 'gpt2', changes={**changes, 'training.steps': 3})
+    last = train('sure', 'gpt2', 2, changes, fresh=False)[-1]
+    return [] if last['step'] == 8 and abs(last['loss'] - math.log(2)) < 1e-12 else [f'{last}']
+
+
 def score(checkpoint, name, *words, ranks=0, data=None):
     """The numbers of a model in a file; returns its path."""
     job.sherd('eval', '--checkpoint', checkpoint, '--data', data or pathlib.Path('pairs.bin').absolute(), '--reference', '-o', name, *words, ranks=ranks)
@@ -318,7 +327,7 @@ if __name__ == '__main__':
                               for mesh in (MESHES if not i else ('shard_optim over 2', ('shard_grad_op over 4', 'no_shard over 4')[i % 2]))),
                             *((f'{kind}, {packing}: truncated', case_truncated, kind, packing)
                               for kind in ('gpt2', 'single answers') for packing in ('none', 'bfd')),
-                            ('refused', case_refused), ('the reference', case_reference), ('another reference', case_other),
+                            ('refused', case_refused), ('the reference', case_reference), ('all is certain', case_certain), ('another reference', case_other),
                             ('its own numbers', case_own), ('another reference, refused', case_other_refused), ('in float16', case_half),
                             ('validation', case_validation),
                             *((f'{kind}: resumed', case_resume, kind) for kind in KINDS)]))
