@@ -66,7 +66,7 @@ static const struct sh_attr_field scale_attrs[] = {FIELD(scale, by), {0}};
 static const struct sh_attr_field part_attrs[] = {FIELD(part, first), FIELD(part, cap), FIELD(part, squares), {0}};
 static const struct sh_attr_field embed_attrs[] = {FIELD(part, first), FIELD(part, all), {0}};
 static const struct sh_attr_field head_attrs[] = {FIELD(head, chunk_rows), FIELD(head, temperature), FIELD(head, alpha), FIELD(head, form),
-                                                   FIELD(head, raw), FIELD(head, several), FIELD(head, cap), FIELD(head, squares), {0}};
+                                                   FIELD(head, raw), FIELD(head, multi_label), FIELD(head, cap), FIELD(head, squares), {0}};
 static const struct sh_attr_field logits_attrs[] = {FIELD(part, first), FIELD(part, all), FIELD(part, cap), {0}};
 static const struct sh_attr_field lora_attrs[] = {
     LETTER(lora, parts, 'P'), FIELD(lora, first[0]), FIELD(lora, width[0]), FIELD(lora, first[1]), FIELD(lora, width[1]),

@@ -67,10 +67,10 @@
  * alpha T^2 multiplies or alpha does; of the teacher's probability of its words; and of 1 where the target is the first
  * word with the largest logit.
  *
- * With attr->head.several logits are of labels, each by itself: teacher [N,V], without words, says from 0 to 1 whether a row
- * has each. The loss of a row is the mean over labels of log(1 + e^z) - y z. Of the SH_HEAD_NUMBERS, FOUND counts the
- * labels that are there, y >= 1/2, and found, z > 0; NAMED those that are there and those that are found; RIGHT the rows
- * in which both are the same.
+ * With attr->head.multi_label logits are of labels, each by itself: teacher [N,V], without words, says from 0 to 1 whether a row
+ * has each. The loss of a row is the mean over labels of log(1 + e^z) - y z. Of the SH_HEAD_NUMBERS, TRUE_POSITIVES counts
+ * labels that are present, y >= 1/2, and predicted, z > 0; POSITIVES the present ones and the predicted ones; RIGHT the rows
+ * in which both are the same labels.
  *
  * With attr->head.raw there is no softmax: logits stand for log-probabilities. HEAD_LOSS sums minus that of a row's target,
  * and the derivative is -1. For values, of which w has one row, and in HEAD_SCORE for labels; without a teacher.
@@ -362,8 +362,8 @@ enum {
     SH_HEAD_MASS,
     SH_HEAD_RIGHT,
     SH_HEAD_NUMBERS,
-    SH_HEAD_FOUND = SH_HEAD_KL, /* with several */
-    SH_HEAD_NAMED = SH_HEAD_MASS
+    SH_HEAD_TRUE_POSITIVES = SH_HEAD_KL, /* with multi_label */
+    SH_HEAD_POSITIVES = SH_HEAD_MASS
 };
 
 /* What a loss takes from a teacher (HEAD_LOSS). */
@@ -446,7 +446,7 @@ struct sh_op_attr {
             double temperature, alpha;             /* with a teacher */
             int form;                              /* with a teacher, see above */
             bool raw;                              /* no softmax, see above */
-            bool several;                          /* labels, each by itself, see above */
+            bool multi_label;                          /* labels, each by itself, see above */
             float cap;                             /* a logit z is cap tanh(z / cap); 0: z */
             double squares;                        /* what that of lse counts, see above; 0: no second number */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */
@@ -582,7 +582,7 @@ static inline bool sh_op_adds(const struct sh_op_call *call, int out)
 /* Numbers of HEAD_LOSS or HEAD_LOSS_GRAD. */
 static inline int sh_head_numbers(const struct sh_op_attr *attr)
 {
-    if (attr->head.temperature != 0 || attr->head.several)
+    if (attr->head.temperature != 0 || attr->head.multi_label)
         return SH_HEAD_NUMBERS;
     return attr->head.squares != 0 ? SH_HEAD_SQUARES + 1 : 1;
 }

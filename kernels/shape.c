@@ -187,7 +187,7 @@ static bool right_labels(const struct sh_op_call *call)
     bool head = call->kind == SH_OP_HEAD_LOSS || call->kind == SH_OP_HEAD_LOSS_GRAD;
     const struct sh_operand *y = &call->in[5];
 
-    return !head || !call->attr->head.several ||
+    return !head || !call->attr->head.multi_label ||
            (absent(&call->in[4]) && y->ndim > 0 && y->dim[y->ndim - 1] == call->in[1].dim[0]);
 }
 

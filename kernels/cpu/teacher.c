@@ -155,8 +155,8 @@ static void make_gradient(const struct row *r, double scale, double more)
 }
 
 /* Labels, each by itself. */
-static double several_row(const float *wanted, float *x, int64_t n, bool gradient, double scale,
-                          struct sh_teacher_row *numbers)
+static double multi_label_row(const float *wanted, float *x, int64_t n, bool gradient, double scale,
+                              struct sh_teacher_row *numbers)
 {
     double loss = 0;
 
@@ -182,8 +182,8 @@ double sh_cpu_teacher_row(const struct sh_op_call *call, int64_t row, float *x, 
     double hard;
 
     *lse = 0;
-    if (call->attr->head.several)
-        return several_row((const float *)call->in[5].data + row * n, x, n, gradient, scale, numbers);
+    if (call->attr->head.multi_label)
+        return multi_label_row((const float *)call->in[5].data + row * n, x, n, gradient, scale, numbers);
     r = open_row(call, row, x, n);
     hard = log(r.hard_sum) + r.max - (double)r.x[r.target];
 

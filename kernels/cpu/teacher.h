@@ -12,7 +12,7 @@ static inline bool sh_cpu_has_teacher(const struct sh_op_call *call)
 
 /* Numbers of a row, without its weight. */
 struct sh_teacher_row {
-    double kl, mass; /* of labels: SH_HEAD_FOUND and NAMED */
+    double kl, mass; /* of labels: SH_HEAD_TRUE_POSITIVES and SH_HEAD_POSITIVES */
     bool right;
 };
 

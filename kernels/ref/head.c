@@ -192,8 +192,8 @@ static double teacher_row(const struct sh_op_call *call, struct shape z, int64_t
 }
 
 /* The loss of a row of labels, each by itself; with gradient, logits are overwritten with its derivatives. */
-static double several_row(const struct sh_op_call *call, struct shape z, int64_t row, double *logits, bool gradient,
-                          double *sums)
+static double multi_label_row(const struct sh_op_call *call, struct shape z, int64_t row, double *logits, bool gradient,
+                              double *sums)
 {
     double loss = 0, weight = weight_of(call, row);
     bool right = true;
@@ -203,8 +203,8 @@ static double several_row(const struct sh_op_call *call, struct shape z, int64_t
         bool found = x > 0, there = y >= 0.5;
 
         loss += (x > 0 ? x : 0) + log1p(exp(-fabs(x))) - y * x;
-        sums[SH_HEAD_FOUND] += found && there ? weight : 0;
-        sums[SH_HEAD_NAMED] += weight * (found + there);
+        sums[SH_HEAD_TRUE_POSITIVES] += found && there ? weight : 0;
+        sums[SH_HEAD_POSITIVES] += weight * (found + there);
         right = right && found == there;
         logits[v] = gradient ? (1 / (1 + exp(-x)) - y) / (double)z.V : x;
     }
@@ -219,8 +219,8 @@ static double row_loss(const struct sh_op_call *call, struct shape z, int64_t ro
     int64_t target = (int64_t)sh_ref_get(&call->in[2], row);
     double loss = lse - logits[target];
 
-    if (call->attr->head.several)
-        return several_row(call, z, row, logits, gradient, sums);
+    if (call->attr->head.multi_label)
+        return multi_label_row(call, z, row, logits, gradient, sums);
     if (has_teacher(call))
         return teacher_row(call, z, row, lse, logits, gradient, sums);
     for (int64_t v = 0; v < z.V && gradient; v++)

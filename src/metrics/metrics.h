@@ -182,7 +182,7 @@ struct sh_validation_metrics {
     double bits_per_byte; /* filled in when it is written */
     int64_t labels;       /* 0: the model predicts tokens */
     double accuracy;      /* share of the texts of which it found all labels */
-    bool several;         /* a text may have several labels, with an F1 score of all of them */
+    bool multi_label;     /* a text may have several labels, with an F1 score of all of them */
     double f1;
     struct sh_pair_metrics pairs;
 };

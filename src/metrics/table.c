@@ -285,7 +285,7 @@ const struct sh_metric sh_metric_table[] = {
     {VALIDATION(bits_per_byte), .given = FIELD(sh_validation_metrics, bytes), .key = "bits_per_byte",
      .tag = "validation/bits_per_byte"},
     {VALIDATION(accuracy), .given = FIELD(sh_validation_metrics, labels), .key = "accuracy", .tag = "validation/accuracy"},
-    {VALIDATION(f1), .given = FIELD(sh_validation_metrics, several), .key = "f1", .tag = "validation/f1"},
+    {VALIDATION(f1), .given = FIELD(sh_validation_metrics, multi_label), .key = "f1", .tag = "validation/f1"},
     {VALIDATION(pairs.pairs), .given = FIELD(sh_validation_metrics, pairs.pairs), .key = "pairs"},
     {VALIDATION(pairs.n_chosen), .given = FIELD(sh_validation_metrics, pairs.singles), .in = "answers", .key = "chosen"},
     {VALIDATION(pairs.n_rejected), .given = FIELD(sh_validation_metrics, pairs.singles), .in = "answers", .key = "rejected"},

@@ -75,7 +75,7 @@ void sh_emit_labels_loss(struct sh_emit *e, int x, int w, int64_t chunk_rows)
 {
     struct sh_op op = head_op(e, SH_OP_HEAD_LOSS, x, w, chunk_rows);
 
-    op.attr.head.several = true;
+    op.attr.head.multi_label = true;
     op.in[5] = sh_program_add_port(e->p, SH_PORT_WANTED, e->batch, e->seq, (int)sh_emit_dims(e, w)[0]);
     append_loss(e, &op);
 }

@@ -212,8 +212,8 @@ static void take_labels(const struct sh_feed *f, const double sums[SH_PAIR_ALL],
         return;
     out->labels = out->tokens;
     out->right = (int64_t)sums[SH_HEAD_RIGHT];
-    out->several = true;
-    out->f1 = sums[SH_HEAD_NAMED] > 0 ? 2 * sums[SH_HEAD_FOUND] / sums[SH_HEAD_NAMED] : 0;
+    out->multi_label = true;
+    out->f1 = sums[SH_HEAD_POSITIVES] > 0 ? 2 * sums[SH_HEAD_TRUE_POSITIVES] / sums[SH_HEAD_POSITIVES] : 0;
 }
 
 /* Evaluate the first `sequences` of a set, or all with 0. All ranks call it. The ranks of the data group take

@@ -130,7 +130,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     int64_t sequences = r->cfg.training.local_batch_size;
     size_t n = (size_t)(sequences * r->cfg.training.seq_len),
            words = r->p->port[SH_PORT_TEACHER_WORDS] == SH_NONE ? 1 : (size_t)r->cfg.objective.top_k;
-    bool several = r->cfg.objective.name == SH_OBJECTIVE_MULTI_LABEL;
+    bool multi_label = r->cfg.objective.name == SH_OBJECTIVE_MULTI_LABEL;
 
     *f = (struct sh_feed){
         .labels = r->cfg.model.num_labels, .sequences = sequences, .with_docs = r->p->port[SH_PORT_DOCS] != SH_NONE};
@@ -138,9 +138,9 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     SH_TRY(sh_data_open(&opt, &f->data));
     f->tokens = sh_calloc(n, sizeof *f->tokens);
     f->targets = sh_calloc(n, sizeof *f->targets);
-    words = several ? (size_t)f->labels : words;
+    words = multi_label ? (size_t)f->labels : words;
     f->part = sh_calloc(n * words, sizeof *f->part);
-    if (several) {
+    if (multi_label) {
         f->wanted = sh_calloc(n * words, sizeof *f->wanted);
         f->number = sh_calloc(words, sizeof *f->number);
         f->document = sh_calloc(n, sizeof *f->document);
@@ -150,7 +150,7 @@ sh_rc sh_feed_open(struct sh_run *r, const char *path, bool shuffle, struct sh_f
     if (f->with_docs)
         f->docs = sh_calloc(n, sizeof *f->docs);
     f->length = r->cfg.data.length_schedule[0] ? r->cfg.training.seq_len : 0; /* a run of steps says otherwise */
-    if (opt.answers && !several)
+    if (opt.answers && !multi_label)
         f->reference = sh_reference_create(f->data, sh_config_loss(&r->cfg), sequences, r->cfg.training.seq_len);
     return SH_OK;
 }

@@ -144,7 +144,7 @@ struct sh_eval_result {
     double loss;
     struct sh_pair_metrics pairs; /* if the set has pairs; the loss is then their mean */
     int64_t labels, right;        /* of a model with labels: how many texts, and of how many it found all labels */
-    bool several;                 /* a text may have several; f1: of all labels of all texts (micro average) */
+    bool multi_label;             /* a text may have several; f1: of all labels of all texts (micro average) */
     double f1;
     int64_t sequences, tokens, bytes; /* bytes: of the text of these tokens; 0: not known */
     double seconds;

@@ -50,7 +50,7 @@ static void report_validation(struct sh_train *t, const struct sh_eval_result *v
                                             .seconds = v->seconds,
                                             .labels = v->labels,
                                             .accuracy = (double)v->right / (double)v->labels,
-                                            .several = v->several,
+                                            .multi_label = v->multi_label,
                                             .f1 = v->f1,
                                             .pairs = v->pairs};
     long long step = (long long)t->r->step;

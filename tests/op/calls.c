@@ -200,7 +200,7 @@ void head_several(struct optest *t)
 {
     int64_t rows = optest_elems(&t->call.in[2]), labels = t->call.in[1].dim[0];
 
-    t->attr.head.several = true;
+    t->attr.head.multi_label = true;
     optest_in(t, 5, SH_F32, DIMS(rows, labels));
     for (int64_t i = 0; i < rows * labels; i++)
         optest_set(&t->call.in[5], i, (double)optest_int(0, 9) < 7 ? (double)optest_int(0, 2) : 0.3);

@@ -271,8 +271,8 @@ static void test_several_by_hand(void **state)
         }
         optest_run(&t, i ? &sh_kernels_cpu : &sh_kernels_ref, 1);
         assert_true(fabs(optest_get(&t.call.out[0], SH_HEAD_SUM) - loss) < 1e-6);
-        assert_true(optest_get(&t.call.out[0], SH_HEAD_FOUND) == 1);
-        assert_true(optest_get(&t.call.out[0], SH_HEAD_NAMED) == 3);
+        assert_true(optest_get(&t.call.out[0], SH_HEAD_TRUE_POSITIVES) == 1);
+        assert_true(optest_get(&t.call.out[0], SH_HEAD_POSITIVES) == 3);
         assert_true(optest_get(&t.call.out[0], SH_HEAD_RIGHT) == 0);
         for (int64_t k = 0; k < 3; k++)
             assert_true(fabs(optest_get(&t.call.out[1], k) - (1 / (1 + exp(-z[k])) - y[k]) / 3) < 1e-6);

@@ -702,7 +702,7 @@ static void check_head(bool weighted, double temperature, float cap, int form, d
         optest_set(&f.call.in[3], 2, 0);
     }
     if (temperature < 0) { /* labels, each by itself */
-        f.attr.head.several = b.attr.head.several = true;
+        f.attr.head.multi_label = b.attr.head.multi_label = true;
         optest_in(&f, 5, SH_F64, DIMS(N, V));
     }
     if (temperature > 0) {

@@ -114,8 +114,8 @@ static bool counts(const struct sh_op_attr *a, const struct sh_attr_field *f)
         return sh_attr_value(a, f) != 0;
     if (!strcmp(f->name, "raw"))
         return a->head.raw;
-    if (!strcmp(f->name, "several"))
-        return a->head.several;
+    if (!strcmp(f->name, "multi_label"))
+        return a->head.multi_label;
     if (!strcmp(f->name, "narrow"))
         return a->ortho.narrow;
     if (!strcmp(f->name, "cap") || !strcmp(f->name, "form") || !strcmp(f->name, "squares"))

@@ -100,8 +100,8 @@ static void set_teacher(struct sh_cuda_softmax *s, const struct sh_op_call *call
 {
     const struct sh_operand *words = &call->in[4];
 
-    s->several = call->attr->head.several;
-    if (s->several)
+    s->multi_label = call->attr->head.multi_label;
+    if (s->multi_label)
         s->teacher = (const float *)call->in[5].data + r * s->vocab;
     if (!words->data)
         return;

@@ -32,8 +32,8 @@ struct sh_cuda_softmax {
     float cap;            /* the logits are capped, and gradients are those before the cap; 0: they are not */
     int words;            /* of a teacher; 0: none */
     const int32_t *word;  /* [rows,words] */
-    const float *teacher; /* [rows,words] log-probabilities; with several [rows,vocab] */
-    bool several;         /* labels, each by itself (kernels/op.h) */
+    const float *teacher; /* [rows,words] log-probabilities; with multi_label [rows,vocab] */
+    bool multi_label;     /* labels, each by itself (kernels/op.h) */
     double temperature, alpha;
     int form; /* enum sh_cfg_kd_form */
 };

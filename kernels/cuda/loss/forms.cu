@@ -141,7 +141,7 @@ __device__ __forceinline__ float slope_of(const derivative &d, float z, bool at_
 }
 
 /* The numbers of a row of labels, each by itself; for all threads of the block. */
-__device__ void several_numbers(const sh_cuda_softmax &s, int64_t r, double (&n)[SH_HEAD_NUMBERS])
+__device__ void multi_label_numbers(const sh_cuda_softmax &s, int64_t r, double (&n)[SH_HEAD_NUMBERS])
 {
     const float *row = s.logits + r * s.ld, *wanted = s.teacher + r * s.vocab;
     double sums[4] = {0, 0, 0, 0}; /* the fourth: labels that are wrong */
@@ -157,12 +157,12 @@ __device__ void several_numbers(const sh_cuda_softmax &s, int64_t r, double (&n)
     }
     sh_block_sum(sums);
     n[SH_HEAD_SUM] = sums[0] / (double)s.vocab;
-    n[SH_HEAD_FOUND] = sums[1];
-    n[SH_HEAD_NAMED] = sums[2];
+    n[SH_HEAD_TRUE_POSITIVES] = sums[1];
+    n[SH_HEAD_POSITIVES] = sums[2];
     n[SH_HEAD_RIGHT] = sums[3] == 0;
 }
 
-__device__ __forceinline__ float several_slope(const sh_cuda_softmax &s, int64_t r, int64_t v, float z, float scale)
+__device__ __forceinline__ float multi_label_slope(const sh_cuda_softmax &s, int64_t r, int64_t v, float z, float scale)
 {
     return v < s.vocab && scale != 0 ? scale * (1 / (1 + expf(-z)) - s.teacher[r * s.vocab + v]) : 0;
 }
@@ -182,8 +182,8 @@ __device__ void write_slopes(const sh_cuda_softmax &s, int64_t r, const derivati
         if (t.words)
             said_of(t, d, row, s.vocab, tile, said);
         for (int k = 0; k < N; k++)
-            x[k] = s.several
-                       ? several_slope(s, r, at + k, x[k], d.target)
+            x[k] = s.multi_label
+                       ? multi_label_slope(s, r, at + k, x[k], d.target)
                        : slope_of(d, x[k], at + k == s.targets[r], t.words ? said[threadIdx.x * N + k] : 0, s.cap);
         __syncthreads();
         sh_store_some(to + at, x, s.vocab - at, true);
@@ -199,9 +199,9 @@ __device__ void row_numbers(const sh_cuda_softmax &s, int64_t r, double weight, 
     double at_target = target < s.vocab ? (double)row[target] : (double)nanf(""), scale = weight * s.loss_scale;
     double T = s.temperature, alpha = s.words ? s.alpha : 0;
 
-    d.target = (float)(scale * (1 - alpha) / (s.several ? (double)s.vocab : 1));
-    if (s.several) {
-        several_numbers(s, r, n);
+    d.target = (float)(scale * (1 - alpha) / (s.multi_label ? (double)s.vocab : 1));
+    if (s.multi_label) {
+        multi_label_numbers(s, r, n);
         return;
     }
     n[SH_HEAD_SUM] = -at_target;

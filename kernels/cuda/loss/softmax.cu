@@ -273,7 +273,7 @@ extern "C" sh_rc sh_cuda_score_rest(const struct sh_op_call *call)
 
 extern "C" sh_rc sh_cuda_softmax_loss(const struct sh_cuda_softmax *s, void *queue)
 {
-    bool form = s->raw || s->words || s->several || s->cap != 0 || s->squares != 0;
+    bool form = s->raw || s->words || s->multi_label || s->cap != 0 || s->squares != 0;
 
     if (s->rows == 0)
         return s->add_loss ? SH_OK : sum_rows(s->loss, false, s->row_loss, 0, s->numbers, 0, queue);

@@ -155,14 +155,14 @@ static bool makes_value(const struct sh_config *c)
 static sh_rc refuse_beside_labels(struct sh_config_state *state)
 {
     const struct sh_config *c = config_of(state);
-    bool value = makes_value(c), several = c->objective.name == SH_OBJECTIVE_MULTI_LABEL;
+    bool value = makes_value(c), multi_label = c->objective.name == SH_OBJECTIVE_MULTI_LABEL;
     const struct bar rows[] = {
         {!sh_family_of(c->model.family)->labels, "model.num_labels",
          "there is no class for labels of this model.family here; leave it out"},
         {c->model.num_labels == 1 && !value, "objective.name",
          "model.num_labels=1 makes a value of a text; give objective.name=regression, which learns numbers, or reward, "
          "which learns from pairs of answers"},
-        {c->model.num_labels > 1 && c->objective.name != SH_OBJECTIVE_LM && !several, "objective.name",
+        {c->model.num_labels > 1 && c->objective.name != SH_OBJECTIVE_LM && !multi_label, "objective.name",
          "model.num_labels has a loss of its own; leave it out, or give multi_label, for several labels of a text"},
         {c->data.packing == SH_PACKING_CONCAT, "data.packing",
          "concat cuts texts anywhere, but model.num_labels learns from the end of each; give bfd"},
@@ -174,7 +174,7 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
          "the values of whole texts are compared, and no rank has whole sequences; leave it out"},
         {value && c->training.row_leaves > 1, "training.row_leaves",
          "leaves cut rows, and the values of whole texts are compared; leave it out"},
-        {(value || several) && c->data.mix[0], "data.mix",
+        {(value || multi_label) && c->data.mix[0], "data.mix",
          "the numbers of texts, and the margins of pairs, are those of one set; give training.dataset_path"},
     };
 
@@ -184,7 +184,7 @@ static sh_rc refuse_beside_labels(struct sh_config_state *state)
     if (value && c->model.num_labels != 1)
         return sh_config_refuse(state, "objective.name",
                                 "needs a model that makes one value of a text; give model.num_labels=1");
-    if (several && c->model.num_labels < 2)
+    if (multi_label && c->model.num_labels < 2)
         return sh_config_refuse(state, "objective.name",
                                 "needs a model with a matrix of labels; give model.num_labels, 2 or more");
     return c->model.num_labels ? refuse_first(state, rows, sizeof rows / sizeof *rows) : SH_OK;

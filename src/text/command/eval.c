@@ -112,7 +112,7 @@ static void print_result(const struct sh_eval_result *v)
                (long long)v->pairs.scored);
     else if (v->pairs.values)
         printf("  texts %lld", (long long)v->pairs.values);
-    else if (v->several)
+    else if (v->multi_label)
         printf("  accuracy %.6f  f1 %.6f", (double)v->right / (double)v->labels, v->f1);
     else if (v->labels)
         printf("  accuracy %.6f", (double)v->right / (double)v->labels);
