@@ -4,6 +4,7 @@
 A keeper holds the parts; the test plays the script that starts the run again. What the run ends with is compared with a
 run that was never broken, byte for byte. SHERD_LONG=1: more deaths; SHERD_TEST_FEW=1: fewer.
 """
+import contextlib
 import functools
 import json
 import os
@@ -65,6 +66,15 @@ def config(**changes):
     return {**COMMON, 'training.dataset_path': tiny.write_tokens(), **changes}
 
 
+def descriptors(pid):
+    """[(path, what it is)] of a process, by number; one that is closed meanwhile is left out."""
+    found = []
+    for path in sorted(pathlib.Path(f'/proc/{pid}/fd').iterdir(), key=lambda p: int(p.name)):
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, os.readlink(path)))
+    return found
+
+
 class Keeper:
     """A keeper of a folder, as a script has one."""
 
@@ -84,8 +94,7 @@ class Keeper:
 
     def parts(self):
         """The files in memory, oldest first."""
-        folder = pathlib.Path(f'/proc/{self.process.pid}/fd')
-        return [path for path in sorted(folder.iterdir(), key=lambda p: int(p.name)) if 'sherd-near' in os.readlink(path)]
+        return [path for path, link in descriptors(self.process.pid) if 'sherd-near' in link]
 
 
 def ranks_of(folder, program=None):
@@ -718,7 +727,7 @@ def keeper_dies():
 
 def name_of(keeper):
     """The abstract name of its socket."""
-    links = [os.readlink(path) for path in pathlib.Path(f'/proc/{keeper.process.pid}/fd').iterdir()]
+    links = [link for _, link in descriptors(keeper.process.pid)]
     found = [line.split() for line in pathlib.Path('/proc/net/unix').read_text().splitlines()]
     return next(words[-1] for words in found if f'socket:[{words[6]}]' in links and words[-1].startswith('@'))
 
@@ -742,6 +751,30 @@ def keeper_says_nothing():
     return [] if status == 0 and good and took >= 10 else [f'exit {status} after {took} s: {said}']
 
 
+def keeper_ends_while_it_is_asked():
+    """A keeper that is being killed may take a rank's call and hang up; the next one is joined all the same."""
+    folder = job.prepare('hangs-up', config(**NEAR | LONGER))
+    with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dying:
+        run = begin(folder, 2)
+        wait_for_step(folder, run, 20)
+        name = name_of(keeper)
+        keeper.process.kill()
+        keeper.process.wait()
+        dying.bind('\0' + name[1:])
+        dying.listen()
+        dying.settimeout(job.SECONDS)
+        calls = [dying.accept()[0] for _ in range(2)]  # both ranks wait for an answer
+        time.sleep(0.5)
+        dying.close()
+        for call in calls:
+            call.close()
+        with Keeper(folder) as other:
+            status, said = finish(run)
+            parts = len(other.parts())
+    again = said.count('is there again: near')
+    return [] if status == 0 and again == 1 and parts == 4 else [f'exit {status}, there again {again} times, {parts} parts: {said}']
+
+
 LONGER = {'training.steps': 2 * STEPS, 'lr_scheduler.total_steps': 2 * STEPS}
 
 
@@ -760,7 +793,7 @@ def keeper_comes_back():
             keepers[1].__exit__()
             wait_for_step(folder, run, newest(folder) + 3)
             keepers[1] = Keeper(folder, *([] if room else ['--checkpoint.near_limit_bytes=4096']), node=1)
-            while room and run.poll() is None and kept(folder, SLURMD_NODENAME='node1') < 0:
+            while room and run.poll() is None and len(keepers[1].parts()) < 4 * EACH:  # each rank joins on its own
                 time.sleep(0.01)
             wait_for_step(folder, run, newest(folder) + 5)
             if room:
@@ -923,5 +956,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

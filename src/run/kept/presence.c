@@ -167,20 +167,22 @@ static double hello_seconds(const struct sh_run *r)
     return 10 * r->cfg.checkpoint.near_silence_seconds;
 }
 
+/* A keeper that does not answer is asked again so seldom that training waits for it in 1 % of its time. One that ends while
+ * it is asked is not: a keeper that is being killed may close a rank's connection before it stops to listen. */
 static void give_up_for_now(struct sh_run *r, sh_rc rc, int64_t begin)
 {
     struct sh_kept *k = r->kept;
     int64_t waited = sh_now_ns() - begin;
 
-    if (rc == SH_E_COMM && (double)waited >= 1e9 * hello_seconds(r))
+    if (rc == SH_E_COMM && (double)waited >= 1e9 * hello_seconds(r)) {
         sh_log_warn("rank %d: %s; it is asked again after %.0f s", r->mesh->rank, sh_error_text(),
                     100e-9 * (double)waited);
-    k->again_ns = sh_now_ns() + 100 * waited;
+        k->again_ns = sh_now_ns() + 100 * waited;
+    }
     give_up(k, rc);
 }
 
-/* Whether a keeper is there again that this rank could join. One that does not answer is asked again so seldom that training
- * waits for it in 1 % of its time. */
+/* Whether a keeper is there again that this rank could join. */
 static bool join_again(struct sh_run *r)
 {
     struct sh_kept *k = r->kept;
