@@ -6,8 +6,8 @@
  * The random bits are a function of the seed, the number of the update, the tensor and the element's place in it, so
  * they are the same on every mesh and device, for every cut of a shard and any number of threads:
  *
- *     block e / 4 of Philox with the key of (seed, tensor), and the number of the update above it; word e % 4 of it;
- *     16 bits of that word for each state, the lower ones for state 0
+ *     block e / 4 of Philox4x32-7 with the key of (seed, tensor), and the number of the update above it; word e % 4 of
+ *     it; 16 bits of that word for each state, the lower ones for state 0
  *
  * Initial values use the same keys with 0 above, a number that no update has. Local, no failure. Valid C, C++ and
  * CUDA. */
@@ -18,7 +18,8 @@
 #include "src/base/number/philox.h"
 #include "src/base/number/rng.h"
 
-enum { SH_RANDOM_ELEMS = 4, SH_RANDOM_BITS = 16 }; /* elements that share a block; bits of a state */
+/* Elements that share a block, bits of a state, rounds of a block. */
+enum { SH_RANDOM_ELEMS = 4, SH_RANDOM_BITS = 16, SH_RANDOM_ROUNDS = 7 };
 
 /* The source of a run's random bits. */
 struct sh_random {
@@ -38,7 +39,7 @@ static inline struct sh_random sh_random_of(const struct sh_op_call *call, const
 /* The words of the block of four elements that contains element i of the shard. */
 SH_FLOATS void sh_random_block(const struct sh_random *d, int64_t i, uint32_t word[SH_RANDOM_ELEMS])
 {
-    sh_philox_block(d->key, d->update, (uint64_t)(i - d->origin) / SH_RANDOM_ELEMS, word);
+    sh_philox_block_of(SH_RANDOM_ROUNDS, d->key, d->update, (uint64_t)(i - d->origin) / SH_RANDOM_ELEMS, word);
 }
 
 /* Which of these words belongs to element i. */

@@ -251,6 +251,33 @@ static void what_the_bits_depend_on(void **state)
         }
 }
 
+/* In a tensor of more than 2^34 elements the counters of blocks have a second word, which may change within a call. */
+static void far_places_have_bits_of_their_own(void **state)
+{
+    static const int64_t places[] = {(INT64_C(1) << 34) - 200, (INT64_C(3) << 34) - 8, (INT64_C(5) << 36) + 4};
+
+    (void)state;
+    optest_seed(6);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        struct optest near, far, plain;
+
+        begin_halves(&near, 500);
+        optest_copy(&far, &near);
+        far.runs[0].origin = -places[i];
+        optest_copy(&plain, &far);
+        optest_run(&near, &sh_kernels_cpu, 1);
+        optest_run(&far, &sh_kernels_cpu, 1);
+        optest_run(&plain, &sh_kernels_ref, 1);
+        for (int o = 1; o < 3; o++) {
+            optest_same(&plain, &far, o);
+            assert_true(memcmp(near.call.out[o].data, far.call.out[o].data, 500 * sizeof(sh_bf16)) != 0);
+        }
+        optest_end(&near);
+        optest_end(&far);
+        optest_end(&plain);
+    }
+}
+
 static void damage_shows(void **state)
 {
     (void)state;
@@ -321,6 +348,7 @@ int main(void)
         cmocka_unit_test(random_bits_are_independent),
         cmocka_unit_test(cuts_do_not_show),
         cmocka_unit_test(what_the_bits_depend_on),
+        cmocka_unit_test(far_places_have_bits_of_their_own),
         cmocka_unit_test(damage_shows),
         cmocka_unit_test(a_mean_of_squares_follows),
     };

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { STRIDE = SH_CPU_STRIDE, ELEMS = SH_CODE8_ELEMS };
+enum { STRIDE = 512, ELEMS = SH_CODE8_ELEMS, BYTES = SH_CODE8_BLOCK_BYTES };
 _Static_assert(STRIDE % ELEMS == 0 && SH_CPU_PIECE % STRIDE == 0, "whole blocks");
 
 /* One update of a shard. */
@@ -27,49 +27,85 @@ struct stretch {
     uint32_t word[STRIDE]; /* random bits */
 };
 
-SH_CLONES static void widen_linear(const unsigned char *code, float scale, float *to)
+static float scale_of(const unsigned char *block)
 {
-#pragma omp simd
-    for (int i = 0; i < ELEMS; i++)
-        to[i] = sh_code8_linear(code[i], scale);
+    float scale;
+
+    memcpy(&scale, block + ELEMS, sizeof scale);
+    return scale;
 }
 
-SH_CLONES static void widen_fourth(const unsigned char *code, float scale, float *to)
+SH_CLONES static void widen_linear(const unsigned char *block, int64_t n, float *to)
 {
+    for (int64_t at = 0; at < n; at += ELEMS, block += BYTES) {
+        float scale = scale_of(block);
+
 #pragma omp simd
-    for (int i = 0; i < ELEMS; i++)
-        to[i] = sh_code8_fourth(code[i], scale);
-}
-
-/* A NaN is larger than all numbers. */
-SH_CLONES static int32_t largest_bits(const float *from)
-{
-    int32_t largest = 0;
-
-    for (int i = 0; i < ELEMS; i++) {
-        int32_t size = (int32_t)(sh_f32_to_bits(from[i]) & 0x7fffffffu);
-
-        largest = size > largest ? size : largest;
+        for (int i = 0; i < ELEMS; i++)
+            to[at + i] = sh_code8_linear(block[i], scale);
     }
-    return largest;
 }
 
-SH_CLONES static void store_linear(unsigned char *code, const float *from, float scale, const uint32_t *word)
+SH_CLONES static void widen_fourth(const unsigned char *block, int64_t n, float *to)
 {
-    float per = sh_code8_per_linear(scale);
+    for (int64_t at = 0; at < n; at += ELEMS, block += BYTES) {
+        float scale = scale_of(block);
 
 #pragma omp simd
-    for (int i = 0; i < ELEMS; i++)
-        code[i] = sh_code8_to_linear(from[i], per, word[i] & 0xffffu);
+        for (int i = 0; i < ELEMS; i++)
+            to[at + i] = sh_code8_fourth(block[i], scale);
+    }
 }
 
-SH_CLONES static void store_fourth(unsigned char *code, const float *from, float scale, const uint32_t *word)
+/* Store the scales of blocks, all before any code: codes wait for their scale, which takes long to find. A NaN is larger than all
+ * numbers. */
+static inline void put_scales(unsigned char *block, int64_t n, const float *from)
 {
-    float per = sh_code8_per_fourth(scale);
+    for (int64_t at = 0; at < n; at += ELEMS, block += BYTES) {
+        int32_t largest = 0;
+
+        for (int i = 0; i < ELEMS; i++) {
+            int32_t size = (int32_t)(sh_f32_to_bits(from[at + i]) & 0x7fffffffu);
+
+            largest = size > largest ? size : largest;
+        }
+        memcpy(block + ELEMS, &largest, sizeof largest);
+    }
+}
+
+SH_CLONES static void store_linear(unsigned char *block, int64_t n, const float *from, const uint32_t *word)
+{
+    put_scales(block, n, from);
+    for (int64_t at = 0; at < n; at += ELEMS, block += BYTES) {
+        float scale = scale_of(block), per = sh_code8_per_linear(scale);
 
 #pragma omp simd
-    for (int i = 0; i < ELEMS; i++)
-        code[i] = sh_code8_to_fourth(from[i], per, word[i] >> SH_RANDOM_BITS);
+        for (int i = 0; i < ELEMS; i++)
+            block[i] = sh_code8_to_linear(from[at + i], per, word[at + i] & 0xffffu);
+        if (scale < SH_CODE8_LEAST)
+            memset(block, 0, BYTES);
+    }
+}
+
+/* In two loops, since one chain of operations is longer than what a core has in flight. */
+SH_CLONES static void store_fourth(unsigned char *block, int64_t n, const float *from, const uint32_t *word)
+{
+    int32_t below[ELEMS];
+
+    put_scales(block, n, from);
+    for (int64_t at = 0; at < n; at += ELEMS, block += BYTES) {
+        float scale = scale_of(block), per = sh_code8_per_fourth(scale);
+
+#pragma omp simd
+        for (int i = 0; i < ELEMS; i++)
+            below[i] = sh_code8_below_fourth(from[at + i] * per);
+#pragma omp simd
+        for (int i = 0; i < ELEMS; i++)
+            block[i] =
+                sh_code8_round_fourth(from[at + i], from[at + i] * per, below[i], word[at + i] >> SH_RANDOM_BITS);
+        if (scale < SH_CODE8_LEAST)
+            memset(block, 0, BYTES);
+    }
 }
 
 static unsigned char *block_of(const struct update *u, int k, int64_t element)
@@ -80,32 +116,14 @@ static unsigned char *block_of(const struct update *u, int k, int64_t element)
 static void widen(const struct update *u, struct stretch *s)
 {
     for (int k = 0; k < u->n_states; k++)
-        for (int64_t i = 0; i < s->n; i += ELEMS) {
-            const unsigned char *block = block_of(u, k, s->at + i);
-            float scale;
-
-            memcpy(&scale, block + ELEMS, sizeof scale);
-            (sh_state_law(k) == SH_CODE8_LINEAR ? widen_linear : widen_fourth)(block, scale, s->state[k] + i);
-        }
-}
-
-static void store_block(unsigned char *block, enum sh_code8_law law, const float *from, const uint32_t *word)
-{
-    float scale = sh_bits_to_f32((uint32_t)largest_bits(from));
-
-    if (scale < SH_CODE8_LEAST) {
-        memset(block, 0, SH_CODE8_BLOCK_BYTES);
-        return;
-    }
-    (law == SH_CODE8_LINEAR ? store_linear : store_fourth)(block, from, scale, word);
-    memcpy(block + ELEMS, &scale, sizeof scale);
+        (sh_state_law(k) == SH_CODE8_LINEAR ? widen_linear : widen_fourth)(block_of(u, k, s->at), s->n, s->state[k]);
 }
 
 static void store(const struct update *u, const struct stretch *s)
 {
     for (int k = 0; k < u->n_states; k++)
-        for (int64_t i = 0; i < s->n; i += ELEMS)
-            store_block(block_of(u, k, s->at + i), sh_state_law(k), s->state[k] + i, s->word + i);
+        (sh_state_law(k) == SH_CODE8_LINEAR ? store_linear : store_fourth)(block_of(u, k, s->at), s->n, s->state[k],
+                                                                           s->word);
 }
 
 /* Update what a run has of the stretch. */
@@ -116,13 +134,14 @@ static void update_run(const struct update *u, const struct sh_decay_run *run, f
     struct sh_random random = sh_random_of(u->call, run);
     float *state[SH_STATES_MAX] = {NULL};
 
-    if (begin >= end)
-        return;
-    for (int k = 0; k < u->n_states; k++)
-        state[k] = s->state[k] + (begin - s->at);
-    sh_cpu_random_words(&random, begin, end - begin, s->word + (begin - s->at));
-    u->rule(p + (begin - s->at), state, (const float *)u->call->in[0].data + begin, end - begin,
-            u->factors[run->decay]);
+    if (begin < end)
+        sh_cpu_random_words(&random, begin, end - begin, s->word + (begin - s->at));
+    for (int64_t i = begin, n; i < end; i += n) {
+        n = end - i < SH_CPU_STRIDE ? end - i : SH_CPU_STRIDE;
+        for (int k = 0; k < u->n_states; k++)
+            state[k] = s->state[k] + (i - s->at);
+        u->rule(p + (i - s->at), state, (const float *)u->call->in[0].data + i, n, u->factors[run->decay]);
+    }
 }
 
 static void prefetch(const struct update *u, const struct stretch *s)

@@ -13,14 +13,28 @@ _Static_assert(SH_CPU_STRIDE % TURN == 0, "a piece is whole turns");
 /* Which blocks: the key, the bits above their numbers, and the number of the first. */
 struct blocks {
     uint64_t key, above, first;
-    uint64_t of_round[SH_PHILOX_ROUNDS][2];
+    uint64_t of_round[SH_RANDOM_ROUNDS][2]; /* what the keys of the rounds are */
+    uint64_t alike[4];                      /* what is the same for all blocks in the first two rounds */
 };
+
+/* If only the lowest words of their counters differ, one of the two products of the first round is the same for all blocks, and
+ * the other one of the second round. */
+static void find_alike(struct blocks *b)
+{
+    uint64_t p1 = UINT64_C(0xcd9e8d57) * (uint32_t)b->above;
+    uint64_t p0 = UINT64_C(0xd2511f53) * (uint32_t)(p1 >> 32 ^ b->first >> 32 ^ b->of_round[0][0]);
+
+    b->alike[0] = b->above >> 32 ^ b->of_round[0][1];
+    b->alike[1] = (uint32_t)p1 ^ b->of_round[1][0];
+    b->alike[2] = p0 >> 32 ^ b->of_round[1][1];
+    b->alike[3] = (uint32_t)p0;
+}
 
 /* words [n]: the words of n / TURN * LANES blocks. */
 static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 {
     for (int64_t i = 0; i < n; i += SH_RANDOM_ELEMS)
-        sh_philox_block(b->key, b->above, b->first + (uint64_t)i / SH_RANDOM_ELEMS, words + i);
+        sh_philox_block_of(SH_RANDOM_ROUNDS, b->key, b->above, b->first + (uint64_t)i / SH_RANDOM_ELEMS, words + i);
 }
 
 #if defined(__x86_64__)
@@ -36,12 +50,18 @@ struct lanes {
     __m256i c[SH_RANDOM_ELEMS];
 };
 
+/* After two rounds. */
 static WIDE inline struct lanes lanes_at(const struct blocks *b, int64_t half)
 {
-    uint64_t n = b->first + (uint64_t)half * HALF;
-    __m256i first = _mm256_add_epi64(_mm256_set1_epi64x((long long)n), _mm256_set_epi64x(3, 2, 1, 0));
-    return (struct lanes){{first, _mm256_srli_epi64(first, 32), _mm256_set1_epi64x((long long)b->above),
-                           _mm256_set1_epi64x((long long)(b->above >> 32))}};
+    __m256i first = _mm256_add_epi64(_mm256_set1_epi64x((long long)(b->first + (uint64_t)half * HALF)),
+                                     _mm256_set_epi64x(3, 2, 1, 0));
+    __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xd2511f53), first);
+    __m256i c2 = _mm256_xor_si256(_mm256_srli_epi64(p0, 32), _mm256_set1_epi64x((long long)b->alike[0]));
+    __m256i p1 = _mm256_mul_epu32(_mm256_set1_epi64x(0xcd9e8d57), c2);
+
+    return (struct lanes){{_mm256_xor_si256(_mm256_srli_epi64(p1, 32), _mm256_set1_epi64x((long long)b->alike[1])), p1,
+                           _mm256_xor_si256(p0, _mm256_set1_epi64x((long long)b->alike[2])),
+                           _mm256_set1_epi64x((long long)b->alike[3])}};
 }
 
 /* Same as sh_philox_round(). */
@@ -49,9 +69,10 @@ static WIDE inline struct lanes round_of(struct lanes x, const uint64_t k[2])
 {
     __m256i p0 = _mm256_mul_epu32(_mm256_set1_epi64x(0xd2511f53), x.c[0]);
     __m256i p1 = _mm256_mul_epu32(_mm256_set1_epi64x(0xcd9e8d57), x.c[2]);
-    __m256i k0 = _mm256_set1_epi64x((long long)k[0]), k1 = _mm256_set1_epi64x((long long)k[1]);
-    return (struct lanes){{_mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), x.c[1]), k0), p1,
-                           _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), x.c[3]), k1), p0}};
+    __m256i c1 = _mm256_xor_si256(x.c[1], _mm256_set1_epi64x((long long)k[0]));
+    __m256i c3 = _mm256_xor_si256(x.c[3], _mm256_set1_epi64x((long long)k[1]));
+    return (struct lanes){
+        {_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1), p1, _mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3), p0}};
 }
 
 /* Reorder lanes of words into blocks, one after another. */
@@ -70,7 +91,7 @@ static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
     for (int64_t i = 0; i < n; i += TURN) {
         struct lanes x = lanes_at(b, i / HALF_TURN), y = lanes_at(b, i / HALF_TURN + 1);
 
-        for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
+        for (int r = 2; r < SH_RANDOM_ROUNDS; r++) {
             x = round_of(x, b->of_round[r]);
             y = round_of(y, b->of_round[r]);
         }
@@ -86,10 +107,15 @@ struct more_lanes {
 
 static WIDEST inline struct more_lanes more_lanes_at(const struct blocks *b, int64_t turn)
 {
-    uint64_t n = b->first + (uint64_t)turn * LANES;
-    __m512i first = _mm512_add_epi64(_mm512_set1_epi64((long long)n), _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0));
-    return (struct more_lanes){{first, _mm512_srli_epi64(first, 32), _mm512_set1_epi64((long long)b->above),
-                                _mm512_set1_epi64((long long)(b->above >> 32))}};
+    __m512i first = _mm512_add_epi64(_mm512_set1_epi64((long long)(b->first + (uint64_t)turn * LANES)),
+                                     _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0));
+    __m512i p0 = _mm512_mul_epu32(_mm512_set1_epi64(0xd2511f53), first);
+    __m512i c2 = _mm512_xor_si512(_mm512_srli_epi64(p0, 32), _mm512_set1_epi64((long long)b->alike[0]));
+    __m512i p1 = _mm512_mul_epu32(_mm512_set1_epi64(0xcd9e8d57), c2);
+
+    return (struct more_lanes){{_mm512_xor_si512(_mm512_srli_epi64(p1, 32), _mm512_set1_epi64((long long)b->alike[1])),
+                                p1, _mm512_xor_si512(p0, _mm512_set1_epi64((long long)b->alike[2])),
+                                _mm512_set1_epi64((long long)b->alike[3])}};
 }
 
 static WIDEST inline __m512i xor3(__m512i a, __m512i b, __m512i c)
@@ -121,7 +147,7 @@ static WIDEST inline void throw_four(const struct blocks *b, int64_t turn, uint3
     struct more_lanes w = more_lanes_at(b, turn), x = more_lanes_at(b, turn + 1);
     struct more_lanes y = more_lanes_at(b, turn + 2), z = more_lanes_at(b, turn + 3);
 
-    for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
+    for (int r = 2; r < SH_RANDOM_ROUNDS; r++) {
         w = more_round_of(w, b->of_round[r]);
         x = more_round_of(x, b->of_round[r]);
         y = more_round_of(y, b->of_round[r]);
@@ -137,7 +163,7 @@ static WIDEST inline void throw_one(const struct blocks *b, int64_t turn, uint32
 {
     struct more_lanes x = more_lanes_at(b, turn);
 
-    for (int r = 0; r < SH_PHILOX_ROUNDS; r++)
+    for (int r = 2; r < SH_RANDOM_ROUNDS; r++)
         x = more_round_of(x, b->of_round[r]);
     more_store(x, words + turn * TURN);
 }
@@ -154,9 +180,10 @@ static WIDEST void throw_widest(const struct blocks *b, int64_t n, uint32_t *wor
 
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    bool widest = sh_isa_has(SH_ISA_AVX512);
+    bool alike = b->first >> 32 == (b->first + (uint64_t)n / SH_RANDOM_ELEMS - 1) >> 32;
+    bool widest = alike && sh_isa_has(SH_ISA_AVX512), wide = alike && sh_isa_has(SH_ISA_AVX2);
 
-    (widest ? throw_widest : sh_isa_has(SH_ISA_AVX2) ? throw_wide : throw_plain)(b, n, words);
+    (widest ? throw_widest : wide ? throw_wide : throw_plain)(b, n, words);
 }
 #else
 static void draw_words(const struct blocks *b, int64_t n, uint32_t *words)
@@ -173,11 +200,11 @@ static const uint32_t *draw(const struct sh_random *random, int64_t i, int64_t n
     int place = sh_random_place(random, i);
     uint32_t k[2] = {(uint32_t)b.key, (uint32_t)(b.key >> 32)};
 
-    for (int r = 0; r < SH_PHILOX_ROUNDS; r++, sh_philox_next_key(k)) {
+    for (int r = 0; r < SH_RANDOM_ROUNDS; r++, sh_philox_next_key(k)) {
         b.of_round[r][0] = k[0];
         b.of_round[r][1] = k[1];
     }
-
+    find_alike(&b);
     draw_words(&b, (place + n + TURN - 1) / TURN * TURN, room);
     return room + place;
 }
@@ -185,11 +212,15 @@ static const uint32_t *draw(const struct sh_random *random, int64_t i, int64_t n
 void sh_cpu_random_words(const struct sh_random *random, int64_t i, int64_t n, uint32_t *words)
 {
     uint32_t room[WORDS];
-    bool direct = sh_random_place(random, i) == 0 && n % TURN == 0;
-    const uint32_t *from = draw(random, i, n, direct ? words : room);
+    bool direct = sh_random_place(random, i) == 0;
+    int64_t whole = direct ? n / TURN * TURN : 0;
 
-    if (!direct)
-        memcpy(words, from, (size_t)n * sizeof *words);
+    if (whole > 0)
+        draw(random, i, whole, words);
+    for (int64_t at = whole, here; at < n; at += here) {
+        here = n - at < SH_CPU_STRIDE ? n - at : SH_CPU_STRIDE;
+        memcpy(words + at, draw(random, i + at, here, room), (size_t)here * sizeof *words);
+    }
 }
 
 SH_CLONES static void round_all(sh_bf16 *to, const float *from, const uint32_t *words, int state, int64_t n)

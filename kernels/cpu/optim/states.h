@@ -24,7 +24,7 @@ void sh_cpu_states_get(const struct sh_op_call *call, int n_states, int64_t i, i
 void sh_cpu_states_put(const struct sh_op_call *call, int n_states, const struct sh_random *random, int64_t i,
                        int64_t n, const struct sh_cpu_states *s);
 
-/* The words of random bits of elements [i, i + n) of a run, n at most SH_CPU_STRIDE. */
+/* The words of random bits of elements [i, i + n) of a run. */
 void sh_cpu_random_words(const struct sh_random *random, int64_t i, int64_t n, uint32_t *words);
 
 #endif

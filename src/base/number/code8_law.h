@@ -72,22 +72,33 @@ SH_DTYPE float sh_code8_root(float r)
     return cube * (871.335423f + p * (-1325.28313f + p * (995.381459f + p * -286.515458f)));
 }
 
-/* The same for 0 <= x <= scale. The two neighbours are c^4 and (c + 1)^4 of 255^4. Of a whole root either neighbour will do:
- * the other one then has no share. */
-SH_DTYPE unsigned char sh_code8_to_fourth(float x, float per_fourth, uint32_t bits)
+/* The code below or at r = x per_fourth, for 0 <= x <= scale. */
+SH_DTYPE int32_t sh_code8_below_fourth(float r)
 {
-    float r = x * per_fourth;
-    int32_t code = (int32_t)sh_code8_at_most(sh_code8_root(r), 255), some = (int32_t)sh_code8_bits(x);
-    float c = (float)code, below = c * c, above = (c + 1.0f) * (c + 1.0f), share;
+    return (int32_t)sh_code8_at_most(sh_code8_root(r), 255);
+}
 
-    below *= below;
-    above *= above;
-    share = (float)(int32_t)bits * SH_CODE8_STEP * (above - below) - (r * SH_CODE8_FOURTHS - below);
+/* The code of x, given that of below. The two neighbours are c^4 and (c + 1)^4 of 255^4. Of a whole root either neighbour will
+ * do: the other one then has no share. */
+SH_DTYPE unsigned char sh_code8_round_fourth(float x, float r, int32_t code, uint32_t bits)
+{
+    int32_t some = (int32_t)sh_code8_bits(x);
+    float c = (float)code, square = c * c, share;
+    float gap = SH_CODE8_STEP + c * (4 * SH_CODE8_STEP + c * (6 * SH_CODE8_STEP + c * (4 * SH_CODE8_STEP)));
+
+    /* gap: (c + 1)^4 - c^4, times the step of bits */
+    share = (float)(int32_t)bits * gap - (r * SH_CODE8_FOURTHS - square * square);
     code += (int32_t)(sh_code8_bits(share) >> 31); /* below 0: the upper one */
     some = some > 1 ? 1 : some;
     code = code < some ? some : code;
-    code = code > 255 ? 255 : code;
-    return (unsigned char)(code < 0 ? 0 : code);
+    return (unsigned char)(code > 255 ? 255 : code);
+}
+
+SH_DTYPE unsigned char sh_code8_to_fourth(float x, float per_fourth, uint32_t bits)
+{
+    float r = x * per_fourth;
+
+    return sh_code8_round_fourth(x, r, sh_code8_below_fourth(r), bits);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* Philox4x32-10, and the sum of its bits from which src/base/number/rng.h makes deviates. A CPU and a GPU compute the same, in
+/* Philox4x32, and the sum of its bits from which src/base/number/rng.h makes deviates. A CPU and a GPU compute the same, in
  * C, C++ and CUDA. Pure functions. Source: see rng.h. */
 #ifndef SH_BASE_PHILOX_H
 #define SH_BASE_PHILOX_H
@@ -29,20 +29,25 @@ SH_PHILOX void sh_philox_next_key(uint32_t k[2])
     k[1] += 0xbb67ae85u;
 }
 
-enum { SH_PHILOX_ROUNDS = 10 };
-
-/* One block: 128 random bits for a 64-bit key and a 128-bit counter. Low words come first in key, counter and out. */
-SH_PHILOX void sh_philox_block(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4])
+/* One block of so many rounds: 128 random bits for a 64-bit key and a 128-bit counter. Low words come first in key, counter
+ * and out. Seven rounds are the fewest that pass all tests of BigCrush (table 2 of the source); ten are the usual number. */
+SH_PHILOX void sh_philox_block_of(int rounds, uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4])
 {
     uint32_t k[2] = {(uint32_t)key, (uint32_t)(key >> 32)};
     out[0] = (uint32_t)counter_lo;
     out[1] = (uint32_t)(counter_lo >> 32);
     out[2] = (uint32_t)counter_hi;
     out[3] = (uint32_t)(counter_hi >> 32);
-    for (int r = 0; r < SH_PHILOX_ROUNDS; r++) {
+    for (int r = 0; r < rounds; r++) {
         sh_philox_round(out, k);
         sh_philox_next_key(k);
     }
+}
+
+/* Philox4x32-10. */
+SH_PHILOX void sh_philox_block(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4])
+{
+    sh_philox_block_of(10, key, counter_hi, counter_lo, out);
 }
 
 /* The sum of the eight halves of block i of the key, less its mean. */
