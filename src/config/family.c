@@ -52,6 +52,11 @@ const struct sh_family *sh_family_of(int word)
     return &families[word];
 }
 
+bool sh_family_is_tied(const struct sh_model *m)
+{
+    return m->tie_word_embeddings && !m->num_labels;
+}
+
 bool sh_family_has_experts(const struct sh_model *m, int block)
 {
     const struct sh_family *f = sh_family_of(m->family);

@@ -91,6 +91,9 @@ bool sh_family_shares_kv(const struct sh_model *m, int block);
 int sh_family_kv_source(const struct sh_model *m, int block);
 bool sh_family_is_kv_source(const struct sh_model *m, int block);
 
+/* Whether the output matrix is the embedding; labels have a matrix of their own, also if words would share it. */
+bool sh_family_is_tied(const struct sh_model *m);
+
 /* Whether this block, counted from 0, has experts. */
 bool sh_family_has_experts(const struct sh_model *m, int block);
 

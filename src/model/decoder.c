@@ -22,12 +22,6 @@ static int declare_words(struct decoder *d, enum sh_param_role role, const char 
     return w;
 }
 
-/* Labels have a matrix of their own, also if words would share the embedding. */
-static bool has_tied_head(const struct sh_model *m)
-{
-    return m->tie_word_embeddings && !m->num_labels;
-}
-
 /* wte [V,C], wpe [max_seq_len,C]. A tied head is the embedding itself, so the final norm joins that unit: both are
  * needed at the same time. */
 static void declare_embed(struct decoder *d)
@@ -40,14 +34,14 @@ static void declare_embed(struct decoder *d)
     if (d->f->learned_positions)
         d->wpe = sh_model_declare(d, SH_PARAM_POSITIONS, d->f->wpe, 2, DIMS(m->max_seq_len, m->dim));
     d->head = d->wte;
-    if (has_tied_head(m))
+    if (sh_family_is_tied(m))
         d->final_norm = sh_model_declare_norm(d, d->f->final_norm);
 }
 
 /* head [V,C], its own unit when it is not tied; of labels [labels,C]. */
 static void declare_head(struct decoder *d)
 {
-    if (has_tied_head(d->m))
+    if (sh_family_is_tied(d->m))
         return;
     sh_emit_unit(&d->e, "head");
     d->final_norm = sh_model_declare_norm(d, d->f->final_norm);

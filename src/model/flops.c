@@ -2,6 +2,7 @@
  * rule: 2 per weight forward, 4 backward (inputs and weights), hence 6; frozen weights have no gradient, hence 4. */
 #include "kernels/op.h"
 #include "src/base/mem.h"
+#include "src/config/family.h"
 #include "src/model/model.h"
 #include "src/program/saved.h"
 
@@ -29,8 +30,7 @@ static int64_t active(const struct sh_model *m, const struct sh_saved *saved)
 /* Whether a token is multiplied by it; the embedding is the output matrix too if they are tied. */
 static bool is_product(const struct sh_model *m, enum sh_param_role role)
 {
-    return role < SH_PARAM_PRODUCTS ||
-           role == (m->tie_word_embeddings && !m->num_labels ? SH_PARAM_EMBED : SH_PARAM_HEAD) ||
+    return role < SH_PARAM_PRODUCTS || role == (sh_family_is_tied(m) ? SH_PARAM_EMBED : SH_PARAM_HEAD) ||
            sh_param_info(role)->adapter;
 }
 

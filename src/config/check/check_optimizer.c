@@ -2,6 +2,7 @@
 #include "src/config/check/check.h"
 
 #include "src/base/string/str.h"
+#include "src/config/family.h"
 #include "src/config/read/groups.h"
 #include "src/config/read/place.h"
 
@@ -126,7 +127,7 @@ sh_rc sh_config_check_mup(struct sh_config_state *state)
 
     if (!c->optimizer.mup)
         return SH_OK;
-    if (c->model.tie_word_embeddings)
+    if (sh_family_is_tied(&c->model))
         return sh_config_refuse(state, "mup.enable",
                                 "the output matrix needs other factors than the embedding, but both are one; give "
                                 "model.tie_word_embeddings=false");

@@ -44,7 +44,7 @@ static const char *bar_of(const struct sh_config *c)
     } rows[] = {
         {!gathers_once(c) && has_replicas(c), TWICE "hybrid_shard_zero2 or shard_optim"},
         {!gathers_once(c), TWICE "shard_grad_op or shard_optim"},
-        {c->model.tie_word_embeddings,
+        {sh_family_is_tied(&c->model),
          "stages have the embedding on the first and the head on the last, but this "
          "model's are one matrix; give parallelism.tensor_parallel_degree, or shard alone"},
         {c->model.kv_shared_layers,

@@ -76,9 +76,8 @@ static void say_model(const struct sh_predict *l)
                "%s: %s, %d layers, dim %d, %d heads (%d key-value) of %d, %s, vocabulary %d%s: %s parameters%s%s%s",
                l->cfg.model.name[0] ? l->cfg.model.name : "custom", sh_family_of(m->family)->name, m->n_layers, m->dim,
                m->n_heads, m->n_kv_heads, m->head_dim, feed_forward(m, width), m->vocab_size,
-               m->tie_word_embeddings ? ", tied" : "", sh_str_count(sh_model_params(m), count),
-               m->n_experts ? ", " : "", m->n_experts ? sh_str_count(sh_model_active(m), active) : "",
-               m->n_experts ? " active" : "");
+               sh_family_is_tied(m) ? ", tied" : "", sh_str_count(sh_model_params(m), count), m->n_experts ? ", " : "",
+               m->n_experts ? sh_str_count(sh_model_active(m), active) : "", m->n_experts ? " active" : "");
 }
 
 /* Users think in replicate times shard; resharding is printed with the strategy. */
