@@ -32,15 +32,16 @@ static bool has_number(const struct sh_reference *ref, int64_t document)
     return bits != 0;
 }
 
-/* Run samples [first, first + n) of the first epoch, and keep what comes of their documents if n > 0. A rank without
- * samples computes with those that it had: the section has collectives. */
+/* Run a whole batch from sample `first` on, and keep what comes of the documents of the first n samples, those of the first epoch: the
+ * bits of a row of experts depend on the others, and the first step has those of the second epoch here. A rank without samples
+ * computes with those that it had: the section has collectives. */
 static sh_rc score_batch(struct sh_run *r, struct sh_feed *f, int64_t first, int64_t n, double *sums)
 {
     struct sh_reference *ref = f->reference;
     int64_t unmasked, places = n * r->cfg.training.seq_len;
 
     if (n > 0)
-        SH_TRY(sh_feed_read(f, first, n, &unmasked));
+        SH_TRY(sh_feed_read(f, first, f->sequences, &unmasked));
     sh_feed_put(r, f, 0);
     sh_exec_run(r->exec, SH_SECTION_EVAL);
     if (r->p->port[SH_PORT_SUMS] == SH_NONE) /* the last stage has them */

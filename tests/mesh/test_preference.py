@@ -34,6 +34,7 @@ KINDS = {
     'orpo': {**tiny.MODELS['llama'], **BF16, 'objective.loss_type': 'orpo'},
     'single answers': {**tiny.MODELS['llama'], 'objective.loss_type': 'apo_zero_unpaired'},
     'kto': {**tiny.MODELS['gpt2'], 'objective.loss_type': 'kto'},
+    'experts': {**{key: value for key, value in {**tiny.EXPERTS, **tiny.LATENT}.items() if value is not None and not key.startswith('moe.')}, 'training.local_batch_size': 2},
 }
 NO_REFERENCE = ('simpo', 'orpo')
 # What a pair costs when both answers are as likely as they were to the reference.
