@@ -382,7 +382,7 @@ def tokenized_values(tokenizer):
     job.sherd('tokenize', 'reward.jsonl', '-o', 'pairs.bin', '--tokenizer', tokenizer, '--format', 'preference', *rest)
     wrong += [] if [ids[:-1] for ids in read('reward.bin')] == read('pairs.bin') else [f'{read("pairs.bin")}']
     for name, line, says in (('regression', {'text': 'a', 'label': 'b'}, '"label" is a string, not a number'),
-                             ('regression', {'text': 'a', 'label': True}, 'not a number'),
+                             ('regression', {'text': 'a', 'label': True}, 'not a number'), ('regression', {'text': '', 'label': 1}, '"text" is empty'),
                              ('reward', {**answers[0], 'margin': '1'}, '"margin" is a string, not a number')):
         pathlib.Path('bad.jsonl').write_text(json.dumps(line) + '\n')
         wrong += refused(says, 'tokenize', 'bad.jsonl', '-o', 'bad.bin', '--tokenizer', tokenizer, '--format', name,
@@ -410,7 +410,8 @@ def tokenized_sets(tokenizer):
                                ('3', '{"labels": [0, 0]}', 'is there twice'), ('joy,anger', '{"labels": ["anger", "fear"]}', 'entry 2 of'),
                                ('2', '{"labels": [0, 1]}', 'both the list of both labels'), ('3', '{"labels": 1}', 'is a whole number, not a list'),
                                ('3', '{"labels": [0.5, 2, 0]}', 'entry 1 of'), ('joy,anger', '{"joy": 1}', 'is missing, not a list'),
-                               ('joy,anger', '{"joy": 1, "anger": "no"}', 'is missing, not a list'), ('1', '{}', 'needs --labels'), ('joy', '{}', 'needs --labels')):
+                               ('joy,anger', '{"joy": 1, "anger": "no"}', 'is missing, not a list'), ('1', '{}', 'needs --labels'), ('joy', '{}', 'needs --labels'),
+                               *((names, '{}', 'name 2 is empty, there twice, or has') for names in ('joy,joy', 'joy, anger', 'joy,'))):
         pathlib.Path('bad.jsonl').write_text(line.replace('{', '{"text": "a", ', 1).replace(', }', '}') + '\n')
         wrong += refused(says, 'tokenize', 'bad.jsonl', *tokenize, labels)
     wrong += refused('needs --labels', 'tokenize', 'bad.jsonl', *tokenize[:-1])

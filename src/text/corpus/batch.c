@@ -144,6 +144,35 @@ static sh_rc put_text(const struct sh_batch_job *job, enum sh_chat_form form, st
     return SH_OK;
 }
 
+/* The label of a name; -1: none. */
+static int label_named(const struct sh_batch_job *job, const char *name, size_t length)
+{
+    const char *at = job->names;
+
+    for (int k = 0; at; k++) {
+        size_t bytes = strcspn(at, ",");
+
+        if (bytes == length && !memcmp(at, name, bytes))
+            return k;
+        at = at[bytes] ? at + bytes + 1 : NULL;
+    }
+    return -1;
+}
+
+static sh_rc count_names(const struct sh_batch_job *job, long *n)
+{
+    size_t bytes;
+
+    *n = 0;
+    for (const char *at = job->names; at; at = at[bytes] ? at + bytes + 1 : NULL) {
+        bytes = strcspn(at, ",");
+        if (!bytes || at[0] == ' ' || at[bytes - 1] == ' ' || label_named(job, at, bytes) != *n)
+            return sh_fail(SH_E_USAGE, "--labels: name %ld is empty, there twice, or has a blank around it", *n + 1);
+        ++*n;
+    }
+    return SH_OK;
+}
+
 sh_rc sh_batch_labels(const char *labels, struct sh_batch_job *job)
 {
     char *end;
@@ -151,9 +180,7 @@ sh_rc sh_batch_labels(const char *labels, struct sh_batch_job *job)
 
     if (labels && *end) {
         job->names = labels;
-        n = 1;
-        for (const char *at = labels; (at = strchr(at, ',')); at++)
-            n++;
+        SH_TRY(count_names(job, &n));
     }
     if (n < 2 || n > SH_DOCUMENT_WIDTH)
         return sh_fail(SH_E_USAGE,
@@ -165,26 +192,11 @@ sh_rc sh_batch_labels(const char *labels, struct sh_batch_job *job)
     return SH_OK;
 }
 
-/* The label of a name; -1: none. */
-static int label_named(const struct sh_batch_job *job, const char *name)
-{
-    const char *at = job->names;
-
-    for (int k = 0; at; k++) {
-        size_t bytes = strcspn(at, ",");
-
-        if (bytes == strlen(name) && !memcmp(at, name, bytes))
-            return k;
-        at = at[bytes] ? at + bytes + 1 : NULL;
-    }
-    return -1;
-}
-
 /* The label that an entry of a list names; -1: none. */
 static int label_of(const struct sh_batch_job *job, const json_t *entry)
 {
     if (json_is_string(entry))
-        return label_named(job, json_string_value(entry));
+        return label_named(job, json_string_value(entry), json_string_length(entry));
     return json_is_integer(entry) && json_integer_value(entry) >= 0 && json_integer_value(entry) < job->labels
                ? (int)json_integer_value(entry)
                : -1;
@@ -237,7 +249,7 @@ static sh_rc read_labels(const struct sh_batch_job *job, json_t *top, double *nu
         return read_list(job, list, number);
     json_object_foreach(top, key, value)
     {
-        int label = list ? -1 : label_named(job, key);
+        int label = list ? -1 : label_named(job, key, strlen(key));
 
         found += label >= 0 && is_share(value, &number[label]);
     }
@@ -273,7 +285,8 @@ static sh_rc put_labelled(const struct sh_batch_job *job, struct worker *w, stru
     size_t begin = b->ids.n, first;
 
     if (!json_is_string(text) || !json_string_length(text))
-        return sh_fail(SH_E_DATA, "\"%s\" is %s, not a text", job->field ? job->field : "text", sh_json_is(text));
+        return sh_fail(SH_E_DATA, "\"%s\" is %s, not a text", job->field ? job->field : "text",
+                       json_is_string(text) ? "empty" : sh_json_is(text));
     if (job->numbers && !job->labels && !json_is_number(label))
         return sh_fail(SH_E_DATA, "\"label\" is %s, not a number", label ? sh_json_is(label) : "missing");
     if (!job->numbers && json_is_array(label))
