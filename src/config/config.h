@@ -114,7 +114,7 @@ sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overr
 
 /* Set the hook that expands model.hf_assets_path=FOLDER: `read` gives values to keys of `model`, as text, through
  * give(to, ...). These values take precedence over those of a configuration file, and those of the command line over
- * them. `place` names the file they come from in messages. `so_far` holds the values given by file and command line.
+ * them; a value of another section, such as objective, is one for a configuration that says nothing of it. `place` names the file they come from in messages. `so_far` holds the values given by file and command line.
  * Without a hook the key is only a name.
  * Errors: those of give(); SH_E_DATA, SH_E_USAGE. */
 typedef sh_rc (*sh_config_give_value)(void *to, const char *key, const char *text);

@@ -95,11 +95,11 @@ struct folder {
     struct sh_config_place place;
 };
 
-/* Values from the command line stay. */
+/* Values from the command line stay, and those of a file if they are not of the model: a folder only suggests an objective. */
 static sh_rc give_of_folder(void *to, const char *key, const char *text)
 {
     struct folder *f = to;
-    if (sh_config_place_of(f->state, key)->source > SH_SOURCE_FOLDER)
+    if (sh_config_place_of(f->state, key)->source >= (strncmp(key, "model.", 6) ? SH_SOURCE_FILE : SH_SOURCE_ARGUMENT))
         return SH_OK;
     return sh_config_give(f->state, f->place, key, text, SH_TEXT_ARGUMENT);
 }

@@ -26,6 +26,7 @@
     "\"vocab_size\":32,\"hidden_size\":16,\"intermediate_size\":24,\"num_hidden_layers\":" layers "," \
     "\"num_attention_heads\":4,\"max_position_embeddings\":64"
 #define SIZES SIZES_OF("2")
+#define LABELS ",\"architectures\":[\"LlamaForSequenceClassification\"]"
 #define LLAMA "{\"model_type\":\"llama\"," SIZES
 #define MISTRAL "{\"model_type\":\"mistral\"," SIZES
 #define QWEN2 "{\"model_type\":\"qwen2\",\"num_key_value_heads\":2," SIZES
@@ -567,6 +568,8 @@ static const struct {
     {LLAMA ",\"num_key_value_heads\":3}", NULL, NULL, "model.n_kv_heads: 3 does not divide model.n_heads 4"},
     {LLAMA ",\"head_dim\":5}", NULL, NULL, "model.head_dim: 5 is odd"},
     {LLAMA ",\"tie_word_embeddings\":7}", NULL, NULL, "model.tie_word_embeddings"},
+    {LLAMA LABELS ",\"num_labels\":\"3\"}", NULL, NULL, "num_labels gives no labels"},
+    {LLAMA LABELS ",\"num_labels\":3,\"id2label\":[\"a\",\"b\"]}", NULL, NULL, "id2label gives no labels"},
 };
 /* clang-format on */
 
@@ -672,6 +675,12 @@ static void a_file_counts_less_than_a_folder(void **state)
     snprintf(text, sizeof text, "model:\n  n_layers: 7\n  hf_assets_path: %s\n", folder);
     assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_OK);
     assert_int_equal(cfg.model.n_layers, 2);
+    put("config.json", LLAMA LABELS ",\"problem_type\":\"multi_label_classification\"}");
+    assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_OK);
+    assert_int_equal(cfg.objective.name, SH_OBJECTIVE_MULTI_LABEL);
+    strcat(text, "objective:\n  name: lm\n");
+    assert_int_equal(sh_config_parse(text, strlen(text), "c.yaml", 0, NULL, &cfg), SH_OK);
+    assert_int_equal(cfg.objective.name, SH_OBJECTIVE_LM);
 }
 
 static void what_is_no_folder_is_refused(void **state)

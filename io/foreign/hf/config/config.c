@@ -337,6 +337,11 @@ static sh_rc read_labels(struct sh_hf_reader *r)
 
     if (!class || !strstr(class, "ForSequenceClassification"))
         return SH_OK;
+    if (n < 1)
+        return sh_fail(SH_E_USAGE,
+                       "%s: %s gives no labels; id2label is an object with a name for each, num_labels a whole number "
+                       "above 0",
+                       r->place, list ? "id2label" : "num_labels");
     SH_TRY(check_problem(r, problem, n));
     if (is_multi_label(problem))
         SH_TRY(r->give(r->to, "objective.name", "multi_label"));
