@@ -65,6 +65,9 @@ static const char *wrong_number(const struct sherd_number *rows, bool backward)
 
         if (!is_name(n->name))
             return "the name of a number has other characters than letters, digits and _";
+        for (int k = 0; k < i; k++)
+            if (!strcmp(rows[k].name, n->name))
+                return "two numbers have one name";
         if (!isfinite(n->min) || !isfinite(n->max) || !(n->value >= n->min && n->value <= n->max))
             return "a number's default is not within its bounds: {name, default, least, most}";
     }

@@ -68,6 +68,8 @@ __attribute__((constructor)) static void choose(void)
     mutant = number ? atoi(number) : 0;
     if (IS(8))
         losses[0].pair = pair;
+    if (IS(21))
+        losses[0].number[1] = losses[0].number[0];
 }
 
 const struct sherd_plugin sherd_plugin = {SHERD_PLUGIN, "mutant", "1", 0, NULL, 2, losses};
