@@ -57,11 +57,6 @@ const char *sh_error_text(void)
     return kept_text;
 }
 
-const char *sh_error_place(void)
-{
-    return kept_place;
-}
-
 /* For other classes the place is of no use to the user, whose input or machine is at fault. */
 sh_rc sh_error_locate(sh_rc rc)
 {

@@ -42,14 +42,12 @@ sh_rc sh_fail_at(const char *file, int line, sh_rc rc, const char *fmt, ...) __a
 /* Put a prefix in front of the last text, for context on the way up ("checkpoint x.h5: " + text); returns rc. */
 sh_rc sh_fail_prefix(sh_rc rc, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* The last text in this thread ("" if there is none), and where it came from ("src/x.c:12"). Valid until the next
- * sh_fail(). */
+/* The last text in this thread, "" if there is none. Valid until the next sh_fail(). */
 const char *sh_error_text(void);
-const char *sh_error_place(void);
 void sh_error_clear(void);
 
-/* If the class is SH_E_BUG, append the place of the failure to the kept text; returns rc. For the caller that prints
- * the text; call once. */
+/* If the class is SH_E_BUG, append the place of the failure ("src/x.c:12") to the kept text; returns rc. For the caller that
+ * prints the text; call once. */
 sh_rc sh_error_locate(sh_rc rc);
 
 #define SH_TRY(call)               \

@@ -517,18 +517,3 @@ sh_rc sh_cost_step(const struct sh_cost_request *r, struct sh_cost_step *out)
     free(each);
     return rc;
 }
-
-/* The time of the compute stream if it never waits: a lower bound that needs no simulation. */
-double sh_cost_floor(const struct sh_cost_request *r)
-{
-    struct sh_prices prices;
-    double sum = 0;
-
-    sh_prices_make(r, &prices);
-    for (int s = 0; s < r->p->n_sections; s++)
-        for (int i = r->p->sections[s].first_op; i < r->p->sections[s].first_op + r->p->sections[s].n_ops; i++)
-            if (!sh_op_starts(sh_op_info(r->p->ops[i].kind)) && !sh_op_info(r->p->ops[i].kind)->marker)
-                sum += r->p->sections[s].repeat * prices.of[prices.index[i]].seconds;
-    sh_prices_free(&prices);
-    return sum;
-}

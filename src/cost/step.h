@@ -48,7 +48,4 @@ sh_rc sh_cost_check_network(const struct sh_machine *m, int ranks, int ranks_per
 /* How much slower than the mean the slowest of k is, in standard deviations; k >= 1; 0 if k is 1. */
 double sh_cost_slowest(double k);
 
-/* The time of computation without collectives, launches included: no schedule and no network can beat it. */
-double sh_cost_floor(const struct sh_cost_request *r);
-
 #endif
