@@ -65,14 +65,10 @@ static sh_rc warn_of_held_out(const char *output, bool held_out)
 /* The message lists the valid words. */
 static sh_rc refuse_word(const char *name, const char *given, const char *const *words)
 {
-    char list[128] = "";
+    char list[256] = "";
 
     for (int i = 0; words[i]; i++)
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s",
-                 i == 0         ? ""
-                 : words[i + 1] ? ", "
-                                : " or ",
-                 words[i]);
+        sh_str_add(list, sizeof list, words[i + 1] ? ", " : " or ", words[i]);
     return sh_fail(SH_E_USAGE, "sherd tokenize: %s must be %s, not \"%s\"", name, list, given);
 }
 

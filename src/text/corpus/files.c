@@ -205,7 +205,7 @@ static sh_rc check_bytes(const struct sh_token_options *opt)
         if (is_lines(opt, opt->inputs[i]))
             return sh_fail(
                 SH_E_USAGE,
-                "%s is jsonl, and the tokenizer byte has no token that ends a document; give another one with "
+                "%s is read as documents, and the tokenizer byte has no token that ends one; give another one with "
                 "--tokenizer, or --format text for the lines as they are",
                 opt->inputs[i]);
     if (opt->separator || opt->end || opt->no_begin || opt->no_end || opt->replace_invalid || opt->documents)
