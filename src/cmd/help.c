@@ -3,6 +3,7 @@
 #include "src/cmd/cmd.h"
 
 #include "src/base/string/str.h"
+#include "src/config/read/give.h"
 #include "src/cost/machine.h"
 
 #include <string.h>
@@ -170,7 +171,8 @@ static sh_rc help_of_one(const struct sh_cmd *cmd, const struct sh_cmd_args *arg
     else if (one)
         sh_cmd_help_of(stdout, one);
     else if (!sh_config_help_key(stdout, args->positional[0]))
-        return sh_cmd_unknown(args->positional[0]);
+        return strchr(args->positional[0], '.') ? sh_config_no_such_key(args->positional[0])
+                                                : sh_cmd_unknown(args->positional[0]);
     return SH_OK;
 }
 

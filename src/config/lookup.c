@@ -42,13 +42,13 @@ bool sh_config_section_known(const char *section)
 /* NULL: no section is near enough. The result is in `out`. */
 const char *sh_config_section_nearest(const char *section, char out[SH_CONFIG_NAME_MAX])
 {
-    int best = 4; /* a word that differs in more than three letters, or in two of three, is another word */
+    int best = 4; /* a word that differs in more than three letters, or in more than a third, is another word */
     out[0] = '\0';
     for (int i = 0; i < sh_config_n_keys; i++) {
         char name[SH_CONFIG_NAME_MAX];
         snprintf(name, sizeof name, "%.*s", sh_config_section_len(sh_config_keys[i].name), sh_config_keys[i].name);
         int distance = sh_str_distance(section, name);
-        if (distance >= best || distance > 1 + (int)strlen(name) / 3)
+        if (distance >= best || distance > ((int)strlen(name) + 2) / 3)
             continue;
         best = distance;
         strcpy(out, name);

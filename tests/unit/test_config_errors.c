@@ -52,8 +52,8 @@ static const struct
                      "c.yaml:2: job.description: has no value; write \"\" for an empty one"},
                     {"optimizer:\n  groups: [{lr: 1}]\n", "c.yaml:2: optimizer.groups: a group has no pattern"},
                     {"optimizer:\n  groups: [{pattern: norm, rate: 1}]\n",
-                     "c.yaml:2: optimizer.groups: 'rate' is no part of a group; pattern, optimizer, lr, weight_decay, beta1, beta2, eps "
-                     "are"},
+                     "c.yaml:2: optimizer.groups: 'rate' is not a key of groups, which are pattern, optimizer, lr, weight_decay, "
+                     "beta1, beta2, eps"},
                     {"optimizer:\n  groups: [{pattern: 'layers\\.\\d', lr: 1}]\n",
                      "c.yaml:2: optimizer.groups: pattern 'layers\\.\\d': write [0-9] for \\d, [A-Za-z0-9_] for \\w, ( for (?:"},
                     {"optimizer:\n  groups: [{pattern: 'a(', lr: 1}]\n",
@@ -267,8 +267,8 @@ static const struct
                      "c.yaml:1: model.n_kv_heads: 3 does not divide model.n_heads 4"},
                     {"model: {name: debug, head_dim: 33}\n",
                      "c.yaml:1: model.head_dim: 33 is odd; rotary positions turn pairs of elements"},
-                    {"model: {name: gpt2-124m, n_kv_heads: 4}\n",
-                     "c.yaml:1: model.n_kv_heads: gpt2 needs as many as model.n_heads, 12, not 4"},
+                    {"model: {name: gpt2-124m, n_kv_heads: 5}\n",
+                     "c.yaml:1: model.n_kv_heads: gpt2 needs as many as model.n_heads, 12, not 5"},
                     {"model: {name: gpt2-124m, head_dim: 32}\n",
                      "c.yaml:1: model.head_dim: 32 * model.n_heads 12 is not model.dim 768, as gpt2 needs"},
                     {"model: {name: gpt2-124m, rope_factor: 2}\n",
@@ -660,6 +660,8 @@ static const struct refusal arguments[] = {
     {"moe.experts_per_unit=16",
      "--moe.experts_per_unit: no such key; parallelism.expert_parallel_degree: P; a rank then gathers one P-th of a "
      "block's experts, not all of them"},
+    {"compute.threads=4", "--compute.threads: no such key; nearest is training.threads"},
+    {"training.device=gpu", "--training.device: 'gpu' is not one of auto | cpu | cuda; it is cuda"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
     {"offload_optimizer.buffer_count=4",

@@ -128,7 +128,7 @@ LEFT_OUT = {
     'optimizer.name=Adam': 'optimizer.weight_decay=0', 'optimizer.name=adamw_torch_fused': 'it is adamw', 'optimizer.name=FusedAdam': 'it is adamw',
     'optimizer.name=DeepSpeedCPUAdam': 'it is adamw', 'optimizer.name=lion_32bit': 'it is lion', 'optimizer.name=adamw_anyprecision': 'bfloat16 keeps its states',
     'optimizer.name=paged_lion_32bit': 'offload.optimizer moves them', 'optimizer.name=ao_adamw_fp8': 'with optimizer.state_dtype=int8',
-    **{f'optimizer.name={name}': "no kernel here makes its step" for name in ('OneBitAdam', 'lomo', 'prodigy', 'rmsprop_bnb', 'stable_adamw', 'ademamix', 'came_pytorch')},
+    **{f'optimizer.name={name}': "there is no kernel for its step" for name in ('OneBitAdam', 'lomo', 'prodigy', 'rmsprop_bnb', 'stable_adamw', 'ademamix', 'came_pytorch')},
     'optimizer.name=dist_muon': 'whole matrices at their owners',
 }
 

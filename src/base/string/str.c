@@ -47,14 +47,14 @@ int sh_str_distance(const char *a, const char *b)
     return row[len_b];
 }
 
-/* NULL if no name is near: a third of the name may differ, plus one letter. A wrong suggestion is worse than none. */
+/* NULL if no name is near: a third of the name may differ, rounded up. A wrong suggestion is worse than none. */
 const char *sh_str_nearest(const char *word, int n, const char *const *names)
 {
     const char *nearest = NULL;
     int best = INT_MAX;
     for (int i = 0; i < n; i++) {
         int distance = sh_str_distance(word, names[i]);
-        int near_enough = 1 + (int)strlen(names[i]) / 3;
+        int near_enough = ((int)strlen(names[i]) + 2) / 3;
         if (distance < best && distance <= near_enough) {
             best = distance;
             nearest = names[i];

@@ -9,7 +9,7 @@
 sh_rc sh_config_check_heads(struct sh_config_state *state)
 {
     const struct sh_config *c = &state->cfg;
-    if (c->model.n_heads % c->model.n_kv_heads != 0)
+    if (c->model.n_heads % c->model.n_kv_heads != 0 && !sh_family_of(c->model.family)->one_width)
         return sh_config_refuse(state, "model.n_kv_heads", "%d does not divide model.n_heads %d", c->model.n_kv_heads,
                                 c->model.n_heads);
     if (!sh_family_of(c->model.family)->learned_positions && c->model.head_dim % 2 != 0)

@@ -129,7 +129,7 @@ sh_rc sh_config_check_mup(struct sh_config_state *state)
         return SH_OK;
     if (sh_family_is_tied(&c->model))
         return sh_config_refuse(state, "mup.enable",
-                                "the output matrix needs other factors than the embedding, but both are one; give "
+                                "the output matrix needs other factors than the embedding, and they are tied; give "
                                 "model.tie_word_embeddings=false");
     if (c->lora.rank)
         return sh_config_refuse(state, "mup.enable",

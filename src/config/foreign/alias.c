@@ -54,9 +54,9 @@ static const struct {
 #define F1B "the one with the same numbers is 1F1B, whose stages wait for each other longer or keep less"
 #define ZBH1 "the nearest one is ZBH1, with one chunk of blocks for each stage"
 #define ONE_SCALE "int8 has as many bytes, and smaller errors, since 64 numbers share a scale"
-#define WHOLE                                                                                                    \
-    "its states are square matrices beside each matrix, which no kernel here makes; muon and normuon also take " \
-    "matrices as a whole"
+#define WHOLE                                                                                                        \
+    "its states are square matrices beside each matrix, for which there is no kernel; muon and normuon also update " \
+    "whole matrices"
 #define LOW_RANK \
     "it makes Muon's step from factors of low rank; muon makes the whole one, with the same bits on every mesh"
 #define FREE                                                                                                          \
@@ -67,25 +67,25 @@ static const struct {
 #define EIGHT_BITS "give adamw or lion, with optimizer.state_dtype=int8"
 #define SMALL "adamw with optimizer.state_dtype=int8 has small states, and offload.optimizer moves them away"
 #define ADAMW "it is adamw, with optimizer.weight_decay=0 for Adam without its decay"
-#define NO_STEP "no kernel here makes its step; adamw, lion or muon takes its place"
-#define NO_OPTIMIZER \
-    "an optimizer is made of the trainer's own passes; plug-ins bring operations and losses (doc/plugins.md)"
+#define NO_STEP "there is no kernel for its step; give adamw, lion or muon"
+#define NO_OPTIMIZER "optimizers are built in; plug-ins bring operations and losses (doc/plugins.md)"
 #define GRAM                                                                                                \
     "iterating on the product of a matrix with itself loses digits, in bfloat16 all of them; the words of " \
     "optimizer.muon_coefficients iterate on the matrix"
 #define ONE_LOSS "one loss at a time; objective.sft_weight adds that of the chosen answer"
 #define ONLINE "nothing generates answers while it trains; dpo learns from pairs, or single answers, of a file"
 #define REVERSE                                                                                                       \
-    "it needs what the teacher thinks of the student's likeliest tokens, and a file has the teacher's; distillation " \
-    "learns by the forward divergence"
+    "it needs the teacher's probabilities of the student's likeliest tokens, and a file has those of the teacher's; " \
+    "distillation learns by the forward divergence"
 #define DPO_LOSS "it is a word of objective.loss_type, with objective.name=dpo"
 #define MOVING "the reference is the model that a run begins with; a run from newer parameters has a newer one"
 #define BATCH_LOSS \
     "it compares answers of a device's batch, so results would depend on the mesh; the losses here are of pairs or answers"
-#define CLIPPED "no kernel keeps the largest score of each head, by which it clips; muon is there without"
+#define CLIPPED "it clips by the largest score of each head, which no kernel keeps; muon does the rest"
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
+    {"training.device", "gpu*", "it is cuda"},
     {"optimizer.name", "*soap*", WHOLE},
     {"optimizer.name", "*shampoo*", WHOLE},
     {"optimizer.name", "kron*", WHOLE},

@@ -12,6 +12,11 @@ sh_rc sh_config_no_such_key(const char *name)
 {
     char shown[SH_CONFIG_SHOWN], out[SH_CONFIG_ADVICE];
     const char *advice = sh_config_foreign(name, "", out), *nearest = sh_config_key_nearest(name);
+    const char *dot = strchr(name, '.'), *bare;
+    bool is_key = false;
+
+    if (!nearest && dot && (bare = sh_config_bare_word(dot + 1, &is_key)) && is_key)
+        nearest = bare;
     if (advice != NULL)
         return sh_fail(SH_E_USAGE, "%s: no such key; %s", sh_config_text_shown(name, shown), advice);
     return sh_fail(SH_E_USAGE, "%s: no such key%s%s", sh_config_text_shown(name, shown),

@@ -1,4 +1,4 @@
-/* How values enter a configuration, from any source. Inside src/config; local. */
+/* How values enter a configuration, from any source. Local. Inside src/config, but for sh_config_no_such_key(). */
 #ifndef SH_READ_GIVE_H
 #define SH_READ_GIVE_H
 

@@ -97,7 +97,8 @@ static sh_rc set_field(struct sh_config_group *g, const char *key, const char *v
         if (!strcmp(key, numbers[i].key))
             return set_number(g, i, value);
     return sh_fail(SH_E_USAGE,
-                   "'%s' is no part of a group; pattern, optimizer, lr, weight_decay, beta1, beta2, eps are", key);
+                   "'%s' is not a key of groups, which are pattern, optimizer, lr, weight_decay, beta1, beta2, eps",
+                   key);
 }
 
 /* `text` is cut at its blanks and equals signs. */
@@ -111,7 +112,7 @@ static sh_rc read_group(char *text, struct sh_config_group *g)
         if (!*field)
             continue;
         if (!value)
-            return sh_fail(SH_E_USAGE, "'%s' is not key=value", field);
+            return sh_fail(SH_E_USAGE, "'%s' is not key=value; write pattern=TEXT lr=FACTOR", field);
         *value = '\0';
         SH_TRY(set_field(g, field, value + 1));
     }
