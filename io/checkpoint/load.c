@@ -73,8 +73,8 @@ static sh_rc match_tensor(struct load *l, int i)
                        sh_str_shape(t->ndim, t->dim, want), advice(t->name, true));
     const struct sh_ckpt_entry *e = &l->index.entry[l->place[i]];
     if (e->ndim != t->ndim || memcmp(e->dim, t->dim, (size_t)t->ndim * sizeof *t->dim) != 0)
-        return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s", l->path, t->name,
-                       sh_str_shape(e->ndim, e->dim, have), sh_str_shape(t->ndim, t->dim, want));
+        return sh_fail(SH_E_DATA, "%s: %s has shape %s, but this model needs %s; is it from another model?", l->path,
+                       t->name, sh_str_shape(e->ndim, e->dim, have), sh_str_shape(t->ndim, t->dim, want));
     for (int s = 0; s < l->set->states.n; s++)
         if ((!t->states || t->states >> s & 1u) &&
             !sh_ckpt_has(e, sh_ckpt_states_find(&l->index.states, l->set->states.name[s])))

@@ -26,8 +26,7 @@
 static sh_rc check_ranks(const struct sh_config *cfg, const struct sh_mesh_shape *shape)
 {
     if (cfg->mesh.ranks && cfg->mesh.ranks != sh_mesh_ranks(shape))
-        return sh_fail(SH_E_USAGE,
-                       "mesh.ranks=%d, but the job has %d ranks; start it with that many or leave mesh.ranks out",
+        return sh_fail(SH_E_USAGE, "mesh.ranks=%d, but the job has %d; start it with that many or leave mesh.ranks out",
                        cfg->mesh.ranks, sh_mesh_ranks(shape));
     return SH_OK;
 }
@@ -116,6 +115,13 @@ static sh_rc check_offload(const struct sh_run *r, const struct sh_topology *at)
     rc = sh_tier_check(r->cfg.offload.nvme_path, sh_size_mul(r->p->tiers[file].bytes, at->node_size),
                        r->cfg.offload.allow_network);
     return rc == SH_OK ? rc : sh_fail_prefix(rc, "offload.nvme_path: ");
+}
+
+static sh_rc make_folder(const char *path)
+{
+    sh_rc rc = sh_mkdir_p(path);
+
+    return rc == SH_OK ? rc : sh_fail_prefix(rc, "job.dump_folder: ");
 }
 
 /* Check the pinned memory of the ranks of a node together, once per node. */
@@ -262,7 +268,7 @@ static sh_rc open_run(const struct sh_config *cfg, enum sh_purpose purpose, cons
     SH_TRY_OUT(sh_agree(check_offload(r, &at)));
     SH_TRY_OUT(sh_agree(check_pinned(r, &at)));
     if (purpose == SH_TO_TRAIN)
-        SH_TRY_OUT(sh_agree(at.rank == 0 ? sh_mkdir_p(r->folder) : SH_OK));
+        SH_TRY_OUT(sh_agree(at.rank == 0 ? make_folder(r->folder) : SH_OK));
     SH_TRY_OUT(sh_agree(connect(r, &at)));
     sh_job_reached(SH_PHASE_MESH);
     SH_TRY_OUT(allocate(r));

@@ -99,7 +99,7 @@ def index(files):
 WEIGHT = 'transformer.wte.weight'
 LABELS = {'architectures': ['GPT2ForSequenceClassification'], 'num_labels': 3}
 FOLDERS = [
-    ('no config.json', remove('config.json'), 'config.json: No such file'),
+    ('no config.json', remove('config.json'), 'it has no config.json'),
     ('a config.json that is empty', text('config.json', ''), 'config.json'),
     ('a config.json that is no JSON', text('config.json', '{"a":'), 'config.json: line 1'),
     ('a config.json with a key twice', text('config.json', '{"a":1,"a":2}'), 'config.json: line 1'),

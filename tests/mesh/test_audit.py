@@ -109,7 +109,7 @@ def case_refused():
     wrong = refused(2, 'proves nothing: device', '--claims=elsewhere.jsonl')
     wrong += refused(2, 'claims nothing of steps 3 to 6', '--claims=early.jsonl')
     wrong += refused(3, 'broken.jsonl', '--claims=broken.jsonl')
-    wrong += refused(3, 'nowhere.jsonl', '--claims=nowhere.jsonl')
+    wrong += refused(3, 'nowhere.jsonl: no such file; a run writes claims with', '--claims=nowhere.jsonl')
     wrong += refused(2, 'give a later --step', step=2)
     pathlib.Path('no-batch.jsonl').write_text(text.replace('"local_batch_size":2', '"local_batch_size":0'))
     wrong += refused(3, 'local_batch_size is no number of sequences', '--claims=no-batch.jsonl')

@@ -150,8 +150,8 @@ def case_refused():
     path = 'out/checkpoint/step-00000002.h5'
     wrong = []
     for words, wanted in (
-            (('eval', '--checkpoint', path, '--data', tokens, '--state', 'ema'), 'has no state ema, but model, exp_avg'),
-            (('ckpt', 'export', path, '-o', 'hf', '--state', 'ema'), 'has no state ema, but model, exp_avg'),
+            (('eval', '--checkpoint', path, '--data', tokens, '--state', 'ema'), 'has no state ema; it has model, exp_avg'),
+            (('ckpt', 'export', path, '-o', 'hf', '--state', 'ema'), 'has no state ema; it has model, exp_avg'),
             (('ckpt', 'export', path, '-o', 'hf', '--state', 'exp_avg'), '--state is model or ema'),
             (('ckpt', 'export', path, '-o', 'hf', '--state', 'ema', '--moments'), 'leave out --state')):
         code, said = refused(plain, *words)

@@ -45,7 +45,7 @@ sh_rc sh_ckpt_index_state(const struct sh_ckpt_index *index, const char *path, c
     char text[SH_CKPT_STATES_TEXT];
     *state = name ? sh_ckpt_states_find(&index->states, name) : SH_CKPT_MODEL;
     return *state >= 0 ? SH_OK
-                       : sh_fail(SH_E_USAGE, "%s has no state %s, but %s", path, name,
+                       : sh_fail(SH_E_USAGE, "%s has no state %s; it has %s", path, name,
                                  sh_ckpt_states_text(&index->states, text));
 }
 

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Files in the folder of the audit, all of which are deleted. */
 static const char *const files[] = {SH_CLAIMS_FILE, "reference.bin", "metrics.jsonl", "config.yaml", "progress.json"};
@@ -155,6 +156,8 @@ static sh_rc open_audit(const struct sh_cmd *cmd, const struct sh_cmd_args *args
     SH_TRY(sh_newest_find(args->positional[0], &a->checkpoint));
     a->folder = usual_folder(a->checkpoint);
     a->path = claims ? sh_strdup(claims) : sh_path_join(a->folder, SH_CLAIMS_FILE);
+    if (access(a->path, F_OK) != 0)
+        return sh_fail(SH_E_DATA, "%s: no such file; a run writes claims with metrics.state_digest_every", a->path);
     SH_TRY(read_claims(a->path, &a->claimed));
     SH_TRY(sh_ckpt_read_meta(a->checkpoint, &meta));
     a->from = meta.step;

@@ -272,7 +272,7 @@ static sh_rc read_arguments(const struct sh_cmd *cmd, const struct sh_cmd_args *
     int rank, world;
 
     if (!args->n_positional || strcmp(args->positional[0], "coords") != 0)
-        return sh_fail(SH_E_USAGE, "sherd study: which study? coords; see sherd study --help");
+        return sh_fail(SH_E_USAGE, "sherd study: expected coords; see sherd study --help");
     sh_mesh_world(&rank, &world);
     if (world > 1)
         return sh_fail(SH_E_USAGE, "sherd study coords runs in one process, not in %d; start it without mpirun", world);

@@ -19,7 +19,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Reads the config.json of a model and sets the keys of our configuration. Unknown keys are refused if they could
@@ -393,14 +392,12 @@ sh_rc sh_hf_config_find(const char *folder)
 
 static sh_rc check_folder(const char *folder, const char *config)
 {
-    struct stat st;
-
     SH_TRY(sh_hf_config_find(folder));
-    if (stat(folder, &st) != 0)
-        return sh_fail(SH_E_DATA, "stat %s: %s", folder, strerror(errno));
-    if (!S_ISDIR(st.st_mode) || access(config, F_OK) != 0)
-        SH_TRY(sh_outside_refuse(folder));
-    return S_ISDIR(st.st_mode) ? SH_OK : sh_fail(SH_E_DATA, "%s is not a folder of transformers, but a file", folder);
+    if (access(config, F_OK) == 0 || errno == EACCES)
+        return SH_OK;
+    SH_TRY(sh_outside_refuse(folder));
+    return sh_fail(SH_E_DATA, "%s is not a folder of transformers%s", folder,
+                   sh_is_folder(folder) ? ": it has no config.json" : ", but a file");
 }
 
 static sh_rc read_and_free(struct sh_hf_reader *r)
