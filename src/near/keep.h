@@ -67,11 +67,11 @@ sh_rc sh_keep_drop(int fd, uint64_t start);
 /* Forget the part of that rank, world, slot and layout. */
 sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part);
 
-/* This node computes wrong numbers, and checkpoints up to step `good` are right (0: no one is sure to be): the keeper tells
+/* This node computes wrong numbers, and checkpoints up to step `good` are right (0: none is known to be): the keeper tells
  * the watch, before it says that the node lives once more. */
 sh_rc sh_keep_accuse(int fd, int64_t good);
 
-/* The keeper's side, from any thread: what a rank has said by that, or -1. */
+/* The keeper's side, from any thread: the last `good` of sh_keep_accuse(), or -1. */
 int64_t sh_keep_accused(void);
 
 /* The keeper's side, from any thread: when the first rank of the newest start that has lost one ended without a bye, but

@@ -1,5 +1,5 @@
-/* Which nodes live. The script of a job runs a watch; each keeper says a byte to it a few times a second, and the watch
- * says one back. A node that loses power or its network says nothing any more: no socket is closed, and no other part of
+/* Which nodes live. The script of a job runs a watch; each keeper sends it a byte a few times a second, and the watch
+ * sends one back. A node that loses power or its network falls silent: no socket is closed, and no other part of
  * a job would notice within seconds. One program decides, since one script starts the ranks: if the network falls apart,
  * the nodes of the watch go on.
  *
@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-/* The variable by which the script tells keepers where its watch is: HOST:PORT:TOKEN, of which others know no token. */
+/* The variable by which the script tells keepers where its watch is: HOST:PORT:TOKEN. Other users do not know the token. */
 #define SH_PULSE_VARIABLE "SHERD_WATCH"
 
 /* The keeper's side: a thread that beats from here on. It ends the process with SH_OK once the watch has said that it
@@ -38,10 +38,10 @@ void sh_pulse_answer_end(struct sh_pulse_answer *answer);
  *     watch HOST:PORT:TOKEN   first, for SHERD_WATCH
  *     lost NODE               nothing was heard for `silence` seconds
  *     ended NODE              its keeper has ended; the node may live
- *     unfit NODE STEP         it computes wrong numbers; checkpoints up to STEP are right, 0: no one is sure to be
+ *     unfit NODE STEP         it computes wrong numbers; checkpoints up to STEP are right, 0: none is known to be
  *     here NODE               its keeper has called
- *     died NODE START         before `all`: there the first rank of that start has died, the last of which a death is known since
- *                             the last `all`; 0 if ranks have no SHERD_START
+ *     died NODE START         before `all`: the first rank to die in START, the newest start with a death since the last `all`,
+ *                             was there; 0 if ranks have no SHERD_START
  *     all                     after SIGUSR1: all nodes that are not lost or ended have been heard since
  *
  * Errors: SH_E_COMM: it cannot listen. */

@@ -48,8 +48,8 @@ void sh_feed_note_rows(const struct sh_data *d, enum sh_cfg_excess excess);
 sh_rc sh_feed_read(struct sh_feed *f, int64_t first, int64_t n, int64_t *unmasked);
 /* Copy the sequences that were read into the program's tensors, as those of micro-step `micro`. Local. */
 void sh_feed_put(struct sh_run *r, struct sh_feed *f, int micro);
-/* Read a port that says something of each place, of all ranks that have parts of the sequences: to [sequences,T], with as
- * many numbers for each place as the port has. Local. */
+/* Read a port with n numbers for each place, of all ranks that have parts of the sequences, into [sequences,T,n]. The type
+ * is that of the port. Local. */
 void sh_feed_take(const struct sh_run *r, enum sh_port port, void *to);
 
 #endif

@@ -85,7 +85,7 @@ sh_rc sh_run_load(struct sh_run *r, const char *path, bool *damaged);
 sh_rc sh_run_take(struct sh_run *r, const char *where, struct sh_ckpt_meta *meta);
 /* If the run keeps the mean of its parameters and none was loaded, it begins with the parameters. */
 void sh_run_begin_mean(struct sh_run *r);
-/* Let parameters and their mean change places, and what is computed with follow; twice: all is as it was. In between only
+/* Swap the parameters and their mean, in the masters and in what is gathered; a second call restores all. In between only
  * forwards may run. A pending update is carried out first. Collective. */
 void sh_run_swap_mean(struct sh_run *r);
 sh_rc sh_run_load_model(struct sh_run *r, const char *path); /* parameters only: a new run begins from them */
