@@ -12,6 +12,7 @@
 #include "io/file/sample.h"
 #include "src/base/mem.h"
 
+#include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,11 +199,10 @@ static int by_name(const void *a, const void *b)
  * the locale, but every rank must number the windows alike. */
 static sh_rc find_matches(const char *path, glob_t *found)
 {
-    int status = glob(path, GLOB_NOSORT, NULL, found);
-    if (status == GLOB_NOMATCH)
-        return sh_fail(SH_E_DATA, "no file matches %s", path);
+    int status = glob(path, GLOB_NOSORT | GLOB_ERR, NULL, found);
     if (status != 0)
-        return sh_fail(SH_E_DATA, "looking for %s: the folder cannot be read", path);
+        return sh_fail(SH_E_DATA, "no file matches %s%s%s", path, status == GLOB_NOMATCH ? "" : ": ",
+                       status == GLOB_NOMATCH ? "" : strerror(errno));
     qsort(found->gl_pathv, found->gl_pathc, sizeof *found->gl_pathv, by_name);
     return SH_OK;
 }

@@ -349,9 +349,9 @@ static void things_that_are_no_files(void **state)
     (void)state;
     static const struct {
         const char *name, *says;
-    } rows[] = {{"dir", "is a directory"},      {"fifo", "is a FIFO"},     {"none", "No such file"},
-                {"none*", "no file matches"},   {"empty", "has 0 tokens"}, {"dangling", "No such file"},
-                {"secret", "Permission denied"}};
+    } rows[] = {{"dir", "is a directory"},    {"fifo", "is a FIFO"},          {"none", "No such file"},
+                {"none*", "no file matches"}, {"empty", "has 0 tokens"},      {"dangling", "No such file"},
+                {"none/*", "No such file"},   {"secret", "Permission denied"}};
     mkdir(in_folder("dir"), 0755);
     mkfifo(in_folder("fifo"), 0644);
     write_raw("empty", "", 0);
