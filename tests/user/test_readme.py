@@ -162,7 +162,7 @@ def case_plan():
 
 
 # What Sherd's column claims in the table at the top, and the tests that hold it; None: case_table itself.
-CLAIMS = {'start': 'tests/user/test_readme.py', 'memory known before': 'tests/mesh/test_memory.py',
+CLAIMS = {'start': 'tests/user/test_readme.py', 'memory of a run is known': 'tests/mesh/test_memory.py',
           'resume on other ranks': 'tests/mesh/test_resume_meshes.py',
           'the same bits on other meshes': 'tests/mesh/test_reproducible.py', 'Python needed': None,
           'pipeline parallelism; run on GPUs so far': None}
@@ -179,7 +179,7 @@ def case_table():
     needed = subprocess.run(['ldd', os.environ['SHERD']], capture_output=True, text=True).stdout
     wrong += ['the program needs Python'] if 'python' in needed.lower() else []
     wrong += [] if 'has not run on several GPUs' in (job.TOP / 'README.md').read_text() else ['GPUs: the table says one']
-    plan = re.search(r'`(sherd plan) CONFIG (--ranks 512)`', rows['memory known before'][1])
+    plan = re.search(r'`(sherd plan) CONFIG (--ranks 512)`', rows['memory of a run is known'][1])
     done = subprocess.run([os.environ['SHERD'], 'plan', 'llama3.1-70b', *plan[2].split()], capture_output=True, text=True)
     wrong += [] if 'arena: all that is allocated' in done.stdout else [done.stderr]
     picture = re.search(r'!\[.*\]\((doc/\S+)\)', page)[1]

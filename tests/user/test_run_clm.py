@@ -203,7 +203,7 @@ REFUSED = [
     ('--model_name model --optim galore_adamw', 'give adamw_8bit, whose states are small'),
     ('--model_name model --optim paged_adamw_8bit', 'give adamw_torch, adamw_8bit or lion_8bit, whose states --offload.optimizer=nvme --offload.nvme_path=DIR puts in a file'),
     ('--model_name model --optim schedule_free_adamw', 'it evaluates other parameters than it trains'),
-    ('--model_name model --optim rmsprop', 'adamw, lion or muon takes its place'),
+    ('--model_name model --optim rmsprop', 'give adamw, lion or muon'),
     ('--model_name model --lr_scheduler_type polynomial', 'lr_scheduler.decay_type is linear, cosine, constant'),
     ('--model_name model --lr_scheduler_type constant --warmup_steps 3', 'constant_with_warmup has one'),
     ('--model_name model --warmup_ratio 1.5', '--warmup_ratio must be a number from 0 to 1', '--max_steps=3'),
