@@ -446,24 +446,42 @@ void sh_keep_leave(const char *why)
         _exit(why ? SH_E_COMM : SH_OK); /* no rank can have said hello */
 }
 
+/* The kernel takes calls for a keeper that was killed until all of its memory is free, which is seconds after its end for
+ * each ten gigabytes, and then hangs up. One that says nothing at all is stopped, and still has the name. */
+static bool is_ending(const char *folder, bool *there)
+{
+    struct sh_wire m = {.kind = SH_WIRE_LIST, .slot = -1};
+    struct pollfd p = {.events = POLLIN};
+    bool ends;
+
+    *there = sh_keep_connect(folder, 0, &p.fd) == SH_OK;
+    sh_error_clear();
+    if (!*there)
+        return false;
+    ends = !sh_wire_send(p.fd, &m, -1) ||
+           (poll(&p, 1, SH_KEEP_LEFT_SECONDS * 1000) > 0 && !sh_wire_receive(p.fd, &m, NULL));
+    close(p.fd);
+    return ends;
+}
+
 /* Have the name by which ranks of the folder find a keeper; nobody can connect until listen(). Whoever has the name and
- * does not answer has it for a moment only: a doctor, or a keeper that begins. */
+ * does not answer has it for a moment only: a doctor, or a keeper that begins or ends. */
 static sh_rc take_name(const char *folder, int *out)
 {
     int64_t begin = sh_now_ns();
     struct sockaddr_un name;
     socklen_t length;
-    int s, other, failed;
+    int s, failed;
+    bool there;
 
     SH_TRY(sh_wire_name(folder, &name, &length));
     s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     while ((failed = s < 0 || bind(s, (struct sockaddr *)&name, length) != 0 ? errno : 0) == EADDRINUSE &&
            sh_seconds_since(begin) < NAME_SECONDS) {
-        if (sh_keep_connect(folder, 0, &other) == SH_OK) {
-            close(other);
+        if (is_ending(folder, &there))
+            begin = sh_now_ns();
+        else if (there)
             break;
-        }
-        sh_error_clear();
         poll(NULL, 0, NAME_MS);
     }
     *out = s;

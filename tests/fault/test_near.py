@@ -14,6 +14,7 @@ import re
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -76,13 +77,15 @@ def descriptors(pid):
 
 
 class Keeper:
-    """A keeper of a folder, as a script has one."""
+    """A keeper of a folder, as a script has one; `ready`: it has its name, or has ended."""
 
-    def __init__(self, folder, *words, node=None, **environment):
+    def __init__(self, folder, *words, node=None, ready=True, **environment):
         environment |= {} if node is None else {'SLURMD_NODENAME': f'node{node}'}
         self.process = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', *words], cwd=folder, stdin=subprocess.DEVNULL,
                                         stderr=subprocess.PIPE, text=True, env=job.environment(0) | environment)
         self.first = self.process.stderr.readline()
+        while ready and self.process.poll() is None and not name_of(self):
+            time.sleep(0.01)
 
     def __enter__(self):
         return self
@@ -95,6 +98,14 @@ class Keeper:
     def parts(self):
         """The files in memory, oldest first."""
         return [path for path, link in descriptors(self.process.pid) if 'sherd-near' in link]
+
+
+def name_of(keeper):
+    """The abstract name at which it takes calls; None: it has none yet, or has ended."""
+    links = [link for _, link in descriptors(keeper.process.pid)]
+    found = [line.split() for line in pathlib.Path('/proc/net/unix').read_text().splitlines()]
+    listens = '00010000'  # among the flags
+    return next((words[-1] for words in found if f'socket:[{words[6]}]' in links and words[3] == listens and words[-1].startswith('@')), None)
 
 
 def ranks_of(folder, program=None):
@@ -725,13 +736,6 @@ def keeper_dies():
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
 
 
-def name_of(keeper):
-    """The abstract name of its socket."""
-    links = [link for _, link in descriptors(keeper.process.pid)]
-    found = [line.split() for line in pathlib.Path('/proc/net/unix').read_text().splitlines()]
-    return next(words[-1] for words in found if f'socket:[{words[6]}]' in links and words[-1].startswith('@'))
-
-
 def keeper_says_nothing():
     """What has the keeper's name and is stopped holds training for ten times near_silence_seconds, once."""
     folder = job.prepare('says-nothing', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
@@ -765,14 +769,56 @@ def keeper_ends_while_it_is_asked():
         dying.settimeout(job.SECONDS)
         calls = [dying.accept()[0] for _ in range(2)]  # both ranks wait for an answer
         time.sleep(0.5)
+        other = Keeper(folder, ready=False)  # the run does not wait for one that begins
+        calls.append(dying.accept()[0])
         dying.close()
         for call in calls:
             call.close()
-        with Keeper(folder) as other:
+        with other:
             status, said = finish(run)
             parts = len(other.parts())
     again = said.count('is there again: near')
     return [] if status == 0 and again == 1 and parts == 4 else [f'exit {status}, there again {again} times, {parts} parts: {said}']
+
+
+@contextlib.contextmanager
+def ending(folder):
+    """The socket of a keeper that was killed: the kernel takes calls for it until all of its memory is free."""
+    with Keeper(folder) as keeper:
+        name = name_of(keeper)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind('\0' + name[1:])
+        left.listen()
+        left.settimeout(job.SECONDS)
+        yield left
+
+
+def keeper_is_ending():
+    """Ranks and the next keeper come while one is ending, and it hangs up: they go on with the next one. If it had answered some
+    ranks of the node, the start ends, to be made again."""
+    folder, wrong = job.prepare('ending', config(**NEAR, **{'training.steps': 2})), []
+    with ending(folder) as left:
+        run = begin(folder, 2)
+        calls = [left.accept()[0] for _ in range(2)]
+        keeper = Keeper(folder, ready=False)
+        calls.append(left.accept()[0])
+        for call in calls:
+            call.close()
+    with keeper:
+        status, said = finish(run)
+        wrong += [] if status == 0 and keeper.process.poll() is None else [f'exit {status}: {said}']
+    with ending(folder) as left:
+        run = begin(folder, 2)
+        calls = [left.accept()[0] for _ in range(2)]
+        calls[0].recv(1000)
+        calls[0].send(struct.pack('@4I2Qqi260x', 9, 0, 0, 0, 7, 0, 0, 0))  # SH_WIRE_ANSWER
+        calls.append(left.accept()[0])
+        for call in calls:
+            call.close()
+    with Keeper(folder):
+        status, said = finish(run)
+    wrong += [] if status == 5 and 'has ended as the ranks came to it' in said else [f'two keepers in turn: exit {status}, {said}']
+    return wrong + leftovers()
 
 
 LONGER = {'training.steps': 2 * STEPS, 'lr_scheduler.total_steps': 2 * STEPS}
@@ -956,5 +1002,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper is ending', keeper_is_ending), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

@@ -9,6 +9,7 @@
 #include "src/run/kept/parts.h"
 #include "src/run/run.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 static const double KEEPER_SECONDS = 20; /* it may start later than the ranks */
+static const double ENDING_SECONDS = 60; /* one after another may end meanwhile */
 
 /* Ranks die at any time, and the others then wait in collectives: only a thread of its own can hear of it. */
 static void *listen_to_keeper(void *arg)
@@ -49,20 +51,60 @@ static sh_rc greet(struct sh_run *r, double seconds, uint64_t *keeper)
     return sh_thread_start(&k->listener, "hear of other ranks' deaths", listen_to_keeper, k, 0);
 }
 
-static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
+/* With a bye, or the keeper would tell others of a death; and with a shutdown, which ends the listener's wait. */
+static void leave_keeper(struct sh_kept *k)
 {
-    SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &r->kept->presence));
-    return greet(r, 0, keeper);
+    if (k->presence >= 0) {
+        sh_keep_bye(k->presence);
+        shutdown(k->presence, SHUT_RDWR);
+    }
+    if (k->listener)
+        pthread_join(k->listener, NULL);
+    k->listener = 0;
+    if (k->presence >= 0)
+        close(k->presence);
+    if (k->socket >= 0)
+        close(k->socket);
+    k->presence = k->socket = -1;
 }
 
-/* In containers with networks of their own there may be several. */
-static sh_rc check_one_keeper(const struct sh_topology *at, uint64_t keeper)
+static bool has_hung_up(int presence)
 {
+    char byte;
+    ssize_t n = recv(presence, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+/* A keeper that was killed still takes calls until its memory is free, and another one may follow. */
+static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
+{
+    int64_t begin = sh_now_ns();
+
+    for (;;) {
+        sh_rc rc;
+
+        SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &r->kept->presence));
+        rc = greet(r, 0, keeper);
+        if (rc == SH_OK || !has_hung_up(r->kept->presence) || sh_seconds_since(begin) > ENDING_SECONDS)
+            return rc;
+        sh_error_clear();
+        leave_keeper(r->kept);
+    }
+}
+
+/* In containers with networks of their own there may be several; or one has ended, and another has taken its place. */
+static sh_rc check_one_keeper(const struct sh_topology *at, const struct sh_kept *k, uint64_t keeper)
+{
+    double ended = has_hung_up(k->presence);
     int alike;
 
     SH_TRY(sh_mesh_alike_on_node(keeper, &alike));
+    SH_TRY(sh_mesh_max(&ended, 1));
     if (alike == at->node_size)
         return SH_OK;
+    if (ended > 0)
+        return sh_fail(SH_E_COMM, "the keeper on %s has ended as the ranks came to it", sh_wire_node());
     return sh_fail(SH_E_USAGE,
                    "the ranks of %s reach different keepers; start one keeper on each node, and containers with the "
                    "network of their host",
@@ -82,7 +124,7 @@ sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at)
     r->kept->world = at->world;
     SH_TRY(name_start(&r->kept->start));
     SH_TRY(sh_agree(reach_keeper(r, &keeper)));
-    return sh_agree(check_one_keeper(at, keeper));
+    return sh_agree(check_one_keeper(at, r->kept, keeper));
 }
 
 static void unmap(struct sh_near_slot slot[SH_NEAR_SLOTS], int64_t bytes)
@@ -92,23 +134,6 @@ static void unmap(struct sh_near_slot slot[SH_NEAR_SLOTS], int64_t bytes)
             munmap(slot[i].head, (size_t)bytes);
         slot[i] = (struct sh_near_slot){0};
     }
-}
-
-/* With a bye, or the keeper would tell others of a death; and with a shutdown, which ends the listener's wait. */
-static void leave_keeper(struct sh_kept *k)
-{
-    if (k->presence >= 0) {
-        sh_keep_bye(k->presence);
-        shutdown(k->presence, SHUT_RDWR);
-    }
-    if (k->listener)
-        pthread_join(k->listener, NULL);
-    k->listener = 0;
-    if (k->presence >= 0)
-        close(k->presence);
-    if (k->socket >= 0)
-        close(k->socket);
-    k->presence = k->socket = -1;
 }
 
 void sh_kept_close(struct sh_run *r)
