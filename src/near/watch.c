@@ -233,9 +233,11 @@ static void judge(struct watch *w, int64_t now, double silence)
     w->asked = w->died_at = 0;
 }
 
+/* What is suspected is of one moment: a watch that stands still behind it has not listened either. */
 static void look(struct watch *w, struct pollfd *fds, double silence)
 {
     int n = w->n;
+    int64_t now;
 
     fds[0] =
         (struct pollfd){.fd = w->full ? -1 : w->socket, .events = POLLIN}; /* a call that waits would wake it at once */
@@ -244,7 +246,8 @@ static void look(struct watch *w, struct pollfd *fds, double silence)
         fds[1 + i] = (struct pollfd){.fd = w->node[i].fd, .events = POLLIN};
     if (poll(fds, (nfds_t)n + 1, BEAT_MS / 2) < 0)
         return; /* a signal */
-    forgive(w, sh_now_ns());
+    now = sh_now_ns();
+    forgive(w, now);
     for (int i = n - 1; i >= 0; i--)
         if (fds[1 + i].revents && !hear(w, &w->node[i])) {
             if (w->node[i].name[0])
@@ -253,7 +256,7 @@ static void look(struct watch *w, struct pollfd *fds, double silence)
         }
     if (fds[0].revents)
         welcome(w);
-    judge(w, sh_now_ns(), silence);
+    judge(w, now, silence);
     flush_said(w);
 }
 

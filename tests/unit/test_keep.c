@@ -433,6 +433,81 @@ static void a_try_is_made_again(void **state)
     close(fd);
 }
 
+/* ---- a watch ---- */
+
+enum { STILL_SECONDS = 6 };
+
+/* In place of the C library's: whoever hears this byte stands still for a while. */
+ssize_t recv(int fd, void *bytes, size_t n, int flags)
+{
+    ssize_t got = recvfrom(fd, bytes, n, flags, NULL, NULL);
+
+    if (got > 0 && memchr(bytes, '!', (size_t)got))
+        for (unsigned left = STILL_SECONDS; left > 0;)
+            left = sleep(left); /* a signal ends it */
+    return got;
+}
+
+/* Start a watch; returns its process, the end of its pipe, and its port and token. */
+static pid_t begin_watch(double silence, FILE **said, int *port, char token[32])
+{
+    char line[256];
+    int out[2];
+    pid_t pid;
+
+    assert_int_equal(pipe(out), 0);
+    fflush(stdout); /* what the child has of it goes to the pipe */
+    pid = fork();
+    if (pid == 0) {
+        alarm(60);
+        dup2(out[1], STDOUT_FILENO);
+        _exit(sh_pulse_watch(silence));
+    }
+    close(out[1]);
+    *said = fdopen(out[0], "r");
+    assert_non_null(fgets(line, sizeof line, *said));
+    assert_int_equal(sscanf(line, "watch %*[^:]:%d:%31[0-9a-f]", port, token), 2);
+    return pid;
+}
+
+static int call_watch(int port, const char *token, const char *node)
+{
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}, .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_true(dprintf(fd, "%s %s\n", token, node) > 0);
+    return fd;
+}
+
+/* A watch that stands still while it listens to one node has not listened to the others. */
+static void a_watch_that_stands_still_blames_nobody(void **state)
+{
+    char token[32], line[64];
+    int port, fd[2];
+    FILE *said;
+    pid_t pid = begin_watch(STILL_SECONDS - 1, &said, &port, token);
+    struct pollfd p = {.fd = fileno(said), .events = POLLIN};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        fd[i] = call_watch(port, token, i ? "n1" : "n0");
+        assert_non_null(fgets(line, sizeof line, said));
+    }
+    assert_true(write(fd[1], ".", 1) == 1 && write(fd[0], "!\n", 2) == 2);
+    kill(pid, SIGUSR1);
+    while (poll(&p, 1, 100) == 0)
+        assert_true(write(fd[1], ".", 1) == 1 && write(fd[0], ".", 1) == 1);
+    assert_non_null(fgets(line, sizeof line, said));
+    assert_string_equal(line, "all\n");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    fclose(said);
+    close(fd[0]);
+    close(fd[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +521,7 @@ int main(void)
         cmocka_unit_test(a_watch_that_cannot_be_reached_is_named),
         cmocka_unit_test(a_stand_in_takes_each_call),
         cmocka_unit_test(a_try_is_made_again),
+        cmocka_unit_test(a_watch_that_stands_still_blames_nobody),
         cmocka_unit_test_setup_teardown(only_ranks_of_its_own_script_are_let_in, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_waits_may_be_of_the_script_before, begin, end),
         cmocka_unit_test_setup_teardown(to_follow_once_more_ends_nobody, begin, end),
