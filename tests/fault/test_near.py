@@ -208,13 +208,13 @@ def survive(name, ranks, changes, whole_ranks):
 
 
 def still_there():
-    """The command lines of keepers and ranks of this test."""
-    found = []
+    """{process: command line} of keepers and ranks of this test."""
+    found = {}
     for entry in pathlib.Path('/proc').iterdir():
         try:
             if entry.name.isdigit() and os.path.samefile(entry / 'exe', os.environ['SHERD']) and \
                     pathlib.Path.cwd() in (entry / 'cwd').resolve().parents:
-                found.append((entry / 'cmdline').read_bytes())
+                found[int(entry.name)] = (entry / 'cmdline').read_bytes()
         except OSError:
             pass
     return found
@@ -899,6 +899,34 @@ def script():
     return wrong + differences(folder, whole) + leftovers()
 
 
+def script_goes_on():
+    """A keeper that has ended is started again with the next start, which takes the file. A script that is stopped between two starts
+    makes no other."""
+    whole = job.prepare('whole-goes-on', config())
+    job.sherd('train', 'c.yaml', ranks=2, folder=whole)
+    folder, words = job.prepare('goes-on', config(**NEAR)), job.command(2, [])
+    run = subprocess.Popen([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, text=True, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, env=job.environment(2) | {'LAUNCH': ' '.join(words[:words.index(os.environ['SHERD'])])})
+    wait_for_step(folder, run, INTERVAL + 10)
+    for pid, words in still_there().items():
+        if b'\0keep\0' in words:
+            os.kill(pid, signal.SIGKILL)
+    kill_one(folder, run, random.Random(1))
+    status, said = finish(run)
+    wrong = [] if status == 0 and f'resumed from out/checkpoint/step-{INTERVAL:08}.h5' in said else [f'exit {status}: {said}']
+    wrong += differences(folder, whole)
+    for name, text in ('launch', 'echo >>starts; echo $PPID >script; exit 5'), (
+            'sherd', 'case "$1 $#" in "config "*) echo out; echo checkpoint;; "ckpt "*) [ ! -e script ] || kill -TERM "$(cat script)";; '
+            '"keep 2") exec sleep 600;; esac; echo 0'):
+        (folder / name).write_text(f'#!/bin/sh\n{text}\n')
+        (folder / name).chmod(0o755)
+    stopped = subprocess.run([job.TOP / 'jobscripts/keep-going', 'c.yaml'], cwd=folder, stderr=subprocess.DEVNULL, timeout=job.SECONDS,
+                             env=job.environment(0) | {'LAUNCH': './launch', 'SHERD': './sherd'})
+    starts = (folder / 'starts').read_text()
+    wrong += [] if stopped.returncode == 5 and starts == '\n' else [f'stopped: exit {stopped.returncode} after {len(starts)} starts']
+    return wrong + leftovers()
+
+
 def script_is_killed():
     """Its keeper ends with it, which nobody else would end; then with all else, and nothing is left."""
     folder, words = job.prepare('killed-script', config(**NEAR, **{'training.steps': 100000})), job.command(2, [])
@@ -912,9 +940,9 @@ def script_is_killed():
     run.kill()
     run.wait()
     end = time.monotonic() + job.SECONDS
-    while any(b'\0keep\0' in words for words in still_there()) and time.monotonic() < end:
+    while any(b'\0keep\0' in words for words in still_there().values()) and time.monotonic() < end:
         time.sleep(0.02)
-    wrong = [] if keeps and trains and not any(b'\0keep\0' in words for words in still_there()) else [f'{keeps}, {trains}: {still_there()}']
+    wrong = [] if keeps and trains and not any(b'\0keep\0' in words for words in still_there().values()) else [f'{keeps}, {trains}: {still_there()}']
     for pid in trains.values():
         try:
             os.kill(pid, signal.SIGKILL)
@@ -1002,5 +1030,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper is ending', keeper_is_ending), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper is ending', keeper_is_ending), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script goes on', script_goes_on), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))
