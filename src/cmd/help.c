@@ -76,7 +76,7 @@ static const char more_roff[] =
     ".TP\n.B SHERD_LAUNCHED\nWhen the launcher was called, in seconds since 1970; if unset, the start of the process. "
     "start_seconds in metrics.jsonl count from it.\n"
     ".TP\n.B SHERD_START\nThe number of the start in this batch job, which keep-going.sbatch sets: keepers say in which start a rank "
-    "has died.\n"
+    "has died, and let in no rank of an earlier one.\n"
     ".TP\n.B SHERD_LOST_NODES\nNames of nodes, separated by spaces, that this batch job has lost or left out. A lock "
     "held by one of the job's ranks on such a node is taken over.\n"
     ".SH FILES\nBelow job.dump_folder, ./outputs by default:\n"

@@ -37,6 +37,7 @@ struct keeper {
     int socket;
     uint64_t id;
     int64_t limit, reserved;
+    int number;     /* of the newest start that has said hello: SHERD_START; 0: none said it */
     double seconds; /* that a hello waits for ranks of an earlier start */
     struct client *client;
     struct sh_keep_part *part;
@@ -264,14 +265,18 @@ static void tell_of_death(struct keeper *k)
 
 /* ---- packets ---- */
 
-/* Its script stood still while another took its place: ranks of both would write the same files. */
-static void refuse_stale(const struct client *c)
+static void refuse(const struct client *c, const char *why)
 {
     struct sh_wire m = {.kind = SH_WIRE_ANSWER, .rc = SH_E_COMM};
 
-    snprintf(m.text, sizeof m.text,
-             "another script has taken the place of the one that started this rank, process %lld", (long long)c->pid);
+    snprintf(m.text, sizeof m.text, "%s this rank, process %lld", why, (long long)c->pid);
     sh_wire_send(c->fd, &m, -1);
+}
+
+/* Its script stood still while another took its place: ranks of both would write the same files. */
+static void refuse_stale(const struct client *c)
+{
+    refuse(c, "another script has taken the place of the one that started");
 }
 
 static bool is_stale(const struct keeper *k, const struct client *c)
@@ -279,7 +284,8 @@ static bool is_stale(const struct keeper *k, const struct client *c)
     return k->watch[0] && c->watch[0] && strcmp(k->watch, c->watch) != 0;
 }
 
-static void greet(const struct keeper *k, struct client *c, struct sh_wire *m)
+/* A rank may have stood still while its start ended and the next one began, which is not to end for it. */
+static void greet(struct keeper *k, struct client *c, struct sh_wire *m)
 {
     m->text[sizeof m->text - 1] = '\0';
     snprintf(c->watch, sizeof c->watch, "%s", m->text);
@@ -287,6 +293,11 @@ static void greet(const struct keeper *k, struct client *c, struct sh_wire *m)
         refuse_stale(c);
         return;
     }
+    if (m->slot > 0 && m->slot < k->number) {
+        refuse(c, "a later start of the run has come to this node before");
+        return;
+    }
+    k->number = m->slot > k->number ? m->slot : k->number;
     c->rank = m->rank;
     c->start = m->start;
     c->number = m->slot;

@@ -8,6 +8,8 @@
  * next one says hello are killed first: they would go on writing, and hold memory. The hello is answered once they are
  * gone, or refused if one of them cannot end: a device or a file system hangs in it.
  *
+ * If starts have numbers, a rank of an earlier one that comes late is turned away instead.
+ *
  * Local, no MPI. Errors: SH_E_COMM: no keeper, or it is gone; SH_E_MEMORY: it cannot reserve so much. */
 #ifndef SH_NEAR_KEEP_H
 #define SH_NEAR_KEEP_H
@@ -47,7 +49,7 @@ sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
 /* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
  * same keeper. seconds: for how long it waits for an answer; 0: as long as ranks of an earlier start may take to end. The rank says
  * which watch its script has ($SHERD_WATCH). Errors: SH_E_COMM: no answer, a rank of an earlier start does not
- * end, or the keeper follows another watch: the script has lost its place. */
+ * end, a later one ($SHERD_START) is there already, or the keeper follows another watch: the script has lost its place. */
 sh_rc sh_keep_hello(int fd, double seconds, int rank, int world, uint64_t start, uint64_t *keeper);
 void sh_keep_bye(int fd);
 

@@ -143,6 +143,31 @@ static void a_rank_that_cannot_end_is_named(void **state)
     close(hello(0, 8));
 }
 
+/* A rank that stood still before its hello, while its start ended, does not end the next one. */
+static void a_late_rank_of_an_earlier_start_is_turned_away(void **state)
+{
+    uint64_t id;
+    pid_t pid;
+    int fd;
+
+    (void)state;
+    setenv("SHERD_START", "2", 1);
+    pid = be_rank(0, 8, false);
+    setenv("SHERD_START", "1", 1);
+    assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
+    assert_int_equal(sh_keep_hello(fd, 0, 1, 2, 7, &id), SH_E_COMM);
+    assert_non_null(
+        strstr(sh_error_text(), "a later start of the run has come to this node before this rank, process "));
+    sh_error_clear();
+    close(fd);
+    setenv("SHERD_START", "2", 1);
+    close(hello(1, 8));
+    unsetenv("SHERD_START");
+    assert_int_equal(waitpid(pid, NULL, WNOHANG), 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
 /* A keeper that leaves kills its ranks, and is there for as long as one of them. */
 static void a_keeper_that_leaves_ends_its_ranks(void **state)
 {
@@ -514,6 +539,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_later_hello_does_not_hide_a_death, begin, end),
         cmocka_unit_test_setup_teardown(the_next_start_has_the_node_to_itself, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_cannot_end_is_named, begin, end),
+        cmocka_unit_test_setup_teardown(a_late_rank_of_an_earlier_start_is_turned_away, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_that_leaves_ends_its_ranks, begin, end),
         cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),
