@@ -132,11 +132,23 @@ static void tell_of_death(struct pulse *p)
     p->died = died;
 }
 
-static bool join(struct pulse *p)
+/* Whether the script goes on elsewhere, with a watch of its own. */
+static bool take_next(struct pulse *p)
 {
     char text[2 * FIELD];
 
-    p->fd = reach_soon(&p->at, TRY_SECONDS);
+    return sh_next_take(text) && parse(text, &p->at);
+}
+
+static bool join(struct pulse *p)
+{
+    int64_t begin = sh_now_ns();
+    char text[2 * FIELD];
+
+    while ((p->fd = reach(&p->at)) < 0 && sh_seconds_since(begin) < TRY_SECONDS) {
+        poll(NULL, 0, BEAT_MS);
+        take_next(p);
+    }
     p->there = p->fd >= 0;
     p->has_accused = false;
     p->heard = sh_now_ns();
@@ -147,12 +159,9 @@ static bool join(struct pulse *p)
     return true;
 }
 
-/* The script goes on elsewhere, with a watch of its own. */
 static void turn_to_next(struct pulse *p)
 {
-    char text[2 * FIELD];
-
-    if (!sh_next_take(text) || !parse(text, &p->at))
+    if (!take_next(p))
         return;
     if (p->fd >= 0)
         close(p->fd);
@@ -190,13 +199,11 @@ static void *beat(void *arg)
     struct pulse *p = arg;
     bool listens = true;
 
-    if (!join(p)) {
+    if (!join(p))
         sh_log_warn("the watch at %s:%s cannot be reached from %s: only Slurm will notice if this node is lost",
                     p->at.host, p->at.port, sh_wire_node());
-        free(p);
-        return NULL;
-    }
-    sh_next_begin();
+    for (; !p->there; poll(NULL, 0, BEAT_MS)) /* another watch may follow: this one's node may be lost */
+        turn_to_next(p);
     while (listens && sh_seconds_since(p->heard) < GONE_SECONDS) {
         poll(NULL, 0, BEAT_MS);
         turn_to_next(p);
@@ -244,5 +251,6 @@ sh_rc sh_pulse_start(const char *address)
     SH_TRY(sh_pulse_check(address));
     p = sh_calloc(1, sizeof *p);
     parse(address, &p->at);
+    sh_next_begin();
     return sh_thread_start(NULL, "tell the watch that the node lives", beat, p, 0);
 }

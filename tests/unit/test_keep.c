@@ -533,6 +533,31 @@ static void a_watch_that_stands_still_blames_nobody(void **state)
     close(fd[1]);
 }
 
+/* A keeper may be told of the next watch while it still calls the one before, whose node is lost. */
+static void a_keeper_that_finds_no_watch_turns_to_the_next(void **state)
+{
+    char token[32], line[64], address[64];
+    int port, fd;
+    FILE *said;
+    pid_t pid = begin_watch(60, &said, &port, token);
+
+    (void)state;
+    kill(keeper, SIGKILL);
+    waitpid(keeper, NULL, 0);
+    keeper = fork();
+    if (keeper == 0)
+        _exit(sh_pulse_start("127.0.0.1:1:aa") != SH_OK || sh_keep_serve(folder, 1 << 20, 0.3));
+    assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
+    snprintf(address, sizeof address, "127.0.0.1:%d:%s", port, token);
+    assert_int_equal(sh_keep_follow(fd, address), SH_OK);
+    close(fd);
+    assert_non_null(fgets(line, sizeof line, said));
+    assert_int_equal(strncmp(line, "here ", 5), 0);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    fclose(said);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,6 +573,7 @@ int main(void)
         cmocka_unit_test(a_stand_in_takes_each_call),
         cmocka_unit_test(a_try_is_made_again),
         cmocka_unit_test(a_watch_that_stands_still_blames_nobody),
+        cmocka_unit_test_setup_teardown(a_keeper_that_finds_no_watch_turns_to_the_next, begin, end),
         cmocka_unit_test_setup_teardown(only_ranks_of_its_own_script_are_let_in, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_waits_may_be_of_the_script_before, begin, end),
         cmocka_unit_test_setup_teardown(to_follow_once_more_ends_nobody, begin, end),
