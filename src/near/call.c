@@ -68,9 +68,11 @@ static bool is_answered(int socket, double seconds)
     return true;
 }
 
-/* Ask, and wait for the answer for at most that long. */
+/* Ask, and wait for the answer for at most that long; 0: ANSWER_SECONDS. */
 static sh_rc ask_for(int socket, double seconds, struct sh_wire *m, int *fd)
 {
+    if (seconds <= 0 || seconds > ANSWER_SECONDS)
+        seconds = ANSWER_SECONDS;
     if (!sh_wire_send(socket, m, -1))
         return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
     if (!is_answered(socket, seconds))
@@ -86,7 +88,7 @@ static sh_rc ask_for(int socket, double seconds, struct sh_wire *m, int *fd)
 
 static sh_rc ask(int socket, struct sh_wire *m, int *fd)
 {
-    return ask_for(socket, ANSWER_SECONDS, m, fd);
+    return ask_for(socket, 0, m, fd);
 }
 
 sh_rc sh_keep_hello(int fd, double seconds, int rank, int world, uint64_t start, uint64_t *keeper)
@@ -96,7 +98,7 @@ sh_rc sh_keep_hello(int fd, double seconds, int rank, int world, uint64_t start,
 
     snprintf(m.text, sizeof m.text, "%s", watch ? watch : "");
     m.slot = number ? atoi(number) : 0;
-    SH_TRY(ask_for(fd, seconds > 0 && seconds < ANSWER_SECONDS ? seconds : ANSWER_SECONDS, &m, NULL));
+    SH_TRY(ask_for(fd, seconds, &m, NULL));
     *keeper = m.start;
     return SH_OK;
 }
@@ -132,7 +134,7 @@ sh_rc sh_keep_list(int fd, int index, struct sh_keep_part *part, bool *more)
     return SH_OK;
 }
 
-sh_rc sh_keep_take(int fd, struct sh_keep_part *part)
+sh_rc sh_keep_take(int fd, double seconds, struct sh_keep_part *part)
 {
     struct sh_wire m = {.kind = SH_WIRE_TAKE,
                         .rank = part->rank,
@@ -142,7 +144,7 @@ sh_rc sh_keep_take(int fd, struct sh_keep_part *part)
                         .start = part->start,
                         .bytes = part->bytes};
 
-    return ask(fd, &m, &part->fd);
+    return ask_for(fd, seconds, &m, &part->fd);
 }
 
 sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part)
@@ -177,9 +179,9 @@ sh_rc sh_keep_lose(int fd, bool node, int *rank)
     return SH_OK;
 }
 
-sh_rc sh_keep_drop(int fd, uint64_t start)
+sh_rc sh_keep_drop(int fd, double seconds, uint64_t start)
 {
     struct sh_wire m = {.kind = SH_WIRE_DROP, .start = start};
 
-    return ask(fd, &m, NULL);
+    return ask_for(fd, seconds, &m, NULL);
 }

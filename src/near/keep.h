@@ -60,11 +60,12 @@ bool sh_keep_hear(int fd, int *rank);
 sh_rc sh_keep_list(int fd, int index, struct sh_keep_part *part, bool *more);
 
 /* Have the part of that rank, world, slot and layout with that many bytes for a start: the one that is there, or a new one
- * of zeros. part->fd is the caller's. */
-sh_rc sh_keep_take(int fd, struct sh_keep_part *part);
+ * of zeros. part->fd is the caller's. seconds: for how long it waits for an answer; 0: as long as a keeper may take. After
+ * SH_E_COMM the connection is of no use. */
+sh_rc sh_keep_take(int fd, double seconds, struct sh_keep_part *part);
 
-/* Forget all parts that this start has not taken. */
-sh_rc sh_keep_drop(int fd, uint64_t start);
+/* Forget all parts that this start has not taken. seconds: as above. */
+sh_rc sh_keep_drop(int fd, double seconds, uint64_t start);
 
 /* Forget the part of that rank, world, slot and layout. */
 sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part);

@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / 'gold'))
@@ -781,6 +782,9 @@ def keeper_ends_while_it_is_asked():
     return [] if status == 0 and again == 1 and parts == 4 else [f'exit {status}, there again {again} times, {parts} parts: {said}']
 
 
+ANSWER = struct.pack('@4I2Qqi260x', 9, 0, 0, 0, 7, 0, 0, 0)  # struct sh_wire with SH_WIRE_ANSWER
+
+
 @contextlib.contextmanager
 def ending(folder):
     """The socket of a keeper that was killed: the kernel takes calls for it until all of its memory is free."""
@@ -811,7 +815,7 @@ def keeper_is_ending():
         run = begin(folder, 2)
         calls = [left.accept()[0] for _ in range(2)]
         calls[0].recv(1000)
-        calls[0].send(struct.pack('@4I2Qqi260x', 9, 0, 0, 0, 7, 0, 0, 0))  # SH_WIRE_ANSWER
+        calls[0].send(ANSWER)
         calls.append(left.accept()[0])
         for call in calls:
             call.close()
@@ -819,6 +823,44 @@ def keeper_is_ending():
         status, said = finish(run)
     wrong += [] if status == 5 and 'has ended as the ranks came to it' in said else [f'two keepers in turn: exit {status}, {said}']
     return wrong + leftovers()
+
+
+def answer_hellos(left, calls):
+    """Be a keeper that stops each time that it has let a rank in."""
+    with contextlib.suppress(OSError):
+        while True:
+            calls.append(left.accept()[0])
+            if calls[-1].recv(1000)[:4] == bytes(4):  # SH_WIRE_HELLO
+                calls[-1].send(ANSWER)
+
+
+def keeper_stops():
+    """A keeper that stops before it drops what is left of others, or after it has let ranks in, holds training for ten times
+    near_silence_seconds, too."""
+    wrong, calls = [], []
+    folder = job.prepare('stops', config(**NEAR, **{'checkpoint.near_silence_seconds': 1, 'comm.train_timeout_seconds': job.stretch(60)}))
+    for again in False, True:
+        (folder / 'died').unlink(missing_ok=True)
+        with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+            name = name_of(keeper)
+            run = begin(folder, 2, *['--training.steps=220'] * again, program=DIES, DIES_AT='filling', DIES_SAVE='20' if again else '1', DIES_RANK='1',
+                        DIES_HOW='stop')
+            while run.poll() is None and not (folder / 'died').exists():
+                time.sleep(0.01)
+            if again:
+                keeper.process.kill()
+                keeper.process.wait()
+                left.bind('\0' + name[1:])
+                left.listen()
+                threading.Thread(target=answer_hellos, args=(left, calls), daemon=True).start()
+            else:
+                keeper.process.send_signal(signal.SIGSTOP)
+            os.kill(ranks_of(folder, DIES)[1], signal.SIGCONT)
+            status, said = finish(run)
+        wrong += [] if status == 0 and said.count('it is asked again after') == 2 * again else [f'{again}: exit {status}, {said}']
+    for call in calls:
+        call.close()
+    return wrong
 
 
 LONGER = {'training.steps': 2 * STEPS, 'lr_scheduler.total_steps': 2 * STEPS}
@@ -1030,5 +1072,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper is ending', keeper_is_ending), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script goes on', script_goes_on), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper is ending', keeper_is_ending), ('a keeper stops', keeper_stops), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script goes on', script_goes_on), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

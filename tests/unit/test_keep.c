@@ -354,7 +354,7 @@ static void a_keeper_can_be_tried(void **state)
 
     (void)state;
     assert_int_equal(sh_keep_connect(folder, 10, &fd), SH_OK);
-    assert_int_equal(sh_keep_take(fd, &part), SH_OK);
+    assert_int_equal(sh_keep_take(fd, 0, &part), SH_OK);
     close(part.fd);
     close(fd);
     assert_int_equal(sh_keep_try(folder, &running, &reserved), SH_OK);

@@ -130,6 +130,7 @@ sh_rc sh_kept_take(struct sh_run *r)
         return SH_OK;
     SH_TRY(clear_others(r));
     SH_TRY(sh_agree(sh_kept_take_slots(r)));
+    r->kept->patience = 10 * r->cfg.checkpoint.near_silence_seconds;
     return find_loaded_slot(r);
 }
 
@@ -317,8 +318,8 @@ static void drop_others(struct sh_run *r)
     struct sh_kept *k = r->kept;
 
     k->alone = true;
-    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->start) != SH_OK)
-        sh_error_clear(); /* the keeper is gone, and everything with it */
+    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->patience, k->start) != SH_OK)
+        sh_error_clear(); /* the keeper is gone, and everything with it, or stopped */
 }
 
 void sh_kept_decide(struct sh_run *r, double sum)

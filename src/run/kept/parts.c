@@ -76,7 +76,7 @@ static sh_rc take(const struct sh_run *r, int rank, int slot, int64_t bytes, voi
     struct sh_keep_part part = {
         .rank = rank, .world = r->mesh->world, .slot = slot, .layout = k->layout, .start = k->start, .bytes = bytes};
 
-    SH_TRY(sh_keep_take(k->socket, &part));
+    SH_TRY(sh_keep_take(k->socket, k->patience, &part));
     return map(&part, memory);
 }
 

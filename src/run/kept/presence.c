@@ -189,7 +189,7 @@ static void give_up(struct sh_kept *k, sh_rc rc)
  * makes a node a lost one counts as stopped. */
 static double hello_seconds(const struct sh_run *r)
 {
-    return 10 * r->cfg.checkpoint.near_silence_seconds;
+    return r->kept->patience;
 }
 
 /* A keeper that does not answer is asked again so seldom that training waits for it in 1 % of its time. One that ends while
