@@ -552,7 +552,7 @@ def distance():
 
 def watched():
     """The watch names a node that says nothing, and a keeper that has ended; keepers end with it."""
-    folder = job.prepare('watched', config(**NEAR, **{'checkpoint.near_silence_seconds': job.stretch(1)}))
+    folder = job.prepare('watched', config(**NEAR, **{'checkpoint.near_silence_seconds': job.stretch(2)}))
     watch = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
                              stdout=subprocess.PIPE, text=True, env=job.environment(0))
     address = watch.stdout.readline().split()[1]
@@ -625,11 +625,10 @@ class Callers:
         """What the watch answers once it has heard (caller, microseconds ago, start) of each."""
         for caller, ago, start in said:
             self.sockets[caller].sendall(f'D{ago} {start}\n'.encode())
-        time.sleep(job.stretch(0.3))
         self.watch.send_signal(signal.SIGUSR1)
-        time.sleep(job.stretch(0.3))
-        for line in self.sockets:
-            line.sendall(b'.')
+        while not select.select([self.watch.stdout], [], [], 0.1)[0]:  # it may hear a beat before the signal
+            for line in self.sockets:
+                line.sendall(b'.')
         return [*iter(self.watch.stdout.readline, 'all\n')]
 
 
@@ -671,33 +670,32 @@ def booked():
 
 def turned():
     """A keeper turns to another watch when it is told, outlives the one before, and ends with the new one."""
-    folder = job.prepare('turned', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
+    folder = job.prepare('turned', config(**NEAR, **{'checkpoint.near_silence_seconds': 600}))
     watches = [subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml', '--watch'], cwd=folder, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, text=True, env=job.environment(0)) for _ in range(2)]
     first, second = (watch.stdout.readline().split()[1] for watch in watches)
-    keeper = subprocess.Popen([os.environ['SHERD'], 'keep', 'c.yaml'], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, env=job.environment(0) | {'SHERD_WATCH': first})
+    keeper = Keeper(folder, SHERD_WATCH=first)
     wrong = []
     try:
-        time.sleep(job.stretch(0.5))
+        wrong += [] if watches[0].stdout.readline().startswith('here ') else ['the keeper does not call its watch']
         watches[0].send_signal(signal.SIGSTOP)
         told = subprocess.run([os.environ['SHERD'], 'keep', 'c.yaml', '--follow'], cwd=folder, timeout=job.SECONDS, capture_output=True,
                               env=job.environment(0) | {'SHERD_WATCH': second})
         wrong += [] if told.returncode == 0 else [f'--follow ended with {told.returncode}: {told.stderr}']
-        time.sleep(job.stretch(0.5))
+        wrong += [] if watches[1].stdout.readline().startswith('here ') else ['the keeper does not call the other watch']
         watches[0].send_signal(signal.SIGCONT)
         watches[0].terminate()
         watches[0].wait(60)
         time.sleep(job.stretch(0.5))
-        wrong += [] if keeper.poll() is None else ['the keeper ends with the watch that it has left']
+        wrong += [] if keeper.process.poll() is None else ['the keeper ends with the watch that it has left']
         watches[1].terminate()
-        wrong += [] if keeper.wait(60) == 0 else ['the keeper does not end with its watch']
+        wrong += [] if keeper.process.wait(60) == 0 else ['the keeper does not end with its watch']
     finally:
-        for process in keeper, *watches:
+        for process in keeper.process, *watches:
             process.kill()
             process.wait()
-        for watch in watches:
-            watch.stdout.close()
+        for stream in keeper.process.stderr, *(watch.stdout for watch in watches):
+            stream.close()
     return wrong
 
 
