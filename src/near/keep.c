@@ -343,6 +343,7 @@ static sh_rc follow(struct keeper *k, struct sh_wire *m)
         return SH_OK;
     SH_TRY(sh_next_tell(m->text));
     snprintf(k->watch, sizeof k->watch, "%s", m->text);
+    k->number = 0; /* another script may count its starts from 1 on */
     kill_others(k, 0);
     for (int i = 0; i < k->n_clients; i++)
         if (k->client[i].since && is_stale(k, &k->client[i])) {

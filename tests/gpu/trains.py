@@ -123,9 +123,10 @@ def as_on_cpu(model, mesh, precision, more):
     more = {'training.mixed_precision_param': precision, **more}
     cpu = on_cpu(model, **more)
     cuda = run('cuda', model, CUDA, mesh, **more)
-    wrong = job.differ('losses', job.losses(cuda), job.losses(cpu), BOUND[precision])
-    return wrong + job.differ('norms', [step['grad_norm'] for step in cuda], [step['grad_norm'] for step in cpu],
-                              10 * BOUND[precision])
+    # A sum in another order may round a state to the code beside it: over six seeds up to 3.3e-5 after four steps.
+    bound = max(BOUND[precision], 1e-4 if more.get('optimizer.state_dtype') == 'int8' else 0)
+    wrong = job.differ('losses', job.losses(cuda), job.losses(cpu), bound)
+    return wrong + job.differ('norms', [step['grad_norm'] for step in cuda], [step['grad_norm'] for step in cpu], 10 * bound)
 
 
 def adapted(mesh, precision, **more):
