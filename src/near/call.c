@@ -11,8 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_SECONDS = 300 }; /* memory is reserved, and ranks of an earlier start end, before some answers */
-
 /* Whoever came first has an abstract name. */
 static bool is_ours(int socket)
 {
@@ -68,11 +66,11 @@ static bool is_answered(int socket, double seconds)
     return true;
 }
 
-/* Ask, and wait for the answer for at most that long; 0: ANSWER_SECONDS. */
+/* Ask, and wait for the answer for at most that long; 0: SH_KEEP_ANSWER_SECONDS. */
 static sh_rc ask_for(int socket, double seconds, struct sh_wire *m, int *fd)
 {
-    if (seconds <= 0 || seconds > ANSWER_SECONDS)
-        seconds = ANSWER_SECONDS;
+    if (seconds <= 0 || seconds > SH_KEEP_ANSWER_SECONDS)
+        seconds = SH_KEEP_ANSWER_SECONDS;
     if (!sh_wire_send(socket, m, -1))
         return sh_fail(SH_E_COMM, "the keeper of near checkpoints has ended");
     if (!is_answered(socket, seconds))
@@ -155,11 +153,11 @@ sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part)
     return ask(fd, &m, NULL);
 }
 
-sh_rc sh_keep_accuse(int fd, int64_t good)
+sh_rc sh_keep_accuse(int fd, double seconds, int64_t good)
 {
     struct sh_wire m = {.kind = SH_WIRE_ACCUSE, .bytes = good};
 
-    return ask(fd, &m, NULL);
+    return ask_for(fd, seconds, &m, NULL);
 }
 
 sh_rc sh_keep_follow(int fd, const char *address)

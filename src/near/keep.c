@@ -284,6 +284,22 @@ static bool is_stale(const struct keeper *k, const struct client *c)
     return k->watch[0] && c->watch[0] && strcmp(k->watch, c->watch) != 0;
 }
 
+static const char LATER[] = "a later start of the run has come to this node before";
+
+/* Those of earlier starts that still wait would end the ranks of this one once they are let in. */
+static void begin_start(struct keeper *k, int number)
+{
+    k->number = number;
+    for (int i = 0; i < k->n_clients; i++) {
+        struct client *c = &k->client[i];
+
+        if (c->since && c->number > 0 && c->number < number) {
+            c->since = 0;
+            refuse(c, LATER);
+        }
+    }
+}
+
 /* A rank may have stood still while its start ended and the next one began, which is not to end for it. */
 static void greet(struct keeper *k, struct client *c, struct sh_wire *m)
 {
@@ -294,10 +310,11 @@ static void greet(struct keeper *k, struct client *c, struct sh_wire *m)
         return;
     }
     if (m->slot > 0 && m->slot < k->number) {
-        refuse(c, "a later start of the run has come to this node before");
+        refuse(c, LATER);
         return;
     }
-    k->number = m->slot > k->number ? m->slot : k->number;
+    if (m->slot > k->number)
+        begin_start(k, m->slot);
     c->rank = m->rank;
     c->start = m->start;
     c->number = m->slot;
@@ -458,8 +475,8 @@ void sh_keep_leave(const char *why)
         _exit(why ? SH_E_COMM : SH_OK); /* no rank can have said hello */
 }
 
-/* The kernel takes calls for a keeper that was killed until all of its memory is free, which is seconds after its end for
- * each ten gigabytes, and then hangs up. One that says nothing at all is stopped, and still has the name. */
+/* The kernel takes calls for a keeper that was killed until all of its memory is free, which takes a second or two for each
+ * ten gigabytes, and then hangs up. One that says nothing at all is stopped, and still has the name. */
 static bool is_ending(const char *folder, bool *there)
 {
     struct sh_wire m = {.kind = SH_WIRE_LIST, .slot = -1};
@@ -471,7 +488,7 @@ static bool is_ending(const char *folder, bool *there)
     if (!*there)
         return false;
     ends = !sh_wire_send(p.fd, &m, -1) ||
-           (poll(&p, 1, SH_KEEP_LEFT_SECONDS * 1000) > 0 && !sh_wire_receive(p.fd, &m, NULL));
+           (poll(&p, 1, SH_KEEP_ANSWER_SECONDS * 1000) > 0 && !sh_wire_receive(p.fd, &m, NULL));
     close(p.fd);
     return ends;
 }

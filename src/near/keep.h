@@ -19,7 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SH_KEEP_TELL_MS = 500, SH_KEEP_LEFT_SECONDS = 60 };
+/* SH_KEEP_ANSWER_SECONDS: for how long any answer is waited for; memory is reserved or freed, and ranks of an earlier start
+ * end, before some. */
+enum { SH_KEEP_TELL_MS = 500, SH_KEEP_LEFT_SECONDS = 60, SH_KEEP_ANSWER_SECONDS = 300 };
 
 /* A part of a generation that the keeper holds. */
 struct sh_keep_part {
@@ -32,11 +34,12 @@ struct sh_keep_part {
 
 /* Serve the run of `folder`, until the process is killed or sh_keep_leave() was called. `limit`: bytes of all parts
  * together; `seconds`: how long a hello waits for ranks of an earlier start, SH_KEEP_LEFT_SECONDS. Errors: SH_E_USAGE:
- * there is a keeper for this run already; SH_E_DATA: the folder; SH_E_COMM: the socket, or what sh_keep_leave() says. */
+ * there is a keeper for this run already, which may be stopped, as one counts that says nothing for SH_KEEP_ANSWER_SECONDS;
+ * SH_E_DATA: the folder; SH_E_COMM: the socket, or what sh_keep_leave() says. */
 sh_rc sh_keep_serve(const char *folder, int64_t limit, double seconds);
 
 /* Whether sh_keep_serve() could be called on this node, or whether another process is in it, and what that holds; leaves
- * nothing behind. Errors: those of sh_keep_serve() and sh_keep_connect(); SH_E_MEMORY: no memory without a name. */
+ * nothing behind. It waits for a keeper that is ending. Errors: those of sh_keep_serve() and sh_keep_connect(); SH_E_MEMORY: no memory without a name. */
 sh_rc sh_keep_try(const char *folder, bool *running, int64_t *reserved);
 
 /* From another thread: the job goes on without this node. sh_keep_serve() kills the ranks, and returns once they are gone;
@@ -47,7 +50,7 @@ void sh_keep_leave(const char *why);
 sh_rc sh_keep_connect(const char *folder, double seconds, int *fd);
 
 /* Be rank `rank` of `start`, a number that only the ranks of one start have. *keeper: the same for all who reach the
- * same keeper. seconds: for how long it waits for an answer; 0: as long as ranks of an earlier start may take to end. The rank says
+ * same keeper. seconds: for how long it waits for an answer, at most SH_KEEP_ANSWER_SECONDS, which 0 stands for. The rank says
  * which watch its script has ($SHERD_WATCH). Errors: SH_E_COMM: no answer, a rank of an earlier start does not
  * end, a later one ($SHERD_START) is there already, or the keeper follows another watch: the script has lost its place. */
 sh_rc sh_keep_hello(int fd, double seconds, int rank, int world, uint64_t start, uint64_t *keeper);
@@ -60,8 +63,8 @@ bool sh_keep_hear(int fd, int *rank);
 sh_rc sh_keep_list(int fd, int index, struct sh_keep_part *part, bool *more);
 
 /* Have the part of that rank, world, slot and layout with that many bytes for a start: the one that is there, or a new one
- * of zeros. part->fd is the caller's. seconds: for how long it waits for an answer; 0: as long as a keeper may take. After
- * SH_E_COMM the connection is of no use. */
+ * of zeros. part->fd is the caller's. seconds: as above. After SH_E_COMM
+ * the connection is of no use. */
 sh_rc sh_keep_take(int fd, double seconds, struct sh_keep_part *part);
 
 /* Forget all parts that this start has not taken. seconds: as above. */
@@ -71,8 +74,8 @@ sh_rc sh_keep_drop(int fd, double seconds, uint64_t start);
 sh_rc sh_keep_forget(int fd, const struct sh_keep_part *part);
 
 /* This node computes wrong numbers, and checkpoints up to step `good` are right (0: none is known to be): the keeper tells
- * the watch, before it says that the node lives once more. */
-sh_rc sh_keep_accuse(int fd, int64_t good);
+ * the watch, before it says that the node lives once more. seconds: as above. */
+sh_rc sh_keep_accuse(int fd, double seconds, int64_t good);
 
 /* The keeper's side, from any thread: the last `good` of sh_keep_accuse(), or -1. */
 int64_t sh_keep_accused(void);

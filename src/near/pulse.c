@@ -147,7 +147,8 @@ static bool join(struct pulse *p)
 
     while ((p->fd = reach(&p->at)) < 0 && sh_seconds_since(begin) < TRY_SECONDS) {
         poll(NULL, 0, BEAT_MS);
-        take_next(p);
+        if (take_next(p))
+            begin = sh_now_ns();
     }
     p->there = p->fd >= 0;
     p->has_accused = false;

@@ -233,7 +233,8 @@ static void judge(struct watch *w, int64_t now, double silence)
     w->asked = w->died_at = 0;
 }
 
-/* What is suspected is of one moment: a watch that stands still behind it has not listened either. */
+/* Silences are judged as of `now`, the moment up to which nodes were heard: time that passes later in this round does not
+ * count. */
 static void look(struct watch *w, struct pollfd *fds, double silence)
 {
     int n = w->n;

@@ -168,6 +168,36 @@ static void a_late_rank_of_an_earlier_start_is_turned_away(void **state)
     waitpid(pid, NULL, 0);
 }
 
+/* Nor does one whose hello still waits for a rank of the start before its own. */
+static void a_waiting_rank_of_an_earlier_start_is_turned_away(void **state)
+{
+    struct sh_wire first = {.kind = SH_WIRE_HELLO, .world = 2, .start = 17, .slot = 4},
+                   second = {.kind = SH_WIRE_HELLO, .world = 2, .start = 18, .slot = 5};
+    int64_t begin;
+    int a, b;
+    bool soon;
+    pid_t pid;
+
+    (void)state;
+    setenv("SHERD_START", "3", 1);
+    pid = be_rank(5, 16, true);
+    unsetenv("SHERD_START");
+    assert_int_equal(sh_keep_connect(folder, 10, &a), SH_OK);
+    assert_int_equal(sh_keep_connect(folder, 10, &b), SH_OK);
+    begin = sh_now_ns();
+    assert_true(sh_wire_send(a, &first, -1));
+    usleep(50000);
+    assert_true(sh_wire_send(b, &second, -1));
+    soon = sh_seconds_since(begin) < 0.2; /* else it may have waited long enough */
+    assert_true(sh_wire_receive(a, &first, NULL));
+    assert_int_equal(first.rc, SH_E_COMM);
+    assert_true(!soon || strstr(first.text, "a later start of the run has come to this node before this rank"));
+    kill(-pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    close(a);
+    close(b);
+}
+
 /* A keeper that leaves kills its ranks, and is there for as long as one of them. */
 static void a_keeper_that_leaves_ends_its_ranks(void **state)
 {
@@ -565,6 +595,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_next_start_has_the_node_to_itself, begin, end),
         cmocka_unit_test_setup_teardown(a_rank_that_cannot_end_is_named, begin, end),
         cmocka_unit_test_setup_teardown(a_late_rank_of_an_earlier_start_is_turned_away, begin, end),
+        cmocka_unit_test_setup_teardown(a_waiting_rank_of_an_earlier_start_is_turned_away, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_that_leaves_ends_its_ranks, begin, end),
         cmocka_unit_test_setup_teardown(a_missing_keeper_is_said, begin, end),
         cmocka_unit_test_setup_teardown(a_keeper_can_be_tried, begin, end),

@@ -10,8 +10,10 @@
 #include "src/run/run.h"
 #include "src/run/save/map.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Which elements of which saved tensors lie where: the collectives of a stage of one rank do not show its blocks. */
 static uint64_t hash_params(const struct sh_program *p)
@@ -130,7 +132,7 @@ sh_rc sh_kept_take(struct sh_run *r)
         return SH_OK;
     SH_TRY(clear_others(r));
     SH_TRY(sh_agree(sh_kept_take_slots(r)));
-    r->kept->patience = 10 * r->cfg.checkpoint.near_silence_seconds;
+    r->kept->patience = fmin(10 * r->cfg.checkpoint.near_silence_seconds, SH_KEEP_ANSWER_SECONDS);
     return find_loaded_slot(r);
 }
 
@@ -155,7 +157,7 @@ void sh_kept_forget(struct sh_run *r)
 /* Without a keeper, the error says it all. */
 void sh_kept_accuse(const struct sh_run *r, int64_t good)
 {
-    if (r->kept && sh_keep_accuse(r->kept->socket, good) != SH_OK)
+    if (r->kept && sh_keep_accuse(r->kept->socket, r->kept->patience, good) != SH_OK)
         sh_error_clear();
 }
 
@@ -318,8 +320,11 @@ static void drop_others(struct sh_run *r)
     struct sh_kept *k = r->kept;
 
     k->alone = true;
-    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->patience, k->start) != SH_OK)
-        sh_error_clear(); /* the keeper is gone, and everything with it, or stopped */
+    if (r->mesh->node_rank == 0 && sh_keep_drop(k->socket, k->patience, k->start) != SH_OK) {
+        sh_error_clear(); /* the keeper is gone, and everything with it, or stopped: its answer may still come */
+        close(k->socket);
+        k->socket = -1;
+    }
 }
 
 void sh_kept_decide(struct sh_run *r, double sum)

@@ -16,7 +16,7 @@ struct sh_topology;
 /* Reach the keeper, and be present there: from here on this process ends with class 5 when another rank of its node dies.
  * First of all that a run does, since ranks of an earlier start, which the keeper ends, may hold memory that this one
  * needs. r->kept stays NULL if checkpoint.near_interval is 0. Collective, agreed. Errors: SH_E_USAGE: ranks of a node
- * have different keepers; SH_E_COMM: there is none. */
+ * have different keepers; SH_E_COMM: there is none, or one has ended as the ranks came to it. */
 sh_rc sh_kept_arrive(struct sh_run *r, const struct sh_topology *at);
 
 /* Know the own slots and the partner. Collective, agreed. Errors: SH_E_USAGE: nodes have different numbers of ranks. */

@@ -29,7 +29,8 @@ struct sh_kept {
     atomic_bool gone;        /* the keeper */
     bool said_gone, refused; /* refused: the one that came after it had no memory */
     int64_t again_ns;        /* before then no keeper is asked */
-    double patience;         /* seconds for a keeper's answer while the run trains; 0: it does not yet */
+    double patience; /* seconds for a keeper's answer while the run trains: ten times what makes a node a lost one;
+                                0: it does not train yet */
     pthread_t listener;
     double seconds;
     double down; /* from the end of the loaded generation to the load */

@@ -79,14 +79,17 @@ static bool has_hung_up(int presence)
 /* A keeper that was killed still takes calls until its memory is free, and another one may follow. */
 static sh_rc reach_keeper(struct sh_run *r, uint64_t *keeper)
 {
-    int64_t begin = sh_now_ns();
+    int64_t begin = 0; /* when one first hung up */
 
     for (;;) {
         sh_rc rc;
 
         SH_TRY(sh_keep_connect(r->folder, KEEPER_SECONDS, &r->kept->presence));
         rc = greet(r, 0, keeper);
-        if (rc == SH_OK || !has_hung_up(r->kept->presence) || sh_seconds_since(begin) > ENDING_SECONDS)
+        if (rc == SH_OK || !has_hung_up(r->kept->presence))
+            return rc;
+        begin = begin ? begin : sh_now_ns();
+        if (sh_seconds_since(begin) > ENDING_SECONDS)
             return rc;
         sh_error_clear();
         leave_keeper(r->kept);
@@ -185,13 +188,6 @@ static void give_up(struct sh_kept *k, sh_rc rc)
     atomic_store(&k->gone, true);
 }
 
-/* A new keeper answers once it has reserved the slots of the ranks that came first. One that is silent for ten times as long as
- * makes a node a lost one counts as stopped. */
-static double hello_seconds(const struct sh_run *r)
-{
-    return r->kept->patience;
-}
-
 /* A keeper that does not answer is asked again so seldom that training waits for it in 1 % of its time. One that ends while
  * it is asked is not: a keeper that is being killed may close a rank's connection before it stops to listen. */
 static void give_up_for_now(struct sh_run *r, sh_rc rc, int64_t begin)
@@ -199,11 +195,11 @@ static void give_up_for_now(struct sh_run *r, sh_rc rc, int64_t begin)
     struct sh_kept *k = r->kept;
     int64_t waited = sh_now_ns() - begin;
 
-    if (rc == SH_E_COMM && (double)waited >= 1e9 * hello_seconds(r)) {
+    if (rc == SH_E_COMM && (double)waited >= 1e9 * k->patience)
         sh_log_warn("rank %d: %s; it is asked again after %.0f s", r->mesh->rank, sh_error_text(),
                     100e-9 * (double)waited);
+    if (!has_hung_up(k->presence))
         k->again_ns = sh_now_ns() + 100 * waited;
-    }
     give_up(k, rc);
 }
 
@@ -224,7 +220,7 @@ static bool join_again(struct sh_run *r)
     }
     leave_keeper(k);
     k->presence = presence;
-    rc = greet(r, hello_seconds(r), &keeper);
+    rc = greet(r, k->patience, &keeper);
     if (rc == SH_OK)
         rc = take_again(r);
     if (rc != SH_OK) {
