@@ -74,7 +74,7 @@ static sh_rc check_superblock(const struct reader *r)
     SH_TRY(sh_file_read(r->fd, r->path, s, sizeof s, 0));
     if (memcmp(s, signature, sizeof signature) != 0) {
         SH_TRY(sh_outside_refuse(r->path));
-        return sh_fail(SH_E_DATA, "%s is not an HDF5 file: not a checkpoint", r->path);
+        return sh_fail(SH_E_DATA, "%s is not an HDF5 file, and so no checkpoint", r->path);
     }
     if (s[VERSION_AT] < 2 || s[VERSION_AT] > 3 || s[ADDRESS_BYTES_AT] != 8 || s[LENGTH_BYTES_AT] != 8 ||
         address_at(s, BASE_AT) != 0)

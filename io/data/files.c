@@ -199,7 +199,10 @@ static int by_name(const void *a, const void *b)
  * the locale, but every rank must number the windows alike. */
 static sh_rc find_matches(const char *path, glob_t *found)
 {
-    int status = glob(path, GLOB_NOSORT | GLOB_ERR, NULL, found);
+    int status = glob(path, GLOB_NOSORT, NULL, found);
+
+    if (status == GLOB_NOMATCH) /* or is it that a folder cannot be read? */
+        status = glob(path, GLOB_NOSORT | GLOB_ERR, NULL, found);
     if (status != 0)
         return sh_fail(SH_E_DATA, "no file matches %s%s%s", path, status == GLOB_NOMATCH ? "" : ": ",
                        status == GLOB_NOMATCH ? "" : strerror(errno));

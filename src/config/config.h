@@ -107,14 +107,15 @@ struct sh_config {
  * an override there may be the option that stands for it, which messages then name: "--ranks: mesh.ranks=4". All bytes of *cfg are defined, padding included, so that memcmp() can compare two configurations.
  * Errors: SH_E_DATA if the file cannot be read, else SH_E_USAGE; the text names file and line, or the argument. On
  * failure *cfg is unchanged. */
+sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
+
 /* Whether ranks with parts of sequences gather keys and values, instead of exchanging rows for heads. Local. */
 bool sh_config_gathers(const struct sh_config *c);
 
-sh_rc sh_config_load(const char *path, int n_overrides, const char *const *overrides, struct sh_config *cfg);
-
 /* Set the hook that expands model.hf_assets_path=FOLDER: `read` gives values to keys of `model`, as text, through
  * give(to, ...). These values take precedence over those of a configuration file, and those of the command line over
- * them; a value of another section, such as objective, is one for a configuration that says nothing of it. `place` names the file they come from in messages. `so_far` holds the values given by file and command line.
+ * them; those of keys outside `model`, such as objective.name, hold only where file and command line say nothing. `place`
+ * names the file they come from in messages. `so_far` holds the values given by file and command line.
  * Without a hook the key is only a name.
  * Errors: those of give(); SH_E_DATA, SH_E_USAGE. */
 typedef sh_rc (*sh_config_give_value)(void *to, const char *key, const char *text);

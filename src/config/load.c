@@ -95,7 +95,8 @@ struct folder {
     struct sh_config_place place;
 };
 
-/* Values from the command line stay, and those of a file if they are not of the model: a folder only suggests an objective. */
+/* Values from the command line stay, and those of a file if they are not of the model: a folder only suggests an
+ * objective. */
 static sh_rc give_of_folder(void *to, const char *key, const char *text)
 {
     struct folder *f = to;

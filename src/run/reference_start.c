@@ -32,9 +32,10 @@ static bool has_number(const struct sh_reference *ref, int64_t document)
     return bits != 0;
 }
 
-/* Run a whole batch from sample `first` on, and keep what comes of the documents of the first n samples, those of the first epoch: the
- * bits of a row of experts depend on the others, and the first step has those of the second epoch here. A rank without samples
- * computes with those that it had: the section has collectives. */
+/* Run a whole batch from sample `first` on, and keep what comes of the documents of the first n samples, those of the first
+ * epoch. The others are of the second epoch, as in training, since the bits of a row of experts depend on those beside it;
+ * validation has zeros there, so its margins at step 0 may differ from 0 in the last bits. A rank without samples computes
+ * with those that it had: the section has collectives. */
 static sh_rc score_batch(struct sh_run *r, struct sh_feed *f, int64_t first, int64_t n, double *sums)
 {
     struct sh_reference *ref = f->reference;

@@ -411,7 +411,7 @@ def tokenized_sets(tokenizer):
                                ('2', '{"labels": [0, 1]}', 'both the list of both labels'), ('3', '{"labels": 1}', 'is a whole number, not a list'),
                                ('3', '{"labels": [0.5, 2, 0]}', 'entry 1 of'), ('joy,anger', '{"joy": 1}', 'is missing, not a list'),
                                ('joy,anger', '{"joy": 1, "anger": "no"}', 'is missing, not a list'), ('1', '{}', 'needs --labels'), ('joy', '{}', 'needs --labels'),
-                               *((names, '{}', 'name 2 is empty, there twice, or has') for names in ('joy,joy', 'joy, anger', 'joy,'))):
+                               ('joy,joy', '{}', "'joy' is there twice"), ('joy, anger', '{}', "' anger' has a blank"), ('joy,', '{}', 'name 2 is empty')):
         pathlib.Path('bad.jsonl').write_text(line.replace('{', '{"text": "a", ', 1).replace(', }', '}') + '\n')
         wrong += refused(says, 'tokenize', 'bad.jsonl', *tokenize, labels)
     wrong += refused('needs --labels', 'tokenize', 'bad.jsonl', *tokenize[:-1])

@@ -1,4 +1,5 @@
 /* Random numbers: the published Philox answers, and the promised properties of the normal stream. */
+#include "src/base/number/philox.h"
 #include "src/base/number/rng.h"
 
 #include <math.h>
@@ -13,12 +14,16 @@
 
 /* Known answers published with Random123: nothing, all ones, digits of pi. */
 static const struct {
+    int rounds;
     uint64_t key, hi, lo;
     uint32_t out[4];
 } known[] = {
-    {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-    {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-    {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    {10, 0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+    {10, UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+    {10, 0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    {7, 0, 0, 0, {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}},
+    {7, UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}},
+    {7, 0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}},
 };
 
 static void test_known_answers(void **state)
@@ -26,8 +31,10 @@ static void test_known_answers(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         uint32_t out[4];
-        sh_philox(known[i].key, known[i].hi, known[i].lo, out);
+        sh_philox_block_of(known[i].rounds, known[i].key, known[i].hi, known[i].lo, out);
         assert_memory_equal(out, known[i].out, sizeof out);
+        sh_philox(known[i].key, known[i].hi, known[i].lo, out);
+        assert_true((memcmp(out, known[i].out, sizeof out) == 0) == (known[i].rounds == 10));
     }
 }
 

@@ -52,7 +52,7 @@ static const struct
                      "c.yaml:2: job.description: has no value; write \"\" for an empty one"},
                     {"optimizer:\n  groups: [{lr: 1}]\n", "c.yaml:2: optimizer.groups: a group has no pattern"},
                     {"optimizer:\n  groups: [{pattern: norm, rate: 1}]\n",
-                     "c.yaml:2: optimizer.groups: 'rate' is not a key of groups, which are pattern, optimizer, lr, weight_decay, "
+                     "c.yaml:2: optimizer.groups: 'rate' is not a key of a group; the keys are pattern, optimizer, lr, weight_decay, "
                      "beta1, beta2, eps"},
                     {"optimizer:\n  groups: [{pattern: 'layers\\.\\d', lr: 1}]\n",
                      "c.yaml:2: optimizer.groups: pattern 'layers\\.\\d': write [0-9] for \\d, [A-Za-z0-9_] for \\w, ( for (?:"},
@@ -661,7 +661,7 @@ static const struct refusal arguments[] = {
      "--moe.experts_per_unit: no such key; parallelism.expert_parallel_degree: P; a rank then gathers one P-th of a "
      "block's experts, not all of them"},
     {"compute.threads=4", "--compute.threads: no such key; nearest is training.threads"},
-    {"training.device=gpu", "--training.device: 'gpu' is not one of auto | cpu | cuda; it is cuda"},
+    {"training.device=gpu", "--training.device: 'gpu' is not one of auto | cpu | cuda; give cuda"},
     {"offload_optimizer.ratio=0.5", "--offload_optimizer.ratio: no such key; offload.optimizer_ratio"},
     {"offload_optimizer.nvme_path=/d", "--offload_optimizer.nvme_path: no such key; offload.nvme_path"},
     {"offload_optimizer.buffer_count=4",

@@ -57,8 +57,8 @@ SH_CLONES static void widen_fourth(const unsigned char *block, int64_t n, float 
     }
 }
 
-/* Store the scales of blocks, all before any code: codes wait for their scale, which takes long to find. A NaN is larger than all
- * numbers. */
+/* Store the scales of blocks, all before any code: a code needs its scale, and finding that is one long chain of operations.
+ * A NaN is larger than all numbers. */
 static inline void put_scales(unsigned char *block, int64_t n, const float *from)
 {
     for (int64_t at = 0; at < n; at += ELEMS, block += BYTES) {
@@ -175,7 +175,7 @@ static void update_stretch(const struct update *u, const struct sh_decay_run *ru
     store(u, s);
 }
 
-/* Elements [at, at + n). Blocks without a run are left out. */
+/* Elements [at, at + n). Stretches without a run are left out. */
 static void update_piece(const struct update *u, int64_t at, int64_t n)
 {
     const struct sh_decay_run *run = u->call->runs, *last = run + u->call->attr->runs.count;

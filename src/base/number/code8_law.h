@@ -78,8 +78,8 @@ SH_DTYPE int32_t sh_code8_below_fourth(float r)
     return (int32_t)sh_code8_at_most(sh_code8_root(r), 255);
 }
 
-/* The code of x, given that of below. The two neighbours are c^4 and (c + 1)^4 of 255^4. Of a whole root either neighbour will
- * do: the other one then has no share. */
+/* The code of x, given the one below. The two neighbours are c^4 and (c + 1)^4 of 255^4. Of a whole root either neighbour
+ * will do: the other one then has no share. */
 SH_DTYPE unsigned char sh_code8_round_fourth(float x, float r, int32_t code, uint32_t bits)
 {
     int32_t some = (int32_t)sh_code8_bits(x);

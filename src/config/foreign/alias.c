@@ -85,7 +85,7 @@ static const struct {
 static const struct {
     const char *key, *word, *advice;
 } no_words[] = {
-    {"training.device", "gpu*", "it is cuda"},
+    {"training.device", "gpu*", "give cuda"},
     {"optimizer.name", "*soap*", WHOLE},
     {"optimizer.name", "*shampoo*", WHOLE},
     {"optimizer.name", "kron*", WHOLE},

@@ -97,7 +97,7 @@ static sh_rc set_field(struct sh_config_group *g, const char *key, const char *v
         if (!strcmp(key, numbers[i].key))
             return set_number(g, i, value);
     return sh_fail(SH_E_USAGE,
-                   "'%s' is not a key of groups, which are pattern, optimizer, lr, weight_decay, beta1, beta2, eps",
+                   "'%s' is not a key of a group; the keys are pattern, optimizer, lr, weight_decay, beta1, beta2, eps",
                    key);
 }
 

@@ -166,8 +166,12 @@ static sh_rc count_names(const struct sh_batch_job *job, long *n)
     *n = 0;
     for (const char *at = job->names; at; at = at[bytes] ? at + bytes + 1 : NULL) {
         bytes = strcspn(at, ",");
-        if (!bytes || at[0] == ' ' || at[bytes - 1] == ' ' || label_named(job, at, bytes) != *n)
-            return sh_fail(SH_E_USAGE, "--labels: name %ld is empty, there twice, or has a blank around it", *n + 1);
+        if (!bytes)
+            return sh_fail(SH_E_USAGE, "--labels: name %ld is empty", *n + 1);
+        if (at[0] == ' ' || at[bytes - 1] == ' ')
+            return sh_fail(SH_E_USAGE, "--labels: '%.*s' has a blank at its start or end", (int)bytes, at);
+        if (label_named(job, at, bytes) != *n)
+            return sh_fail(SH_E_USAGE, "--labels: '%.*s' is there twice", (int)bytes, at);
         ++*n;
     }
     return SH_OK;

@@ -21,7 +21,7 @@ struct sh_batch_job {
 };
 
 /* Take the labels that texts may have, several each: how many, or their names, with commas between; lent.
- * Errors: SH_E_USAGE: there are none, one or too many. */
+ * Errors: SH_E_USAGE: there are none, one or too many, or a name is empty, repeated or has a blank at an end. */
 sh_rc sh_batch_labels(const char *labels, struct sh_batch_job *job);
 
 /* The functions of struct sh_pool_job (sh_batch_run is the sh_batch_encode); ctx is a struct sh_batch_job. */

@@ -118,7 +118,7 @@ static sh_rc make(const struct sh_cmd *cmd, const struct sh_cmd_args *args, stru
     if (machine)
         SH_TRY(sh_cmd_number(cmd, args, "--price", 0, 1e6, l->machine.node.price_per_device_hour,
                              &l->machine.node.price_per_device_hour));
-    if (ranks == 1 && sh_cmd_option(cmd, args, "--rank"))
+    if (ranks == 1 && sh_cmd_option(cmd, args, "--rank") && strcmp(sh_cmd_option(cmd, args, "--rank"), "0") != 0)
         return sh_fail(SH_E_USAGE, "sherd plan: --rank R chooses a rank of a job of several; give --ranks N");
     SH_TRY(sh_cmd_whole(cmd, args, "--rank", 0, ranks - 1, 0, &rank));
     l->at = (struct sh_topology){.rank = (int)rank,
