@@ -446,7 +446,7 @@ struct sh_op_attr {
             double temperature, alpha;             /* with a teacher */
             int form;                              /* with a teacher, see above */
             bool raw;                              /* no softmax, see above */
-            bool multi_label;                          /* labels, each by itself, see above */
+            bool multi_label;                      /* labels, each by itself, see above */
             float cap;                             /* a logit z is cap tanh(z / cap); 0: z */
             double squares;                        /* what that of lse counts, see above; 0: no second number */
         } head;                                    /* HEAD_LOSS*, HEAD_SCORE */

@@ -409,7 +409,7 @@ const struct sh_cmd sh_commands[] = {
      "folder that transformers opens; make a checkpoint of step 0 from such a folder. A folder in place of a FILE "
      "stands "
      "for its newest checkpoint, and the folder of a run for its checkpoints",
-     "ls, verify, diff, prune, export, import: checkpoints", SH_CMD_CHECKPOINTS, ckpt, .run = sh_cmd_ckpt},
+     "checkpoints: ls, verify, diff, prune, export, import", SH_CMD_CHECKPOINTS, ckpt, .run = sh_cmd_ckpt},
     {"report", "FOLDER",
      "write one HTML page about all runs below a folder: loss, speed and efficiency against ranks, time, memory, "
      "configurations",

@@ -286,7 +286,7 @@ static sh_rc read_wanted(struct sh_feed *f, int64_t first, int64_t n)
         SH_TRY(sh_data_numbers(f->data, document, f->number));
         for (int k = 0; k < f->labels; k++) {
             if (f->number[k] < 0 || f->number[k] > 1)
-                return sh_fail(SH_E_DATA, "document %lld has the number %g for label %d, which is not from 0 to 1",
+                return sh_fail(SH_E_DATA, "document %lld has the number %.9g for label %d, which is not from 0 to 1",
                                (long long)document, f->number[k], k);
             f->wanted[i * f->labels + k] = (float)f->number[k];
         }

@@ -98,7 +98,7 @@ static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen,
     if (form > 0)
         head_form(&t, form);
     if (form == SEVERAL)
-        head_several(&t);
+        head_multi_label(&t);
     if (frozen)
         head_frozen(&t);
     double eps = act == SH_BF16 ? 0x1p-9 : (double)(s.dim + 64) * 0x1p-23;

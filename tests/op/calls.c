@@ -196,7 +196,7 @@ void head_squares(struct optest *t, double z)
     loss_anew(t);
 }
 
-void head_several(struct optest *t)
+void head_multi_label(struct optest *t)
 {
     int64_t rows = optest_elems(&t->call.in[2]), labels = t->call.in[1].dim[0];
 

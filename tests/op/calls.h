@@ -47,7 +47,7 @@ void head_form(struct optest *t, int form);
 void head_squares(struct optest *t, double z);
 
 /* Make the logits of such a call, without a teacher, labels of which a row may have several, or a part of one. */
-void head_several(struct optest *t);
+void head_multi_label(struct optest *t);
 
 /* Make HEAD_LOSS_GRAD produce no gradient of w, as if w were frozen. */
 void head_frozen(struct optest *t);

@@ -51,7 +51,7 @@ static void check_gradients(enum sh_dtype act, struct head_shape s, bool frozen,
     if (form > 0)
         head_form(&t, form);
     if (form == SEVERAL)
-        head_several(&t);
+        head_multi_label(&t);
     if (frozen)
         head_frozen(&t);
     double eps = act != SH_F32 ? 0.75 * sh_bound_eps(act) : (double)(s.dim + 64) * 0x1p-23;
@@ -249,7 +249,7 @@ static void test_forms_by_hand(void **state)
 }
 
 /* Three labels of a text, of which it has one, none and a part of one: each counts a third. */
-static void test_several_by_hand(void **state)
+static void test_multi_label_by_hand(void **state)
 {
     static const double z[] = {0.5, -1, 2}, y[] = {1, 0, 0.25};
     struct optest t;
@@ -259,7 +259,7 @@ static void test_several_by_hand(void **state)
         double loss = 0;
 
         head_loss(&t, SH_OP_HEAD_LOSS_GRAD, SH_F32, (struct head_shape){1, 1, 3, 3, 1, false, false, false, 0});
-        head_several(&t);
+        head_multi_label(&t);
         t.scalars.loss_scale = 1;
         optest_set(&t.call.in[2], 0, 0);
         for (int64_t k = 0; k < 9; k++)
@@ -388,7 +388,7 @@ int main(void)
         cmocka_unit_test(test_teacher_by_hand),
         cmocka_unit_test(test_forms_by_hand),
         cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_several_by_hand),
+        cmocka_unit_test(test_multi_label_by_hand),
     };
     return cmocka_run_group_tests_name("cpu_head", tests, NULL, NULL);
 }

@@ -367,6 +367,11 @@ static void things_that_are_no_files(void **state)
         if (!strstr(sh_error_text(), rows[i].says))
             fail_msg("\"%s\" does not say \"%s\"", sh_error_text(), rows[i].says);
     }
+    write_tokens("dir/found.bin", VOCAB, T + 1, 0); /* a link that leads nowhere does not hide what is beside it */
+    struct sh_data_options opt = options("*/found*");
+    struct sh_data *d;
+    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    sh_data_close(d);
 }
 
 static void an_id_past_the_vocabulary(void **state)

@@ -514,7 +514,7 @@ static pid_t begin_watch(double silence, FILE **said, int *port, char token[32])
     fflush(stdout); /* what the child has of it goes to the pipe */
     pid = fork();
     if (pid == 0) {
-        alarm(60);
+        alarm(600);
         dup2(out[1], STDOUT_FILENO);
         _exit(sh_pulse_watch(silence));
     }
