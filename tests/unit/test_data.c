@@ -367,10 +367,24 @@ static void things_that_are_no_files(void **state)
         if (!strstr(sh_error_text(), rows[i].says))
             fail_msg("\"%s\" does not say \"%s\"", sh_error_text(), rows[i].says);
     }
-    write_tokens("dir/found.bin", VOCAB, T + 1, 0); /* a link that leads nowhere does not hide what is beside it */
+}
+
+/* A folder that cannot be read does not hide what is in another one. */
+static void a_closed_folder_beside_others(void **state)
+{
     struct sh_data_options opt = options("*/found*");
     struct sh_data *d;
-    assert_int_equal(sh_data_open(&opt, &d), SH_OK);
+    uid_t user = geteuid();
+
+    (void)state;
+    mkdir(in_folder("open"), 0755);
+    mkdir(in_folder("closed"), 0);
+    write_tokens("open/found.bin", VOCAB, T + 1, 0);
+    chmod(folder, 0755);
+    assert_int_equal(seteuid(user ? user : 65534), 0); /* root may read everything */
+    sh_rc rc = sh_data_open(&opt, &d);
+    assert_int_equal(seteuid(user), 0);
+    assert_int_equal(rc, SH_OK);
     sh_data_close(d);
 }
 
@@ -818,6 +832,7 @@ int main(void)
         cmocka_unit_test(documents_of_a_range_read_without),
         cmocka_unit_test(wrong_headers),
         cmocka_unit_test(things_that_are_no_files),
+        cmocka_unit_test(a_closed_folder_beside_others),
         cmocka_unit_test(an_id_past_the_vocabulary),
         cmocka_unit_test(a_file_that_shrinks),
         cmocka_unit_test(masks_leave_targets_out),
