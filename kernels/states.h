@@ -6,9 +6,11 @@
  * The random bits are a function of the seed, the number of the update, the tensor and the element's place in it, so
  * they are the same on every mesh and device, for every cut of a shard and any number of threads:
  *
- *     block e / 4 of Philox4x32-7 with the key of (seed, tensor), and the number of the update above it; word e % 4 of
- *     it; 16 bits of that word for each state, the lower ones for state 0
+ *     block e / 8 of Philox4x32-7 with the key of (seed, tensor), and the number of the update above it; the lower half of
+ *     its word e % 8 / 2 if e is even, else the upper one; that for state 0, and for state 1 with its bytes exchanged
  *
+ * Rounding compares these 16 bits with a share, which the upper byte nearly always decides: so the two states of an element are
+ * rounded independently, but for a part in 256.
  * Initial values use the same keys with 0 above, a number that no update has. Local, no failure. Valid C, C++ and
  * CUDA. */
 #ifndef SH_KERNELS_STATES_H
@@ -19,7 +21,7 @@
 #include "src/base/number/rng.h"
 
 /* Elements that share a block, bits of a state, rounds of a block. */
-enum { SH_RANDOM_ELEMS = 4, SH_RANDOM_BITS = 16, SH_RANDOM_ROUNDS = 7 };
+enum { SH_RANDOM_ELEMS = 8, SH_RANDOM_BITS = 16, SH_RANDOM_ROUNDS = 7 };
 
 /* The source of a run's random bits. */
 struct sh_random {
@@ -36,16 +38,24 @@ static inline struct sh_random sh_random_of(const struct sh_op_call *call, const
     return d;
 }
 
-/* The words of the block of four elements that contains element i of the shard. */
-SH_FLOATS void sh_random_block(const struct sh_random *d, int64_t i, uint32_t word[SH_RANDOM_ELEMS])
+/* The block of the eight elements among which element i of the shard is. */
+SH_FLOATS void sh_random_block(const struct sh_random *d, int64_t i, uint32_t block[4])
 {
-    sh_philox_block_of(SH_RANDOM_ROUNDS, d->key, d->update, (uint64_t)(i - d->origin) / SH_RANDOM_ELEMS, word);
+    sh_philox_block_of(SH_RANDOM_ROUNDS, d->key, d->update, (uint64_t)(i - d->origin) / SH_RANDOM_ELEMS, block);
 }
 
-/* Which of these words belongs to element i. */
+/* Which of these element i is. */
 SH_FLOATS int sh_random_place(const struct sh_random *d, int64_t i)
 {
     return (int)((uint64_t)(i - d->origin) % SH_RANDOM_ELEMS);
+}
+
+/* An element's word, with the bits of state 0 below those of state 1, given the word of the block that it is in. */
+SH_FLOATS uint32_t sh_random_word(uint32_t two, int place)
+{
+    uint32_t bits = two >> (place % 2 * SH_RANDOM_BITS) & 0xffffu;
+
+    return bits | bits >> 8 << 16 | bits << 24;
 }
 
 /* Round state k of an element, given the element's word. */

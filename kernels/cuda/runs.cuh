@@ -22,12 +22,13 @@ template <int N>
 __device__ __forceinline__ void sh_cuda_random(const sh_runs &r, int run, int64_t at, uint32_t (&word)[N])
 {
     struct sh_random random = {r.key[run], r.update, r.origin[run]};
-    uint32_t block[SH_RANDOM_ELEMS] = {0};
+    uint32_t block[4] = {0};
     for (int k = 0; k < N; k++) {
         int place = sh_random_place(&random, at + k);
         if (k == 0 || place == 0)
             sh_random_block(&random, at + k, block);
-        word[k] = place == 0 ? block[0] : place == 1 ? block[1] : place == 2 ? block[2] : block[3];
+        int two = place / 2;
+        word[k] = sh_random_word(two == 0 ? block[0] : two == 1 ? block[1] : two == 2 ? block[2] : block[3], place);
     }
 }
 

@@ -20,10 +20,11 @@ static void draw(const struct sh_op_call *call, int k, int64_t n, uint32_t *bits
         struct sh_random random = sh_random_of(call, run);
 
         for (int64_t i = run->begin; i < run->end; i++) {
-            uint32_t word[SH_RANDOM_ELEMS];
+            uint32_t block[4];
+            int place = sh_random_place(&random, i);
 
-            sh_random_block(&random, i, word);
-            bits[i] = word[sh_random_place(&random, i)] >> (k * SH_RANDOM_BITS) & 0xffffu;
+            sh_random_block(&random, i, block);
+            bits[i] = sh_random_word(block[place / 2], place) >> (k * SH_RANDOM_BITS) & 0xffffu;
         }
     }
 }

@@ -6,12 +6,13 @@ void sh_ref_state_set(const struct sh_op_call *call, const struct sh_decay_run *
 {
     const struct sh_operand *state = &call->out[1 + k];
     struct sh_random random = sh_random_of(call, run);
-    uint32_t word[SH_RANDOM_ELEMS];
+    uint32_t block[4];
+    int place = sh_random_place(&random, i);
 
     if (state->dtype != SH_BF16) {
         sh_ref_set(state, i, value);
         return;
     }
-    sh_random_block(&random, i, word);
-    ((sh_bf16 *)state->data)[i] = sh_random_round((float)value, word[sh_random_place(&random, i)], k);
+    sh_random_block(&random, i, block);
+    ((sh_bf16 *)state->data)[i] = sh_random_round((float)value, sh_random_word(block[place / 2], place), k);
 }

@@ -136,11 +136,13 @@ static void draw(uint64_t seed, const char *name, uint64_t update, uint32_t bits
     struct sh_op_call call = {.scalars = &scalars};
     struct sh_decay_run run = {.end = BITS_OF, .tensor = sh_rng_name(name)};
     struct sh_random random = sh_random_of(&call, &run);
-    uint32_t block[SH_RANDOM_ELEMS];
+    uint32_t block[4];
 
     for (int64_t i = 0; i < BITS_OF; i++) {
+        int place = sh_random_place(&random, i);
+
         sh_random_block(&random, i, block);
-        bits[i] = block[sh_random_place(&random, i)];
+        bits[i] = sh_random_word(block[place / 2], place);
     }
 }
 

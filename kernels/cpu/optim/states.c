@@ -33,21 +33,29 @@ static void find_alike(struct blocks *b)
 /* words [n]: the words of n / TURN * LANES blocks. */
 static void throw_plain(const struct blocks *b, int64_t n, uint32_t *words)
 {
-    for (int64_t i = 0; i < n; i += SH_RANDOM_ELEMS)
-        sh_philox_block_of(SH_RANDOM_ROUNDS, b->key, b->above, b->first + (uint64_t)i / SH_RANDOM_ELEMS, words + i);
+    uint32_t block[4];
+
+    for (int64_t i = 0; i < n; i += SH_RANDOM_ELEMS) {
+        sh_philox_block_of(SH_RANDOM_ROUNDS, b->key, b->above, b->first + (uint64_t)i / SH_RANDOM_ELEMS, block);
+        for (int k = 0; k < SH_RANDOM_ELEMS; k++)
+            words[i + k] = sh_random_word(block[k / 2], k);
+    }
 }
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #define WIDE __attribute__((target("avx2")))
-#define WIDEST __attribute__((target("avx512f")))
+#define WIDEST __attribute__((target("avx512f,avx512bw")))
 enum { HALF = LANES / 2, HALF_TURN = TURN / 2, ABREAST = 4 };
+
+/* Which bytes of two words, each in the lower half of 64 bits, become sh_random_word() of their halves. */
+#define BYTES 0, 1, 1, 0, 2, 3, 3, 2, 8, 9, 9, 8, 10, 11, 11, 10
 
 /* Four blocks side by side, with a word of each in the lower half of 64 bits; the upper halves are never read.
  * Written by hand: a compiler turns the 32-bit products into 64-bit ones, which take six times as long. */
 struct lanes {
-    __m256i c[SH_RANDOM_ELEMS];
+    __m256i c[4];
 };
 
 /* After two rounds. */
@@ -75,14 +83,24 @@ static WIDE inline struct lanes round_of(struct lanes x, const uint64_t k[2])
         {_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1), p1, _mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3), p0}};
 }
 
+/* In each lane sh_random_word() of both halves of its word. */
+static WIDE inline __m256i words_of(__m256i c)
+{
+    return _mm256_shuffle_epi8(c, _mm256_broadcastsi128_si256(_mm_setr_epi8(BYTES)));
+}
+
 /* Reorder lanes of words into blocks, one after another. */
 static WIDE inline void store(struct lanes x, uint32_t *words)
 {
-    __m256i front = _mm256_blend_epi32(x.c[0], _mm256_slli_epi64(x.c[1], 32), 0xaa);
-    __m256i back = _mm256_blend_epi32(x.c[2], _mm256_slli_epi64(x.c[3], 32), 0xaa);
-    __m256i even = _mm256_unpacklo_epi64(front, back), odd = _mm256_unpackhi_epi64(front, back);
-    _mm256_storeu_si256((__m256i *)(void *)words, _mm256_permute2x128_si256(even, odd, 0x20));
-    _mm256_storeu_si256((__m256i *)(void *)(words + HALF_TURN / 2), _mm256_permute2x128_si256(even, odd, 0x31));
+    __m256i c[4] = {words_of(x.c[0]), words_of(x.c[1]), words_of(x.c[2]), words_of(x.c[3])};
+    __m256i even[2] = {_mm256_unpacklo_epi64(c[0], c[1]), _mm256_unpacklo_epi64(c[2], c[3])};
+    __m256i odd[2] = {_mm256_unpackhi_epi64(c[0], c[1]), _mm256_unpackhi_epi64(c[2], c[3])};
+    __m256i *to = (__m256i *)(void *)words;
+
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(even[0], even[1], 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(odd[0], odd[1], 0x20));
+    _mm256_storeu_si256(to + 2, _mm256_permute2x128_si256(even[0], even[1], 0x31));
+    _mm256_storeu_si256(to + 3, _mm256_permute2x128_si256(odd[0], odd[1], 0x31));
 }
 
 /* Both halves of a turn side by side. */
@@ -102,7 +120,7 @@ static WIDE void throw_wide(const struct blocks *b, int64_t n, uint32_t *words)
 
 /* Eight blocks, in lanes 0, 2, 4, 6, 1, 3, 5, 7: so they come out one after another. */
 struct more_lanes {
-    __m512i c[SH_RANDOM_ELEMS];
+    __m512i c[4];
 };
 
 static WIDEST inline struct more_lanes more_lanes_at(const struct blocks *b, int64_t turn)
@@ -131,13 +149,23 @@ static WIDEST inline struct more_lanes more_round_of(struct more_lanes x, const 
                                 xor3(_mm512_srli_epi64(p0, 32), x.c[3], _mm512_set1_epi64((long long)k[1])), p0}};
 }
 
+static WIDEST inline __m512i more_words_of(__m512i c)
+{
+    return _mm512_shuffle_epi8(c, _mm512_broadcast_i32x4(_mm_setr_epi8(BYTES)));
+}
+
 static WIDEST inline void more_store(struct more_lanes x, uint32_t *words)
 {
-    __m512i front = _mm512_mask_blend_epi32(0xaaaa, x.c[0], _mm512_slli_epi64(x.c[1], 32));
-    __m512i back = _mm512_mask_blend_epi32(0xaaaa, x.c[2], _mm512_slli_epi64(x.c[3], 32));
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                  last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    __m512i c[4] = {more_words_of(x.c[0]), more_words_of(x.c[1]), more_words_of(x.c[2]), more_words_of(x.c[3])};
+    __m512i even[2] = {_mm512_unpacklo_epi64(c[0], c[1]), _mm512_unpacklo_epi64(c[2], c[3])};
+    __m512i odd[2] = {_mm512_unpackhi_epi64(c[0], c[1]), _mm512_unpackhi_epi64(c[2], c[3])};
 
-    _mm512_storeu_si512(words, _mm512_unpacklo_epi64(front, back));
-    _mm512_storeu_si512(words + HALF_TURN, _mm512_unpackhi_epi64(front, back));
+    _mm512_storeu_si512(words, _mm512_permutex2var_epi64(even[0], first, even[1]));
+    _mm512_storeu_si512(words + 16, _mm512_permutex2var_epi64(even[0], last, even[1]));
+    _mm512_storeu_si512(words + 32, _mm512_permutex2var_epi64(odd[0], first, odd[1]));
+    _mm512_storeu_si512(words + 48, _mm512_permutex2var_epi64(odd[0], last, odd[1]));
 }
 
 /* Four turns side by side: a round waits for the one before it, and schedulers do not look far enough ahead to begin the next

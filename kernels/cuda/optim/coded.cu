@@ -10,7 +10,7 @@
 namespace
 {
 constexpr int THREADS = 256, EACH = SH_CODE_EACH, LANES = SH_CODE_LANES, PER_WARP = 32 / LANES;
-static_assert(EACH == SH_RANDOM_ELEMS && PER_WARP * LANES == 32, "whole blocks of random bits and of codes");
+static_assert(PER_WARP * LANES == 32, "whole blocks of codes");
 
 struct adamw {
     static constexpr int STATES = 2;
