@@ -46,7 +46,7 @@ static void the_mean_is_the_number(void **state)
 
         for (uint32_t bits = 0; bits < 65536; bits++) {
             linear += (double)sh_code8_linear(sh_code8_to_linear((float)-x, sh_code8_per_linear(1), bits), 1);
-            fourth += (double)sh_code8_fourth(sh_code8_to_fourth((float)x, 1, bits), 1);
+            fourth += (double)sh_code8_fourth(sh_code8_to_fourth((float)x, sh_code8_per_fourth(1), bits), 1);
         }
         assert_true(fabs(linear / 65536 + x) <= 3e-5);
         assert_true(fourth > 0);

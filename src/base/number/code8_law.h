@@ -32,16 +32,16 @@ SH_DTYPE float sh_code8_fourth(unsigned char code, float scale)
     return scale * (square * square);
 }
 
-/* 127 / scale and 1 / scale, by which the numbers of a block are multiplied; the former is a little more, so that the
- * product with the largest number is not below 127. */
+/* By which the numbers of a block are multiplied: so that its largest becomes 127, in steps of `bits`, or 255^4. The former is
+ * a little more, since the product is not to be below. */
 SH_DTYPE float sh_code8_per_linear(float scale)
 {
-    return 127.00002f / scale;
+    return 127.00002f / SH_CODE8_STEP / scale;
 }
 
 SH_DTYPE float sh_code8_per_fourth(float scale)
 {
-    return 1.0f / scale;
+    return SH_CODE8_FOURTHS / scale;
 }
 
 /* |y| up to `most`, which a NaN becomes too: no int32_t holds it. By bits, whose least is one instruction; a choice between
@@ -57,19 +57,18 @@ SH_DTYPE float sh_code8_at_most(float y, float most)
 SH_DTYPE unsigned char sh_code8_to_linear(float x, float per_linear, uint32_t bits)
 {
     int32_t sign = (int32_t)sh_code8_bits(x) >> 31;
-    float size = sh_code8_float(sh_code8_bits(x) & 0x7fffffffu);
-    int32_t code = (int32_t)sh_code8_at_most(size * per_linear + (float)(int32_t)bits * SH_CODE8_STEP, 127);
+    int32_t code = ((int32_t)sh_code8_at_most(x * per_linear, 127 / SH_CODE8_STEP) + (int32_t)bits) >> 16;
 
     return (unsigned char)((code ^ sign) - sign);
 }
 
-/* 255 r^(1/4) for 0 <= r <= 1, within 2e-5 of its size for normal r: w is r^(-1/4), guessed by the exponent, r w^4 is between
+/* r^(1/4) for r >= 0, within 2e-5 of its size for normal r: w is r^(-1/4), guessed by the exponent, r w^4 is between
  * 0.75 and 0.95, and a polynomial is its power of -3/4. */
 SH_DTYPE float sh_code8_root(float r)
 {
     float w = sh_code8_float(0x4f500000u - (sh_code8_bits(r) >> 2)), cube = r * w * (w * w), p = cube * w;
 
-    return cube * (871.335423f + p * (-1325.28313f + p * (995.381459f + p * -286.515458f)));
+    return cube * (3.41700166f + p * (-5.19718874f + p * (3.90345670f + p * -1.12359007f)));
 }
 
 /* The code below or at r = x per_fourth, for 0 <= x <= scale. */
@@ -78,16 +77,14 @@ SH_DTYPE int32_t sh_code8_below_fourth(float r)
     return (int32_t)sh_code8_at_most(sh_code8_root(r), 255);
 }
 
-/* The code of x, given the one below. The two neighbours are c^4 and (c + 1)^4 of 255^4. Of a whole root either neighbour
- * will do: the other one then has no share. */
+/* The code of x, given the one below, c. A quarter of what is between the fourth powers of c and c + 1 is
+ * (c + 1/2) (c^2 + c + 1/2). Of a whole root either neighbour will do: the other one then has no share. */
 SH_DTYPE unsigned char sh_code8_round_fourth(float x, float r, int32_t code, uint32_t bits)
 {
     int32_t some = (int32_t)sh_code8_bits(x);
-    float c = (float)code, square = c * c, share;
-    float gap = SH_CODE8_STEP + c * (4 * SH_CODE8_STEP + c * (6 * SH_CODE8_STEP + c * (4 * SH_CODE8_STEP)));
+    float c = (float)code, square = c * c, middle = c + 0.5f;
+    float share = (float)(int32_t)bits * (4 * SH_CODE8_STEP) * (middle * (square + middle)) - (r - square * square);
 
-    /* gap: (c + 1)^4 - c^4, times the step of bits */
-    share = (float)(int32_t)bits * gap - (r * SH_CODE8_FOURTHS - square * square);
     code += (int32_t)(sh_code8_bits(share) >> 31); /* below 0: the upper one */
     some = some > 1 ? 1 : some;
     code = code < some ? some : code;
