@@ -766,10 +766,11 @@ def keeper_ends_while_it_is_asked():
         dying.bind('\0' + name[1:])
         dying.listen()
         dying.settimeout(job.SECONDS)
-        calls = [dying.accept()[0] for _ in range(2)]  # both ranks wait for an answer
+        calls = [dying.accept()[0]]  # a rank waits for an answer; the other one may wait for that rank
         time.sleep(0.5)
         other = Keeper(folder, ready=False)  # the run does not wait for one that begins
-        calls.append(dying.accept()[0])
+        while calls[-1].recv(1000)[:1] != b'\2':  # SH_WIRE_LIST, by which that keeper asks whether there is one
+            calls.append(dying.accept()[0])
         dying.close()
         for call in calls:
             call.close()
@@ -780,7 +781,12 @@ def keeper_ends_while_it_is_asked():
     return [] if status == 0 and again == 1 and parts == 4 else [f'exit {status}, there again {again} times, {parts} parts: {said}']
 
 
-ANSWER = struct.pack('@4I2Qqi260x', 9, 0, 0, 0, 7, 0, 0, 0)  # struct sh_wire with SH_WIRE_ANSWER
+def answer_of(rc, text):
+    """A struct sh_wire with SH_WIRE_ANSWER."""
+    return struct.pack('@4I2Qqi256s4x', 9, 0, 0, 0, 7, 0, 0, rc, text)
+
+
+ANSWER = answer_of(0, b'')
 
 
 @contextlib.contextmanager
@@ -823,13 +829,13 @@ def keeper_is_ending():
     return wrong + leftovers()
 
 
-def answer_hellos(left, calls):
-    """Be a keeper that stops each time that it has let a rank in."""
+def answer_hellos(left, calls, answer=ANSWER):
+    """Be a keeper that stops each time that it has let a rank in, or answers otherwise."""
     with contextlib.suppress(OSError):
         while True:
             calls.append(left.accept()[0])
             if calls[-1].recv(1000)[:4] == bytes(4):  # SH_WIRE_HELLO
-                calls[-1].send(ANSWER)
+                calls[-1].send(answer)
 
 
 def is_stopped(pid):
@@ -863,6 +869,25 @@ def keeper_stops():
     for call in calls:
         call.close()
     return wrong
+
+
+def keeper_refuses():
+    """The next keeper is of another script: each rank says so once, and training goes on."""
+    folder, calls = job.prepare('refuses', config(**NEAR)), []
+    with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        run = begin(folder, 2)
+        wait_for_step(folder, run, 20)
+        name = name_of(keeper)
+        keeper.process.kill()
+        keeper.process.wait()
+        other.bind('\0' + name[1:])
+        other.listen()
+        threading.Thread(target=answer_hellos, args=(other, calls, answer_of(5, b'too late')), daemon=True).start()
+        status, said = finish(run)
+    for call in calls:
+        call.close()
+    told = [len(re.findall(rf'rank {rank}: the keeper on \S+ does not let it in: too late; no near checkpoints', said)) for rank in (0, 1)]
+    return [] if status == 0 and told == [1, 1] else [f'exit {status}, told {told} times: {said}']
 
 
 LONGER = {'training.steps': 2 * STEPS, 'lr_scheduler.total_steps': 2 * STEPS}
@@ -1074,5 +1099,5 @@ if __name__ == '__main__':
     sys.exit(job.run_cases([(name, survive, name, *run) for name, run in RUNS.items()] + [
         (f'in memory as in a file: {name}', saved, *row) for name, row in list(SAVED.items())[:2 if job.FEW else None]] + [
         ('stages', stages), ('a stage is lost', lost_stage), ('each place of a generation', places, PLACES[3:5] if job.FEW else PLACES), ('files hang', hung), ('changed bytes are passed over', damaged), ('nodes are lost', lost_nodes), ('copies', copies), ('the distance of copies', distance), ('the watch', watched), ('a watch that nobody reads', unread), ('a watch with too many calls', crowded), ('a death and its start', booked),
-        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper is ending', keeper_is_ending), ('a keeper stops', keeper_stops), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script goes on', script_goes_on), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
+        *([('the pulse beside a load', pulse)] if os.environ.get('SHERD_LONG') else []), ('the keeper dies', keeper_dies), ('a keeper says nothing', keeper_says_nothing), ('a keeper ends while it is asked', keeper_ends_while_it_is_asked), ('a keeper refuses', keeper_refuses), ('a keeper is ending', keeper_is_ending), ('a keeper stops', keeper_stops), ('another keeper takes its place', keeper_comes_back), ('jobscripts/keep-going', script), ('the script goes on', script_goes_on), ('the script is killed', script_is_killed), ('the guard goes back', rolled_back), ('the limit, and the plan', no_room),
         ('one keeper a folder', two_keepers), ('the doctor', doctored)]))

@@ -28,6 +28,7 @@ struct sh_kept {
     struct sh_ckpt_meta meta;
     atomic_bool gone;        /* the keeper */
     bool said_gone, refused; /* refused: the one that came after it had no memory */
+    bool said_why;           /* the one that came after it does not let this rank in */
     int64_t again_ns;        /* before then no keeper is asked */
     double patience; /* seconds for a keeper's answer while the run trains: ten times what makes a node a lost one;
                                 0: it does not train yet */

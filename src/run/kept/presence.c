@@ -194,11 +194,16 @@ static void give_up_for_now(struct sh_run *r, sh_rc rc, int64_t begin)
 {
     struct sh_kept *k = r->kept;
     int64_t waited = sh_now_ns() - begin;
+    bool silent = (double)waited >= 1e9 * k->patience, there = !has_hung_up(k->presence);
 
-    if (rc == SH_E_COMM && (double)waited >= 1e9 * k->patience)
+    if (rc == SH_E_COMM && silent)
         sh_log_warn("rank %d: %s; it is asked again after %.0f s", r->mesh->rank, sh_error_text(),
                     100e-9 * (double)waited);
-    if (!has_hung_up(k->presence))
+    else if (rc == SH_E_COMM && there && !k->said_why)
+        sh_log_warn("rank %d: the keeper on %s does not let it in: %s; no near checkpoints until one does",
+                    r->mesh->rank, r->mesh->host, sh_error_text());
+    k->said_why = k->said_why || there;
+    if (there)
         k->again_ns = sh_now_ns() + 100 * waited;
     give_up(k, rc);
 }
@@ -227,7 +232,7 @@ static bool join_again(struct sh_run *r)
         give_up_for_now(r, rc, begin);
         return false;
     }
-    k->said_gone = false;
+    k->said_gone = k->said_why = false;
     if (r->mesh->node_rank == 0)
         sh_log_warn("a keeper on %s is there again: near checkpoints go on", r->mesh->host);
     return true;
