@@ -235,7 +235,7 @@ static const struct verb verbs[] = {
     {"extract", "FILE TENSOR -o OUT.npy", 2, {"-o", "--state", "--trust"}, run_extract},
     {"prune", "FOLDER --keep-latest K", 1, {"--keep-latest", "--keep-every", "--dry-run"}, run_prune},
     {"export",
-     "FILE -o DIR",
+     "FILE -o DIR|--adapter DIR",
      1,
      {"-o", "--dtype", "--max-shard-size", "--hf", "--verify", "--trust", "--adapter", "--merge", "--merge-base",
       "--base", "--moments", "--state"},
