@@ -478,10 +478,10 @@ def lost_stage():
                 sizes = {int.from_bytes(path.read_bytes()[32:36], 'little'): path.stat().st_size for path in keepers[1 - lost].parts()}
                 expected = {rank: planned[rank][0] for rank in planned} | {
                     (rank + EACH) % (2 * EACH): planned[rank][1] for rank in range((1 - lost) * EACH, (2 - lost) * EACH)}
-                wrong += [] if sizes == expected else [f'parts of {sizes} bytes, planned {expected}']
-                if run.poll() is not None:
+                if run.poll() is not None:  # this test was late; a start with no step left to do has copied nothing
                     finish(run)
                     break
+                wrong += [] if sizes == expected else [f'parts of {sizes} bytes, planned {expected}']
                 lose_node(folder, run, keepers, lost)
             status, said = finish(run)
             wrong += [] if not before or came_from_memory(BEGUN.search(said), said, before) else [f'step {before} was done, but {said}']
@@ -735,18 +735,23 @@ def keeper_dies():
     return [] if status == 0 and said_so == 1 else [f'exit {status}, said {said_so} times: {said}']
 
 
+def take_place(keeper, by):
+    """Kill the keeper, and take calls at its name."""
+    name = name_of(keeper)
+    keeper.process.kill()
+    keeper.process.wait()
+    by.bind('\0' + name[1:])
+    by.listen()
+
+
 def keeper_says_nothing():
     """What has the keeper's name and is stopped holds training for ten times near_silence_seconds, once."""
     folder = job.prepare('says-nothing', config(**NEAR, **{'checkpoint.near_silence_seconds': 1}))
     with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stopped:
         run = begin(folder, 2)
         wait_for_step(folder, run, 20)
-        name = name_of(keeper)
-        keeper.process.kill()
-        keeper.process.wait()
         began = time.monotonic()
-        stopped.bind('\0' + name[1:])
-        stopped.listen()
+        take_place(keeper, stopped)
         status, said = finish(run)
         took = time.monotonic() - began
     pauses = re.findall(r'has not answered for 10 s; .* it is asked again after (\d+) s', said)  # by each rank
@@ -760,11 +765,7 @@ def keeper_ends_while_it_is_asked():
     with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dying:
         run = begin(folder, 2)
         wait_for_step(folder, run, 20)
-        name = name_of(keeper)
-        keeper.process.kill()
-        keeper.process.wait()
-        dying.bind('\0' + name[1:])
-        dying.listen()
+        take_place(keeper, dying)
         dying.settimeout(job.SECONDS)
         calls = [dying.accept()[0]]  # a rank waits for an answer; the other one may wait for that rank
         time.sleep(0.5)
@@ -850,16 +851,12 @@ def keeper_stops():
     for again in False, True:
         (folder / 'died').unlink(missing_ok=True)
         with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
-            name = name_of(keeper)
             run = begin(folder, 2, *['--training.steps=220'] * again, program=DIES, DIES_AT='filling', DIES_SAVE='20' if again else '1', DIES_RANK='1',
                         DIES_HOW='stop')
             while run.poll() is None and not ((folder / 'died').exists() and is_stopped(ranks_of(folder, DIES)[1])):
                 time.sleep(0.01)
             if again:
-                keeper.process.kill()
-                keeper.process.wait()
-                left.bind('\0' + name[1:])
-                left.listen()
+                take_place(keeper, left)
                 threading.Thread(target=answer_hellos, args=(left, calls), daemon=True).start()
             else:
                 keeper.process.send_signal(signal.SIGSTOP)
@@ -877,11 +874,7 @@ def keeper_refuses():
     with Keeper(folder) as keeper, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
         run = begin(folder, 2)
         wait_for_step(folder, run, 20)
-        name = name_of(keeper)
-        keeper.process.kill()
-        keeper.process.wait()
-        other.bind('\0' + name[1:])
-        other.listen()
+        take_place(keeper, other)
         threading.Thread(target=answer_hellos, args=(other, calls, answer_of(5, b'too late')), daemon=True).start()
         status, said = finish(run)
     for call in calls:
